@@ -1,0 +1,52 @@
+"""The errors that graphkit raises on purpose; all else is a defect of graphkit.
+
+Every message says what was met, what was expected and, after a dash, what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GraphkitError", "ModelError", "OutputError", "UsageError"]
+
+
+class GraphkitError(Exception):
+    """Base of all errors that a user can cause; the command line prints it and exits with 2."""
+
+
+class ModelError(GraphkitError):
+    """A model file, or a model in memory, that cannot be read.
+
+    Args:
+        problem: What was met and what was expected.
+        file: The file at fault, where there is one.
+        offset: Byte offset of the fault in that file.
+        tensor: Name of the tensor at fault.
+        node: Name of the node at fault.
+        hint: What the user can do.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | None = None,
+        offset: int | None = None,
+        tensor: str | None = None,
+        node: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.problem, self.file, self.offset = problem, file, offset
+        self.tensor, self.node, self.hint = tensor, node, hint
+        place = [] if file is None else [file]
+        place += [] if offset is None else [f"byte {offset:,}"]
+        place += [] if node is None else [f"node '{node}'"]
+        place += [] if tensor is None else [f"tensor '{tensor}'"]
+        where = f"{', '.join(place)}: " if place else ""
+        super().__init__(where + problem + (f" - {hint}" if hint else ""))
+
+
+class OutputError(GraphkitError):
+    """An output that cannot be written, or must not be (it would overwrite an input)."""
+
+
+class UsageError(GraphkitError):
+    """A request that the model or the command cannot answer, such as a section that does not exist."""

@@ -1,0 +1,28 @@
+"""Small real models that ship with graphkit, named `example:NAME` wherever a path is wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graphkit.errors import UsageError
+
+__all__ = ["EXAMPLES", "resolve"]
+
+EXAMPLES: dict[str, str] = {
+    "merged-decoder": "a Marian decoder (1 layer), both generation steps merged under one If",
+    "causal-attention": "a 2-layer causal language model with Shape chains, embedding, masked_fill and tril",
+}
+
+
+def resolve(path: str | Path) -> Path:
+    """Return the path of a model; `example:NAME` means a file of this package.
+
+    Raises:
+        UsageError: There is no example of that name.
+    """
+    prefix, _, name = str(path).partition(":")
+    if prefix != "example":
+        return Path(path)
+    if name not in EXAMPLES:
+        raise UsageError(f"no example '{name}' - there are: {', '.join(EXAMPLES)}")
+    return Path(__file__).parent / f"{name}.onnx"

@@ -1,0 +1,160 @@
+"""Read a model file: the graph into memory, the weights left where they lie.
+
+Binary protobuf goes through `wire.lighten`; the text formats that `onnx.load` knows (textproto, json,
+onnxtxt) are read whole and so are limited in size.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx.serialization
+from google.protobuf.message import DecodeError
+
+from graphkit.errors import ModelError
+from graphkit.io import wire
+from graphkit.io.tensors import DataFile, check_tensors, map_file
+
+__all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
+
+DEFAULT_THRESHOLD = 1024
+MAX_TEXT_SIZE = 64 << 20
+MAX_TEXT_DEPTH = 200
+
+# First bytes of files that are often passed by mistake: where they stand, and what to do about it.
+LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"version https://git-lfs", "a Git LFS pointer", "fetch the real file with `git lfs pull`"),
+    (0, b"PK\x03\x04", "a zip archive (a PyTorch checkpoint?)", "unpack it, or export the model to ONNX first"),
+    (0, b"\x1f\x8b", "a gzip archive", "unpack it with gunzip first"),
+    (0, b"\x89HDF", "an HDF5 file", "convert it to ONNX first (tf2onnx)"),
+    (4, b"TFL3", "a TensorFlow Lite model", "convert it to ONNX first (tf2onnx --tflite)"),
+    (4, b"ORTM", "an ORT-format model", "use the .onnx file that it was made from"),
+    (0, b"GGUF", "a GGUF model", "export the original model to ONNX"),
+    (8, b'{"', "a safetensors file", "export the model to ONNX first"),
+    (0, b"<!DOCTYPE", "an HTML page", "the download went wrong; fetch the file again"),
+    (0, b"<html", "an HTML page", "the download went wrong; fetch the file again"),
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as it was read.
+
+    Attributes:
+        proto: The model; large tensors are external-data references.
+        path: The file, or None for a model that came from memory.
+        size: Bytes of the file, or of the serialized model.
+        references: The payloads that were left in the file, by offset.
+        data_files: The files that external tensors name, the missing ones too.
+    """
+
+    proto: onnx.ModelProto
+    path: Path | None
+    size: int
+    references: Mapping[int, wire.Reference]
+    data_files: tuple[DataFile, ...]
+
+
+def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
+    """Read a model file without its weights.
+
+    Args:
+        path: A `.onnx` file, or one of the text formats of `onnx.load`, told by the suffix.
+        threshold: Tensors of at least so many bytes stay in the file.
+
+    Raises:
+        ModelError: The file is missing, broken or hostile, or is not a model.
+    """
+    size = _regular_size(path)
+    kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    references: Mapping[int, wire.Reference] = {}
+    if kind in (None, "protobuf"):
+        proto, references = _read_binary(path, threshold)
+    else:
+        proto = _read_text(path, size, str(kind))
+    if not proto.HasField("graph"):
+        raise ModelError("no graph in it", file=str(path), hint="the file is not an ONNX model, or only part of one")
+    data_files = check_tensors(proto, path, references)
+    return Source(proto, path, size, references, tuple(data_files))
+
+
+def _regular_size(path: Path) -> int:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelError(f"cannot be opened: {reason}", file=str(path), hint="check the path") from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise ModelError(f"is {kind}", file=str(path), hint="name a model file, such as model.onnx")
+    if not status.st_size:
+        raise ModelError("is empty", file=str(path), hint="fetch or export it again")
+    return status.st_size
+
+
+def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, wire.Reference]]:
+    try:
+        data = map_file(path)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions") from error
+    if hasattr(mmap, "MADV_RANDOM"):  # the weights between the nodes are not worth reading ahead
+        data.madvise(mmap.MADV_RANDOM)
+    for offset, magic, what, hint in LOOKALIKES:
+        if data[offset : offset + len(magic)] == magic:
+            raise ModelError(f"is {what}, not an ONNX model", file=str(path), hint=hint)
+    try:
+        light, references = wire.lighten(data, path.name, threshold)
+        proto = _parse(light, data)
+    except wire.Fault as fault:
+        raise ModelError(
+            str(fault),
+            file=str(path),
+            offset=fault.offset,
+            hint="the file is truncated, corrupted or not an ONNX model; fetch or export it again",
+        ) from fault
+    return proto, references
+
+
+def _parse(light: bytes, data: wire.Buffer) -> onnx.ModelProto:
+    """Parse the light bytes; where that fails or leaves something unknown, walk all of `data` for the fault."""
+    try:
+        proto = onnx.ModelProto.FromString(light)
+        known = onnx.ModelProto.FromString(light)
+    except DecodeError as error:
+        wire.validate(data)
+        raise wire.Fault(0, f"protobuf cannot parse it ({error})") from error
+    known.DiscardUnknownFields()  # type: ignore[attr-defined]  # missing from the stubs
+    if known.ByteSize() != proto.ByteSize():
+        wire.validate(data)
+    return proto
+
+
+def _read_text(path: Path, size: int, kind: str) -> onnx.ModelProto:
+    if size > MAX_TEXT_SIZE:
+        raise ModelError(
+            f"{size:,} bytes of {kind}; text is read up to {MAX_TEXT_SIZE:,}",
+            file=str(path),
+            hint="convert it to binary .onnx with onnx.load and onnx.save",
+        )
+    content = path.read_bytes()
+    depth = deepest = 0
+    for byte in content:
+        if byte in b"{[(<":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"}])>":
+            depth = max(depth - 1, 0)
+    hint = f"it does not read as {kind}; the suffix decides the format"
+    if deepest > MAX_TEXT_DEPTH:
+        raise ModelError(f"brackets are nested more than {MAX_TEXT_DEPTH} deep", file=str(path), hint=hint)
+    try:
+        return onnx.load_model_from_string(content, format=kind)
+    except Exception as error:  # each format's parser raises errors of its own
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"cannot be parsed: {reason}", file=str(path), hint=hint) from error

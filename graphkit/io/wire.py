@@ -1,0 +1,295 @@
+"""Protobuf wire format: rewrite a serialized ModelProto so that large tensors are stepped over.
+
+`lighten` walks the message tree of an ONNX file (onnx.proto, field numbers below) and copies it, except
+that the payload of each large TensorProto is replaced by an external-data reference to the place where it
+lies in the file. A message that is shorter than the threshold cannot hold a large tensor, so it is copied
+whole without a look inside: the cost is one step per node, whatever the size of the weights.
+
+Not handled here: what the bytes mean beyond tensors. `validate` walks everything, for the byte offset of
+a fault that the protobuf library reports without one.
+
+Source: protobuf encoding (protobuf.dev/programming-guides/encoding), onnx/onnx.proto.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["MAX_PROTO", "Buffer", "Fault", "Reference", "lighten", "validate"]
+
+Buffer = bytes | mmap.mmap
+Piece = bytes | memoryview
+
+VARINT, FIXED64, BYTES, GROUP_START, GROUP_END, FIXED32 = range(6)
+MAX_DEPTH = 100  # what protobuf's own parsers accept
+MAX_PROTO = (1 << 31) - 1  # protobuf's own limit for one message
+
+# Message kind -> field number -> kind of the message in it; only the paths that lead to tensors.
+CHILDREN: dict[str, dict[int, str]] = {
+    "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
+    "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
+    "GraphProto": {1: "NodeProto", 5: "TensorProto", 15: "SparseTensorProto"},
+    "FunctionProto": {7: "NodeProto", 11: "AttributeProto"},
+    "NodeProto": {5: "AttributeProto"},
+    "AttributeProto": {
+        5: "TensorProto",
+        6: "GraphProto",
+        10: "TensorProto",
+        11: "GraphProto",
+        22: "SparseTensorProto",
+        23: "SparseTensorProto",
+    },
+    "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
+}
+# Fields that hold at most one message. Protobuf merges a second occurrence into the first, so a message
+# with two of them is copied as it stands.
+SINGULAR = {
+    "ModelProto": {7},
+    "TrainingInfoProto": {1, 2},
+    "AttributeProto": {5, 6, 22},
+    "SparseTensorProto": {1, 2},
+}
+# Where else messages are nested (types, shapes, key-value entries): walked by `validate` only.
+PLAIN_CHILDREN: dict[str, dict[int, str]] = {
+    "ModelProto": {8: "Opset", 14: "Entry"},
+    "GraphProto": {11: "ValueInfo", 12: "ValueInfo", 13: "ValueInfo", 16: "Entry"},
+    "FunctionProto": {9: "Opset", 12: "ValueInfo", 14: "Entry"},
+    "NodeProto": {9: "Entry"},
+    "AttributeProto": {14: "Type", 15: "Type"},
+    "TensorProto": {13: "Entry", 16: "Entry"},
+    "ValueInfo": {2: "Type", 4: "Entry"},
+    "Type": {1: "TensorType", 4: "ElementType", 5: "MapType", 8: "TensorType", 9: "ElementType"},
+    "TensorType": {2: "Shape"},
+    "ElementType": {1: "Type"},
+    "MapType": {2: "Type"},
+    "Shape": {1: "Dimension"},
+}
+
+# TensorProto: payload fields whose bytes are the little-endian values, with the dtypes they may hold.
+RAW_DATA = 9
+PACKED_VALUES = {4: (1, 14), 10: (11, 15)}  # float_data: FLOAT, COMPLEX64; double_data: DOUBLE, COMPLEX128
+VARINT_VALUES = (5, 6, 7, 11)  # int32_data, string_data, int64_data, uint64_data: not raw little-endian
+DATA_TYPE, EXTERNAL_DATA, DATA_LOCATION = 2, 13, 14
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A tensor payload that was left in the file: its bytes, and how to put them back.
+
+    Attributes:
+        offset: First byte of the payload in the source file.
+        length: Bytes of the payload.
+        field: TensorProto field that held it: 9 raw_data, 4 float_data, 10 double_data.
+        location_was_set: Whether the tensor said `data_location: DEFAULT` in so many words.
+    """
+
+    offset: int
+    length: int
+    field: int
+    location_was_set: bool
+
+
+class Fault(Exception):
+    """A fault in the wire format.
+
+    Attributes:
+        offset: Byte offset of the fault in the data.
+    """
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(problem)
+        self.offset = offset
+
+
+def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Return the varint at `position` and the position after it."""
+    value = shift = 0
+    start = position
+    while position < end:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift >= 70:
+            raise Fault(start, "a varint is longer than 10 bytes")
+    raise Fault(start, "the data ends inside a varint")
+
+
+def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (tag start, field number, wire type, value start, value end) for each field of one message.
+
+    For a varint the value is the bytes of the varint; for a length-delimited field the bytes after the length.
+    """
+    while position < end:
+        start = position
+        tag = data[position]
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = read_varint(data, position, end)
+        wire_type = tag & 7
+        if wire_type == BYTES:
+            if position < end and (length := data[position]) < 0x80:
+                position += 1
+            else:
+                length, position = read_varint(data, position, end)
+            stop = position + length
+            if stop > end:
+                raise Fault(start, f"a field of {length:,} bytes runs {stop - end:,} bytes past its end")
+        elif wire_type == VARINT:
+            _, stop = read_varint(data, position, end)
+        elif wire_type in (FIXED64, FIXED32):
+            stop = position + (8 if wire_type == FIXED64 else 4)
+            if stop > end:
+                raise Fault(start, "the data ends inside a fixed-width field")
+        else:
+            kind = "group" if wire_type in (GROUP_START, GROUP_END) else "reserved"
+            raise Fault(start, f"field {tag >> 3} has the {kind} wire type {wire_type}, which ONNX never uses")
+        if not tag >> 3:
+            raise Fault(start, "field number 0 does not exist")
+        yield start, tag >> 3, wire_type, position, stop
+        position = stop
+
+
+def encode_varint(value: int) -> bytes:
+    """Return a non-negative integer as a varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_bytes(field: int, content: bytes) -> bytes:
+    """Return a length-delimited field."""
+    return encode_varint(field << 3 | BYTES) + encode_varint(len(content)) + content
+
+
+class Lightener:
+    """One walk over a serialized ModelProto that collects the light copy and the references in it."""
+
+    def __init__(self, data: Buffer, location: str, threshold: int) -> None:
+        self.data, self.view = data, memoryview(data)
+        self.location, self.threshold = location.encode(), threshold
+        self.references: dict[int, Reference] = {}
+
+    def message(self, kind: str, begin: int, end: int, depth: int) -> list[Piece]:
+        """Return the light copy of the message at begin..end, in pieces."""
+        if depth > MAX_DEPTH:
+            raise Fault(begin, f"messages are nested more than {MAX_DEPTH} deep")
+        children, singular = CHILDREN[kind], SINGULAR.get(kind, ())
+        data, threshold = self.data, self.threshold
+        pieces: list[Piece] = []
+        copied = begin  # everything before this is in `pieces`
+        singles: list[int] = []
+        references_before = len(self.references)
+        for start, field, wire_type, value, stop in fields(data, begin, end):
+            if wire_type != BYTES or field not in children:
+                continue
+            if field in singular:
+                singles.append(field)
+            child = children[field]
+            if stop - value < threshold and child not in ("GraphProto", "FunctionProto"):
+                continue
+            light = (
+                self.tensor(value, stop)
+                if child == "TensorProto"
+                else self.message(child, value, stop, depth + 1)
+            )
+            if len(light) == 1 and len(light[0]) == stop - value:
+                continue
+            pieces.append(self.view[copied:start])
+            pieces.append(encode_varint(field << 3 | BYTES) + encode_varint(sum(map(len, light))))
+            pieces += light
+            copied = stop
+        if len(singles) != len(set(singles)):
+            for offset in list(self.references)[references_before:]:
+                del self.references[offset]
+            return [self.view[begin:end]]
+        pieces.append(self.view[copied:end])
+        return pieces
+
+    def tensor(self, begin: int, end: int) -> list[Piece]:
+        """Return the light copy of a TensorProto: as it is, or with its payload as a reference."""
+        payloads: list[tuple[int, int, int, int]] = []
+        external = location_was_set = False
+        location_at: tuple[int, int] | None = None
+        dtype = 0
+        for start, field, wire_type, value, stop in fields(self.data, begin, end):
+            if wire_type == BYTES and (field == RAW_DATA or field in PACKED_VALUES):
+                payloads.append((start, field, value, stop))
+            elif field in PACKED_VALUES or field in VARINT_VALUES:
+                return [self.view[begin:end]]
+            elif wire_type == VARINT and field == DATA_TYPE:
+                dtype = read_varint(self.data, value, stop)[0]
+            elif field == EXTERNAL_DATA:
+                external = True
+            elif wire_type == VARINT and field == DATA_LOCATION:
+                external = external or location_was_set or read_varint(self.data, value, stop)[0] != 0
+                location_was_set, location_at = True, (start, stop)
+        if external or len(payloads) != 1:
+            return [self.view[begin:end]]
+        start, field, value, stop = payloads[0]
+        length = stop - value
+        if length < self.threshold or (field != RAW_DATA and dtype not in PACKED_VALUES[field]):
+            return [self.view[begin:end]]
+        self.references[value] = Reference(value, length, field, location_was_set)
+        cuts = sorted([(start, stop), *([location_at] if location_at else [])])
+        pieces: list[Piece] = []
+        copied = begin
+        for cut_start, cut_stop in cuts:
+            pieces.append(self.view[copied:cut_start])
+            copied = cut_stop
+        pieces += [self.view[copied:end], self.external_data(value, length)]
+        return pieces
+
+    def external_data(self, offset: int, length: int) -> bytes:
+        """Return the fields `external_data` and `data_location` for a payload of the source file."""
+        entries = (b"location", self.location), (b"offset", b"%d" % offset), (b"length", b"%d" % length)
+        return b"".join(
+            encode_bytes(EXTERNAL_DATA, encode_bytes(1, key) + encode_bytes(2, value)) for key, value in entries
+        ) + encode_varint(DATA_LOCATION << 3) + b"\x01"
+
+
+def lighten(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:
+    """Return a ModelProto's bytes without its large tensors, and what was left out.
+
+    Args:
+        data: The serialized ModelProto, usually a memory map.
+        location: Name of the source file, for the `location` of the external-data entries.
+        threshold: Payloads of at least so many bytes are left in the file; at least 1.
+
+    Returns:
+        The light serialization, and each left-out payload by its offset in `data`.
+
+    Raises:
+        Fault: The bytes are not a protobuf message.
+    """
+    walk = Lightener(data, location, max(threshold, 1))
+    pieces = walk.message("ModelProto", 0, len(data), 0)
+    if sum(map(len, pieces)) > MAX_PROTO:
+        raise Fault(0, "the graph without its weights is larger than 2 GiB, the limit of protobuf")
+    return b"".join(pieces), walk.references
+
+
+def validate(data: Buffer) -> None:
+    """Walk every message of a serialized ModelProto, however small.
+
+    Raises:
+        Fault: On the first fault.
+    """
+    _validate(data, "ModelProto", 0, len(data), 0)
+
+
+def _validate(data: Buffer, kind: str, begin: int, end: int, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise Fault(begin, f"messages are nested more than {MAX_DEPTH} deep")
+    children = {**CHILDREN.get(kind, {}), **PLAIN_CHILDREN.get(kind, {})}
+    for _, field, wire_type, value, stop in fields(data, begin, end):
+        if wire_type == BYTES and field in children:
+            _validate(data, children[field], value, stop, depth + 1)

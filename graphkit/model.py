@@ -1,0 +1,141 @@
+"""Model: a graph read without its weights, and where each weight's bytes lie."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from graphkit.errors import ModelError
+from graphkit.examples import resolve
+from graphkit.graph.view import Scope, build_scopes
+from graphkit.io import tensors
+from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
+from graphkit.io.wire import Reference
+
+__all__ = ["Model", "load"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model whose large tensors stay on disk until something asks for their values.
+
+    Attributes:
+        source: What was read: the weightless proto, the file, the data files, the references.
+    """
+
+    source: Source
+    _maps: dict[Path, mmap.mmap] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
+        """Return a model that is already in memory; external data lies beside `path` where one is given.
+
+        Raises:
+            ModelError: A tensor claims what cannot be.
+        """
+        data_files = tensors.check_tensors(proto, path, {})
+        return cls(Source(proto, path, proto.ByteSize(), {}, tuple(data_files)))
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {sum(len(scope.nodes) for scope in self.scopes)} nodes)"
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The weightless ModelProto: an ordinary one, whose large tensors are external data."""
+        return self.source.proto
+
+    @property
+    def path(self) -> Path | None:
+        """The file it was read from."""
+        return self.source.path
+
+    @property
+    def references(self) -> Mapping[int, Reference]:
+        """The payloads that were left in the file, by offset."""
+        return self.source.references
+
+    @property
+    def name(self) -> str:
+        """The file's name, or the graph's where there is no file."""
+        return self.path.name if self.path else self.proto.graph.name or "model"
+
+    @cached_property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The main graph, then the functions; bodies hang on their nodes."""
+        return build_scopes(self.proto, str(self.path) if self.path else None)
+
+    @property
+    def graph(self) -> Scope:
+        """The main graph."""
+        return self.scopes[0]
+
+    def payload(self, tensor: onnx.TensorProto) -> memoryview:
+        """Return a tensor's bytes, little-endian, mapped from its file where it is external.
+
+        Raises:
+            ModelError: The data file is missing, or the tensor has strings.
+        """
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            if tensor.HasField("raw_data"):
+                return memoryview(tensor.raw_data)
+            if tensor.data_type == onnx.TensorProto.STRING:
+                raise ModelError("strings have no bytes of fixed size", tensor=tensor.name)
+            return memoryview(onnx.numpy_helper.to_array(tensor).tobytes())
+        place = tensors.extent(tensor)
+        path = self._data_path(place.location, place.offset)
+        if not path.is_file():
+            raise ModelError("its data file is missing", file=str(path), tensor=tensor.name, hint="put it there")
+        if path not in self._maps:
+            self._maps[path] = tensors.map_file(path)
+        length = place.length if place.length is not None else tensors.payload_size(tensor)
+        end = None if length is None else place.offset + length
+        return memoryview(self._maps[path])[place.offset : end]
+
+    def _data_path(self, location: str, offset: int) -> Path:
+        if self.path is not None and location == self.path.name and offset in self.references:
+            return self.path
+        folder = self.path.parent if self.path else Path()
+        return tensors.find_data_file(folder, location).path
+
+    def array(self, tensor: onnx.TensorProto) -> np.ndarray:
+        """Return a tensor's values, read from its file where it is external.
+
+        Raises:
+            ModelError: The data file is missing.
+        """
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return onnx.numpy_helper.to_array(tensor)
+        inline = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
+        inline.raw_data = bytes(self.payload(tensor))
+        return onnx.numpy_helper.to_array(inline)
+
+    def restore(self) -> onnx.ModelProto:
+        """Return the model as it stands in the file, weights included, equal field by field.
+
+        Existing external data stays external. Needs as much memory as the file has bytes.
+        """
+        full = onnx.ModelProto()
+        full.CopyFrom(self.proto)
+        if self.path is not None:
+            tensors.restore(full, self.path, self.references)
+        return full
+
+
+def load(path: str | Path, *, threshold: int = DEFAULT_THRESHOLD) -> Model:
+    """Read a model without its weights.
+
+    Args:
+        path: A model file (.onnx, or a text format that `onnx.load` reads), or `example:NAME`.
+        threshold: Tensors of at least so many bytes stay in the file; smaller ones are read.
+
+    Raises:
+        ModelError: The file is missing, broken, hostile, or not a model.
+    """
+    return Model(read(resolve(path), threshold))

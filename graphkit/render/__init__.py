@@ -1,0 +1,1 @@
+"""Results and how they show themselves: terminal, Markdown, JSON, HTML, notebook."""

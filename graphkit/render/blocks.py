@@ -1,0 +1,80 @@
+"""The few kinds of block that a result is made of; each renderer draws each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Bars", "Block", "Column", "Drawing", "Heading", "Prose", "Table", "printable"]
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading inside a result."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph; a warning stands out."""
+
+    text: str
+    tone: Literal["plain", "warning"] = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: `code` for names and expressions, `number` for what is aligned to the right."""
+
+    name: str
+    kind: Literal["text", "code", "number"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells; integers get thousands separators, None shows as nothing."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar chart: a label and one value a series, each."""
+
+    title: str
+    series: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A directed graph: (id, label, role) nodes and (from, to) edges; a role is a kind of node, for its colour."""
+
+    title: str
+    nodes: Sequence[tuple[str, str, str]]
+    edges: Sequence[tuple[str, str]]
+
+
+Block = Heading | Prose | Table | Bars | Drawing
+
+
+def printable(text: str) -> str:
+    """Return text with control characters written out, so that a name in a file cannot drive a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as text: 1,234 for an integer, three significant decimals for a float."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return f"{cell:,.3g}" if isinstance(cell, float) else printable(cell)

@@ -1,0 +1,118 @@
+"""Results as one self-contained HTML page: tables, bar charts and drawings, no script and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape as html_escape
+from typing import TYPE_CHECKING
+
+from graphkit.render.blocks import Bars, Block, Drawing, Heading, Prose, Table, cell_text, printable
+from graphkit.render.svg import draw
+
+if TYPE_CHECKING:
+    from graphkit.render.result import Result
+
+__all__ = ["fragment", "page"]
+
+STYLE = """
+.graphkit { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #d5dae1; --paper: #ffffff;
+  --bar0: #3b6fb6; --bar1: #e08a3c; --warn: #fff3d6; --warnline: #c98a00; --shape: #dfeaf8; --const: #ececec;
+  --data: #e3f3e3; --consumer: #fbe3cf;
+  font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem; }
+@media (prefers-color-scheme: dark) { .graphkit { --ink: #e4e8ee; --soft: #9aa6b5; --line: #3a424e;
+  --paper: #14181e; --bar0: #6d9fe0; --bar1: #e8a364; --warn: #3a3016; --warnline: #d9a62e; --shape: #23364e;
+  --const: #30343a; --data: #213a25; --consumer: #4a3320; } }
+.graphkit h1 { font-size: 1.6rem; } .graphkit h2 { font-size: 1.25rem; margin-top: 2rem; }
+.graphkit h1, .graphkit h2, .graphkit h3 { line-height: 1.2; overflow-wrap: anywhere; }
+.graphkit .scroll { overflow-x: auto; margin: 1rem 0; }
+.graphkit table { border-collapse: collapse; }
+.graphkit caption { text-align: left; font-weight: 600; padding: .25rem 0; }
+.graphkit th, .graphkit td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); }
+.graphkit th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+.graphkit .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
+.graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
+.graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem; }
+.graphkit .bars { display: grid; grid-template-columns: max-content max-content 1fr; gap: .15rem .75rem;
+  align-items: center; }
+.graphkit .bar { height: .8rem; border-radius: 2px; min-width: 1px; }
+.graphkit .bar0 { background: var(--bar0); } .graphkit .bar1 { background: var(--bar1); }
+.graphkit svg { max-width: 100%; height: auto; } .graphkit svg text { fill: var(--ink); font: 11px ui-monospace,
+  monospace; text-anchor: middle; } .graphkit svg path { stroke: var(--soft); fill: none; }
+.graphkit svg rect { stroke: var(--line); } .graphkit svg .op { fill: var(--paper); }
+.graphkit svg .shape { fill: var(--shape); } .graphkit svg .const { fill: var(--const); }
+.graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
+"""
+
+
+def page(result: Result) -> str:
+    """Return a whole page."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(result.heading())}</title>\n"
+        "<style>body { margin: 0; } body > .graphkit { margin: 0 auto; padding: 1.5rem; }</style>\n"
+        f"</head>\n<body>\n{fragment(result)}</body>\n</html>\n"
+    )
+
+
+def fragment(result: Result) -> str:
+    """Return a piece of HTML that brings its own style, for a notebook."""
+    body = "".join(section(result, 1))
+    return f'<style>{STYLE}</style>\n<div class="graphkit">\n{body}</div>\n'
+
+
+def section(result: Result, level: int) -> Iterator[str]:
+    """Yield the heading of a result and its blocks."""
+    yield f"<h{level}>{escape(result.heading())}</h{level}>\n"
+    for block in result.blocks():
+        yield _block(block, level)
+
+
+def escape(text: str) -> str:
+    """Return text that HTML shows as it is."""
+    return html_escape(printable(text))
+
+
+def _block(block: Block, level: int) -> str:
+    if isinstance(block, Heading):
+        return f"<h{level + 1}>{escape(block.text)}</h{level + 1}>\n"
+    if isinstance(block, Prose):
+        kind = ' class="warning"' if block.tone == "warning" else ""
+        return f"<p{kind}>{escape(block.text)}</p>\n"
+    if isinstance(block, Table):
+        return _table(block)
+    if isinstance(block, Bars):
+        return _bars(block)
+    return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
+
+
+def _table(block: Table) -> str:
+    classes = [' class="number"' if column.kind == "number" else "" for column in block.columns]
+    caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
+    head = "".join(f"<th{kind}>{escape(c.name)}</th>" for c, kind in zip(block.columns, classes, strict=True))
+    rows = []
+    for row in block.rows:
+        cells = []
+        for cell, column, kind in zip(row, block.columns, classes, strict=True):
+            content = html_escape(cell_text(cell))
+            cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>\n")
+    return (
+        f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{''.join(rows)}</tbody></table></div>\n"
+    )
+
+
+def _bars(block: Bars) -> str:
+    top = max((max(values) for _, values in block.rows), default=0) or 1
+    parts = []
+    for label, values in block.rows:
+        for number, value in enumerate(values):
+            name = escape(label) if not number else ""
+            bar = f'<span class="bar bar{number}" style="width: {100 * value / top:.1f}%"></span>'
+            parts.append(f'<span>{name}</span><span class="number">{value:,}</span>{bar}\n')
+    legend = f" ({', '.join(block.series)})" if len(block.series) > 1 else ""
+    caption = escape(block.title + legend)
+    return f'<figure><figcaption>{caption}</figcaption><div class="bars">\n{"".join(parts)}</div></figure>\n'

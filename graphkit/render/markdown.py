@@ -1,0 +1,83 @@
+"""Results as GitHub-flavoured Markdown; drawings become Mermaid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table, cell_text, printable
+
+if TYPE_CHECKING:
+    from graphkit.render.result import Result
+
+__all__ = ["markdown", "mermaid"]
+
+BAR_WIDTH = 30
+
+
+def markdown(result: Result, level: int = 1) -> str:
+    """Return a result as Markdown whose title has so many `#`."""
+    parts = [f"{'#' * level} {escape(result.heading())}"]
+    for block in result.blocks():
+        parts += _block(block, level)
+    return "\n\n".join(parts) + "\n"
+
+
+def _block(block: Block, level: int) -> Iterator[str]:
+    if isinstance(block, Heading):
+        yield f"{'#' * (level + 1)} {escape(block.text)}"
+    elif isinstance(block, Prose):
+        yield f"> **Warning:** {escape(block.text)}" if block.tone == "warning" else escape(block.text)
+    elif isinstance(block, Table):
+        yield _table(block)
+    elif isinstance(block, Bars):
+        yield _bars(block)
+    elif isinstance(block, Drawing):
+        yield f"{escape(block.title)}\n\n```mermaid\n{mermaid(block)}```"
+
+
+def escape(text: str) -> str:
+    """Return text in which Markdown and HTML see nothing to interpret."""
+    return re.sub(r"([\\`*\[\]<>|~]|(?<!\w)_|_(?!\w))", r"\\\1", printable(text).replace("&", "&amp;"))
+
+
+def _cell(text: str, column: Column) -> str:
+    if column.kind != "code" or not text:
+        return escape(text)
+    fence = "``" if "`" in text else "`"
+    pad = " " if "`" in text else ""
+    text = text.replace("|", "\\|")
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _table(block: Table) -> str:
+    lines = [f"**{escape(block.title)}**\n"] if block.title else []
+    lines.append("| " + " | ".join(escape(column.name) for column in block.columns) + " |")
+    lines.append("|" + "|".join("---:" if column.kind == "number" else "---" for column in block.columns) + "|")
+    for row in block.rows:
+        cells = (_cell(cell_text(cell), column) for cell, column in zip(row, block.columns, strict=True))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _bars(block: Bars) -> str:
+    top = max((max(values) for _, values in block.rows), default=0)
+    width = max((len(printable(label)) for label, _ in block.rows), default=0)
+    lines = []
+    for label, values in block.rows:
+        for number, value in enumerate(values):
+            bar = "█" * max(round(BAR_WIDTH * value / top) if top else 0, 1 if value else 0)
+            lines.append(f"{printable(label) if not number else '':{width}}  {value:>7,}  {bar}".rstrip())
+    return f"**{escape(block.title)}**\n\n```text\n" + "\n".join(lines) + "\n```"
+
+
+def mermaid(drawing: Drawing) -> str:
+    """Return a drawing as a Mermaid flowchart."""
+    ids = {node: f"n{number}" for number, (node, _, _) in enumerate(drawing.nodes)}
+    lines = ["flowchart TD"]
+    for node, label, _ in drawing.nodes:
+        safe = printable(label).replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+        lines.append(f'    {ids[node]}["{safe}"]')
+    lines += [f"    {ids[start]} --> {ids[end]}" for start, end in drawing.edges]
+    return "\n".join(lines) + "\n"
