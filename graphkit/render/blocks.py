@@ -28,10 +28,16 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: `code` for names and expressions, `number` for what is aligned to the right."""
+    """A column.
+
+    Attributes:
+        name: Its heading.
+        kind: `code` for names and expressions, `number` for what is aligned to the right, `note` for a remark
+            on the cell before it, which a terminal prints beneath that cell to save width.
+    """
 
     name: str
-    kind: Literal["text", "code", "number"] = "text"
+    kind: Literal["text", "code", "number", "note"] = "text"
 
 
 @dataclass(frozen=True, slots=True)

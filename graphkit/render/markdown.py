@@ -1,4 +1,4 @@
-"""Results as GitHub-flavoured Markdown; drawings become Mermaid."""
+"""Results as GitHub-flavoured Markdown; drawings become Mermaid, bar charts are left to the tables."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Block, Column, Drawing, Heading, Prose, Table, cell_text, printable
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result
 
 __all__ = ["markdown", "mermaid"]
-
-BAR_WIDTH = 30
 
 
 def markdown(result: Result, level: int = 1) -> str:
@@ -31,8 +29,6 @@ def _block(block: Block, level: int) -> Iterator[str]:
         yield f"> **Warning:** {escape(block.text)}" if block.tone == "warning" else escape(block.text)
     elif isinstance(block, Table):
         yield _table(block)
-    elif isinstance(block, Bars):
-        yield _bars(block)
     elif isinstance(block, Drawing):
         yield f"{escape(block.title)}\n\n```mermaid\n{mermaid(block)}```"
 
@@ -59,17 +55,6 @@ def _table(block: Table) -> str:
         cells = (_cell(cell_text(cell), column) for cell, column in zip(row, block.columns, strict=True))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _bars(block: Bars) -> str:
-    top = max((max(values) for _, values in block.rows), default=0)
-    width = max((len(printable(label)) for label, _ in block.rows), default=0)
-    lines = []
-    for label, values in block.rows:
-        for number, value in enumerate(values):
-            bar = "█" * max(round(BAR_WIDTH * value / top) if top else 0, 1 if value else 0)
-            lines.append(f"{printable(label) if not number else '':{width}}  {value:>7,}  {bar}".rstrip())
-    return f"**{escape(block.title)}**\n\n```text\n" + "\n".join(lines) + "\n```"
 
 
 def mermaid(drawing: Drawing) -> str:

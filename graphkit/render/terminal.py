@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["renderable", "text"]
 
-BAR_WIDTH = 30
-BLOCK_BAR = "█"
-
 
 def text(result: Result, width: int = 80, color: bool = False) -> str:
     """Return a result as text."""
@@ -54,38 +51,28 @@ def _block(block: Block) -> Iterator[RenderableType]:
         yield Text(("Warning: " if warning else "") + printable(block.text), style="yellow" if warning else "")
         yield Text("")
     elif isinstance(block, Table):
+        if block.title:
+            yield Text(printable(block.title), style="italic")
         yield _table(block)
         yield Text("")
-    elif isinstance(block, Bars):
-        yield _bars(block)
-        yield Text("")
-    elif isinstance(block, Drawing):
-        return  # a picture: Markdown and HTML draw it
+    elif isinstance(block, Bars | Drawing):
+        return  # pictures of what a table beside them says: HTML draws both, Markdown drawings
 
 
 def _table(block: Table) -> RichTable:
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
-    if block.title:
-        table.title = Text(printable(block.title), style="italic")
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in block.columns:
         number = column.kind == "number"
-        table.add_column(
-            column.name, justify="right" if number else "left", no_wrap=number, overflow="fold", header_style="bold"
-        )
+        if column.kind != "note":
+            table.add_column(
+                column.name, justify="right" if number else "left", no_wrap=number, overflow="fold", header_style="bold"
+            )
     for row in block.rows:
-        table.add_row(*(Text(cell_text(cell)) for cell in row))
-    return table
-
-
-def _bars(block: Bars) -> RichTable:
-    table = RichTable(box=None, pad_edge=False, show_header=False, title_justify="left")
-    table.title = Text(printable(block.title), style="italic")
-    table.add_column(overflow="fold", max_width=30)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="crop")
-    top = max((max(values) for _, values in block.rows), default=0)
-    for label, values in block.rows:
-        for number, value in enumerate(values):
-            bar = BLOCK_BAR * max(round(BAR_WIDTH * value / top) if top else 0, 1 if value else 0)
-            table.add_row(Text(printable(label) if not number else ""), f"{value:,}", bar)
+        cells: list[Text] = []
+        for cell, column in zip(row, block.columns, strict=True):
+            if column.kind != "note":
+                cells.append(Text(cell_text(cell)))
+            elif cell is not None:
+                cells[-1].append(f"\n  {cell_text(cell)}", style="dim")
+        table.add_row(*cells)
     return table

@@ -1,0 +1,31 @@
+"""The graph after onnxoptimizer's default passes, for counting only.
+
+The optimizer sees tensors whose bytes stay in the file as empty and may merge them as duplicates: what
+comes out has the right nodes and must never be written as a model.
+"""
+
+from __future__ import annotations
+
+from graphkit.errors import ModelError
+from graphkit.model import Model
+
+__all__ = ["optimized"]
+
+
+def optimized(model: Model) -> Model:
+    """Return a copy of the graph after `onnxoptimizer.optimize` with its default passes.
+
+    Raises:
+        ModelError: onnxoptimizer cannot take the model.
+    """
+    import onnxoptimizer
+
+    try:
+        proto = onnxoptimizer.optimize(model.proto)
+    except Exception as error:  # what its C++ core throws depends on the pass
+        raise ModelError(
+            f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}",
+            file=str(model.path) if model.path else None,
+            hint="report without --optimize",
+        ) from error
+    return Model.from_proto(proto)

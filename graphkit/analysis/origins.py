@@ -1,0 +1,267 @@
+"""Shape origins: the expression behind every shape that a node reads, grouped and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import networkx
+
+from graphkit.errors import UsageError
+from graphkit.graph.networks import cone, to_networkx
+from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Drawing, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["OriginGroup", "Origins", "Source", "origins"]
+
+# Consumers in the order of the report, those that are not here last. Axes are left out: they are all but
+# always constants and say nothing of where a shape comes from.
+FIRST = ("Reshape", "Expand", "ConstantOfShape", "Slice", "Tile", "Resize", "Range")
+AXES = {"axes", "axis", "roi"}
+LIST_LIMIT = 3
+MAX_DEPTH, MAX_LENGTH = 24, 4000  # an expression beyond these ends in the operator's name
+DRAWN_GROUPS, DRAWN_NODES = 3, 60
+LISTED_NODES = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor whose shape is read by a Shape (or Size) that a group rests on.
+
+    Attributes:
+        tensor: Its name.
+        producer: The operator that computes it, "graph input", "initializer" or "body input".
+        count: Consumers of the group that rest on it.
+    """
+
+    tensor: str
+    producer: str
+    count: int
+
+
+@dataclass(frozen=True)
+class OriginGroup:
+    """Consumers whose shape input is fed by the same expression.
+
+    Attributes:
+        op: The consumer's operator.
+        input: The input that is read.
+        expression: What feeds it.
+        nodes: Paths of the consumers.
+        sources: The tensors on which its Shapes rest, the most used first.
+    """
+
+    op: str
+    input: str
+    expression: str
+    nodes: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def count(self) -> int:
+        """How many consumers there are."""
+        return len(self.nodes)
+
+    def __str__(self) -> str:
+        return f"{self.count}x {self.expression}"
+
+
+@dataclass(frozen=True)
+class Origins(Result):
+    """Where the shapes of a model come from.
+
+    Attributes:
+        groups: Reshape first, then the other consumers; the largest group first.
+        drawings: The largest groups that compute something, each with the cone of its first consumer.
+        optimized: Whether this is the graph after onnxoptimizer.
+    """
+
+    title: ClassVar[str] = "Shape origins"
+    groups: tuple[OriginGroup, ...]
+    drawings: tuple[Drawing, ...] = ()
+    optimized: bool = False
+
+    def heading(self) -> str:
+        return f"{self.title} after onnxoptimizer" if self.optimized else self.title
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.groups:
+            yield Prose("No node reads a shape from a tensor.")
+            return
+        yield Prose(
+            "What feeds each shape input, the same expression counted once. CONST is a constant; what is not "
+            "expanded is named by its operator."
+        )
+        kinds = dict.fromkeys((group.op, group.input) for group in self.groups)
+        for op, name in kinds:
+            groups = [group for group in self.groups if (group.op, group.input) == (op, name)]
+            yield Table(
+                (Column("#", "number"), Column("Count", "number"), Column("Expression", "code"), Column("Rests on", "note")),
+                [(self.groups.index(g) + 1, f"{g.count}x", g.expression, _rests_on(g)) for g in groups],
+                title=f"{op}: {name}",
+            )
+        yield from self.drawings
+
+
+def _rests_on(group: OriginGroup) -> str | None:
+    if not group.sources:
+        return None
+    first = group.sources[0]
+    rest = f" and {len(group.sources) - 1} more" if len(group.sources) > 1 else ""
+    return f"rests on {first.tensor} ({first.producer}){rest}"
+
+
+def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Origins:
+    """Group the shapes that nodes read by the expression that computes them.
+
+    Args:
+        model: The model.
+        full: Write lists out, where else they end after three.
+        optimized: What to say of the model: that it is one after onnxoptimizer.
+    """
+    shapes = find_shape_tensors(model.scopes)
+    graph = _shape_graph(model, shapes)
+    found: dict[tuple[str, str, str], list[Node]] = {}
+    position: dict[tuple[str, str], int] = {}
+    for node in all_nodes(model.scopes):
+        for index, name in value_inputs(node).items():
+            position[node.op_type, name] = index
+            if name not in AXES:
+                found.setdefault((node.op_type, name, expression(node.inputs[index], full)), []).append(node)
+    order = sorted(found, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(found[key]), key[2]))
+    groups = tuple(_group(key, found[key], graph) for key in order)
+    largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
+    drawings = (_drawing(key[2], found[key][0], key[1], graph) for key in largest[:DRAWN_GROUPS])
+    return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized)
+
+
+def group_drawing(model: Model, number: int) -> Drawing:
+    """Return the cone of the first consumer of one group, to draw or to export.
+
+    Args:
+        model: The model.
+        number: The group's number in the report, from 1.
+
+    Raises:
+        UsageError: There is no such group.
+    """
+    groups = origins(model).groups
+    if not 1 <= number <= len(groups):
+        raise UsageError(f"no group {number} - this model has {len(groups)}, numbered from 1 (see `report`)")
+    group = groups[number - 1]
+    node = next(node for node in all_nodes(model.scopes) if node.path == group.nodes[0])
+    return _drawing(group.expression, node, group.input, _shape_graph(model, find_shape_tensors(model.scopes)))
+
+
+def _rank(op: str) -> int:
+    return FIRST.index(op) if op in FIRST else len(FIRST)
+
+
+def expression(value: Value | None, full: bool = False, depth: int = 0) -> str:
+    """Return what computes a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
+
+    Args:
+        value: The value; None for an input that is left out.
+        full: Write lists out, where else they end after three.
+        depth: How deep the expression already is.
+    """
+    if value is None:
+        return ""
+    if value.is_constant:
+        return "CONST"
+    node = value.producer
+    if node is None:
+        return value.name
+    if node.is_op("Shape"):
+        return "Shape(...)"
+    if depth >= MAX_DEPTH:
+        return node.operator
+    if node.is_op("Unsqueeze", "Gather"):
+        text = f"{node.op_type}({expression(node.input(0), full, depth + 1)})"
+    elif node.is_op("Concat"):
+        shown = node.inputs if full else node.inputs[:LIST_LIMIT]
+        items = [expression(item, full, depth + 1) for item in shown]
+        text = f"Concat([{', '.join(items + (['...'] if len(shown) < len(node.inputs) else []))}])"
+    else:
+        return node.operator
+    return text if len(text) <= MAX_LENGTH else node.operator
+
+
+def _shape_graph(model: Model, shapes: ShapeTensors) -> networkx.DiGraph:
+    """Return the graph of shape arithmetic: the values that nodes read as shapes, and what computes them."""
+    return to_networkx(model.scopes, keep=lambda value: value in shapes.feeding)
+
+
+def _group(key: tuple[str, str, str], nodes: list[Node], graph: networkx.DiGraph) -> OriginGroup:
+    op, name, text = key
+    sources: Counter[Value] = Counter()
+    for node in nodes:
+        read = next(node.inputs[index] for index, other in value_inputs(node).items() if other == name)
+        if read is not None:
+            sources.update(_measured(cone(graph, read)))
+    found = tuple(Source(value.name, _producer(value), count) for value, count in sources.most_common())
+    return OriginGroup(op, name, text, tuple(node.path for node in nodes), found)
+
+
+def _measured(part: networkx.DiGraph) -> Iterator[Value]:
+    """Yield the tensors whose shape is read in a cone, and the graph inputs whose values are."""
+    seen: set[Value] = set()
+    for vertex in part:
+        measured = None
+        if isinstance(vertex, Node) and vertex.is_op("Shape", "Size"):
+            measured = vertex.input(0)
+        elif isinstance(vertex, Value) and vertex.kind == "input":
+            measured = vertex
+        if measured is not None and measured not in seen:
+            seen.add(measured)
+            yield measured
+
+
+def _producer(value: Value) -> str:
+    if value.producer is not None:
+        return value.producer.operator
+    if value.kind == "input":
+        return "graph input" if value.scope.depth == 0 else "body input"
+    return value.kind
+
+
+def _drawing(title: str, consumer: Node, name: str, graph: networkx.DiGraph) -> Drawing:
+    """Return the cone of a consumer's shape input: nodes, the constants they read, the tensors they measure."""
+    read = next(consumer.inputs[index] for index, other in value_inputs(consumer).items() if other == name)
+    vertices = [vertex for vertex in cone(graph, read)] if read is not None else []
+    ids: dict[object, str] = {}
+    nodes: list[tuple[str, str, str]] = []
+    edges: list[tuple[str, str]] = []
+
+    def vertex(item: object, label: str, role: str) -> str:
+        if item not in ids:
+            ids[item] = f"{len(ids)}"
+            nodes.append((ids[item], label, role))
+        return ids[item]
+
+    target = vertex(consumer, f"{consumer.op_type} {consumer.label}", "consumer")
+    todo = [(read, target)]
+    inside = set(vertices)
+    while todo:
+        value, below = todo.pop(0)
+        if value is None:
+            continue
+        producer = value.producer
+        if value.is_constant or producer is None:
+            role = "const" if value.is_constant else "data"
+            edges.append((vertex((value, below), "CONST" if value.is_constant else value.name, role), below))
+        elif producer in ids:
+            edges.append((ids[producer], below))
+        elif value not in inside and value is not read:
+            edges.append((vertex(value, f"{value.name}", "data"), below))
+        else:
+            here = vertex(producer, producer.op_type, "shape" if producer.is_op("Shape", "Size") else "op")
+            edges.append((here, below))
+            todo += [(item, here) for item in producer.inputs]
+    return Drawing(title, tuple(nodes), tuple(dict.fromkeys(edges)))

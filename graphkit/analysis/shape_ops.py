@@ -1,0 +1,178 @@
+"""Shape operators: how many, on shapes or on data, and which read a tensor's value."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.shape_tensors import find_shape_tensors
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model
+from graphkit.render.blocks import Bars, Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["SHAPE_OPS", "Change", "ShapeOp", "ShapeOps", "ValueRead", "shape_ops"]
+
+# Operators that move, make or measure shapes, in the order of the report.
+SHAPE_OPS = (
+    "Shape",
+    "Size",
+    "Gather",
+    "Unsqueeze",
+    "Squeeze",
+    "Concat",
+    "Slice",
+    "Reshape",
+    "Flatten",
+    "Expand",
+    "ConstantOfShape",
+    "Range",
+    "Tile",
+    "Resize",
+    "Upsample",
+    "Where",
+    "Pad",
+    "Split",
+    "TopK",
+    "OneHot",
+    "CenterCropPad",
+    "Col2Im",
+    "AffineGrid",
+    "MaxUnpool",
+)
+
+
+@dataclass(frozen=True)
+class ValueRead:
+    """How often an operator reads the value of one input: `static` from constants alone, else `dynamic`."""
+
+    input: str
+    static: int
+    dynamic: int
+
+
+@dataclass(frozen=True)
+class ShapeOp:
+    """Counts of one operator: `on_shapes` where it computes a shape tensor, `on_data` otherwise."""
+
+    op: str
+    total: int
+    on_shapes: int
+    on_data: int
+    reads: tuple[ValueRead, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Nodes of one operator before and after onnxoptimizer."""
+
+    op: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class ShapeOps(Result):
+    """The shape operators of a model, subgraphs and functions included.
+
+    Attributes:
+        nodes: Nodes in all.
+        ops: A row for each shape operator that occurs.
+        changes: What onnxoptimizer's default passes change, where that was asked for.
+        nodes_after: Nodes after them.
+    """
+
+    title: ClassVar[str] = "Shape operators"
+    nodes: int
+    ops: tuple[ShapeOp, ...]
+    changes: tuple[Change, ...] = ()
+    nodes_after: int | None = None
+
+    @property
+    def on_shapes(self) -> int:
+        """Nodes that do nothing but compute shapes."""
+        return sum(op.on_shapes for op in self.ops)
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.ops:
+            yield Prose("None: no operator of this model moves, makes or reads a shape.")
+            return
+        total = sum(op.total for op in self.ops)
+        yield Prose(f"{total:,} of {self.nodes:,} nodes are shape operators; {self.on_shapes:,} of them compute shapes.")
+        yield Table(
+            (
+                Column("Op"),
+                Column("Total", "number"),
+                Column("On shapes", "number"),
+                Column("On data", "number"),
+                Column("Reads value of"),
+                Column("Static", "number"),
+                Column("Dynamic", "number"),
+            ),
+            [row for op in self.ops for row in _rows(op)],
+        )
+        if self.nodes_after is not None:
+            yield from self._comparison(self.nodes_after)
+
+    def _comparison(self, nodes_after: int) -> Iterator[Block]:
+        rows = [(c.op, c.before, c.after, _signed(c.after - c.before)) for c in self.changes]
+        rows.append(("all nodes", self.nodes, nodes_after, _signed(nodes_after - self.nodes)))
+        yield Table(
+            (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
+            rows,
+            title="Before and after onnxoptimizer (default passes)",
+        )
+        yield Bars("Before and after", ("before", "after"), [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after])
+
+
+def _signed(change: int) -> str:
+    return f"{change:+,}" if change else "0"
+
+
+def _rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:
+    first = op.reads[0] if op.reads else None
+    counts = op.total, op.on_shapes, op.on_data
+    yield (op.op, *counts, *((first.input, first.static, first.dynamic) if first else (None, None, None)))
+    for read in op.reads[1:]:
+        yield None, None, None, None, read.input, read.static, read.dynamic
+
+
+def shape_ops(model: Model, after: Model | None = None) -> ShapeOps:
+    """Count the shape operators of a model.
+
+    Args:
+        model: The model.
+        after: The same model after an optimizer, for a comparison.
+    """
+    tensors = find_shape_tensors(model.scopes)
+    totals: Counter[str] = Counter()
+    on_shapes: Counter[str] = Counter()
+    reads: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    nodes = 0
+    for node in all_nodes(model.scopes):
+        nodes += 1
+        if node.domain or node.op_type not in SHAPE_OPS:
+            continue
+        totals[node.op_type] += 1
+        on_shapes[node.op_type] += tensors.works_on_shapes(node)
+        for index, name in value_inputs(node).items():
+            reads[node.op_type][name][node.inputs[index] not in tensors.static] += 1
+    ops = tuple(
+        ShapeOp(
+            op,
+            totals[op],
+            on_shapes[op],
+            totals[op] - on_shapes[op],
+            tuple(ValueRead(name, static, dynamic) for name, (static, dynamic) in reads[op].items()),
+        )
+        for op in SHAPE_OPS
+        if totals[op]
+    )
+    if after is None:
+        return ShapeOps(nodes, ops)
+    later = Counter(node.op_type for node in all_nodes(after.scopes) if not node.domain)
+    changes = tuple(Change(op, totals[op], later[op]) for op in SHAPE_OPS if totals[op] or later[op])
+    return ShapeOps(nodes, ops, changes, sum(1 for _ in all_nodes(after.scopes)))

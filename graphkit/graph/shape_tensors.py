@@ -1,0 +1,104 @@
+"""Which values are shape arithmetic: computed from Shape, Size and constants, and read as shapes.
+
+Two passes over each scope in file order: forward for what a value is computed from, backward for what it
+feeds. A value that a custom operator, a loop or an unsorted graph hides is taken for data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Scope, Value
+
+__all__ = ["ShapeTensors", "find_shape_tensors"]
+
+IMPURE = {
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+
+
+@dataclass(frozen=True)
+class ShapeTensors:
+    """Sets of values.
+
+    Attributes:
+        static: Computable from constants alone.
+        derived: Computable from constants and the shapes of other tensors; includes `static`.
+        feeding: Read as a shape, axis or count, or used to compute one that is.
+    """
+
+    static: set[Value] = field(default_factory=set)
+    derived: set[Value] = field(default_factory=set)
+    feeding: set[Value] = field(default_factory=set)
+
+    def is_shape(self, value: Value | None) -> bool:
+        """Whether a value is a shape tensor: derived, and feeding a shape input."""
+        return value in self.derived and value in self.feeding
+
+    def works_on_shapes(self, node: Node) -> bool:
+        """Whether a node computes a shape tensor."""
+        return any(self.is_shape(value) for value in node.outputs)
+
+
+def find_shape_tensors(scopes: Iterable[Scope]) -> ShapeTensors:
+    """Return which values of these scopes, and of the bodies in them, are shape arithmetic."""
+    found = ShapeTensors()
+    for scope in scopes:
+        _forward(scope, found)
+        _backward(scope, found)
+    return found
+
+
+def _forward(scope: Scope, found: ShapeTensors) -> None:
+    constants = [value for value in scope.initializers if value.is_constant]
+    found.static.update(constants)
+    found.derived.update(constants)
+    for node in scope.nodes:
+        for body in node.bodies.values():
+            _forward(body, found)
+        outputs = [value for value in node.outputs if value is not None]
+        if node.is_op("If"):
+            _forward_if(node, found)
+        elif _is_pure(node):
+            inputs = [value for value in node.inputs if value is not None]
+            if all(value in found.static for value in inputs):
+                found.static.update(outputs)
+                found.derived.update(outputs)
+            elif node.is_op("Shape", "Size") or all(value in found.derived for value in inputs):
+                found.derived.update(outputs)
+
+
+def _is_pure(node: Node) -> bool:
+    return not node.domain and node.op_type not in IMPURE and node.op_type not in CONTROL_FLOW
+
+
+def _forward_if(node: Node, found: ShapeTensors) -> None:
+    bodies = list(node.bodies.values())
+    for index, value in enumerate(node.outputs):
+        sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
+        if value is not None and all(source in found.derived for source in sources):
+            found.derived.add(value)
+
+
+def _backward(scope: Scope, found: ShapeTensors) -> None:
+    for node in reversed(scope.nodes):
+        if node.is_op("If"):
+            for body in node.bodies.values():
+                pairs = zip(node.outputs, body.outputs, strict=False)
+                found.feeding.update(inner for outer, inner in pairs if outer in found.feeding)
+        for body in node.bodies.values():
+            _backward(body, found)
+        reads = value_inputs(node)
+        passes_on = not node.is_op("Shape", "Size") and found.works_on_shapes(node)
+        for index, value in enumerate(node.inputs):
+            if value is not None and (index in reads or passes_on):
+                found.feeding.add(value)
