@@ -32,8 +32,8 @@ class Column:
 
     Attributes:
         name: Its heading.
-        kind: `code` for names and expressions, `number` for what is aligned to the right, `note` for a remark
-            on the cell before it, which a terminal prints beneath that cell to save width.
+        kind: `code` for names and expressions, `number` for what is aligned to the right, `note` for what a
+            terminal, to save width, prints beneath the first `code` cell of the row.
     """
 
     name: str

@@ -60,7 +60,7 @@ def _block(block: Block) -> Iterator[RenderableType]:
 
 
 def _table(block: Table) -> RichTable:
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in block.columns:
         number = column.kind == "number"
         if column.kind != "note":
@@ -69,10 +69,12 @@ def _table(block: Table) -> RichTable:
             )
     for row in block.rows:
         cells: list[Text] = []
+        above = Text()
         for cell, column in zip(row, block.columns, strict=True):
             if column.kind != "note":
                 cells.append(Text(cell_text(cell)))
+                above = cells[-1] if column.kind == "code" and not above else above
             elif cell is not None:
-                cells[-1].append(f"\n  {cell_text(cell)}", style="dim")
+                above.append(f"\n  {cell_text(cell)}", style="dim")
         table.add_row(*cells)
     return table

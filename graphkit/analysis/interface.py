@@ -1,0 +1,234 @@
+"""Interface: the inputs and outputs of a model, numbered families as one row each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.kv import CacheEntry, cache_entries
+from graphkit.graph.types import declared_type, shape_text, type_text
+from graphkit.graph.view import Scope, Value
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["Interface", "Port", "interface"]
+
+# What the usual names mean; a doc string in the model goes before.
+MEANINGS = {
+    "input_ids": "token ids",
+    "decoder_input_ids": "token ids of the decoder",
+    "attention_mask": "1 for a token, 0 for padding",
+    "encoder_attention_mask": "1 for a token of the encoder, 0 for padding",
+    "decoder_attention_mask": "1 for a token of the decoder, 0 for padding",
+    "position_ids": "position of each token",
+    "token_type_ids": "segment of each token",
+    "inputs_embeds": "embeddings in place of token ids",
+    "encoder_hidden_states": "what the encoder gives as last_hidden_state",
+    "encoder_outputs": "what the encoder gives as last_hidden_state",
+    "last_hidden_state": "hidden state of each position",
+    "pixel_values": "image",
+    "pixel_mask": "1 for a pixel, 0 for padding",
+    "input_features": "audio features",
+    "input_values": "audio samples",
+    "use_cache_branch": "whether to read the past: false on the first step",
+    "use_cache": "whether to read the past: false on the first step",
+    "logits": "scores before softmax",
+    "pred_boxes": "boxes, relative to the image",
+}
+KEY_VALUE = {"key": "value", "k": "v", "keys": "values"}
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output, or a family of them.
+
+    Attributes:
+        indices: Positions among the inputs or outputs.
+        names: The names, in that order.
+        label: The name, or the pattern of the family: `past_key_values.{0-17}.{key|value}`.
+        dtype: Such as `float32`, or `seq(float32)`.
+        shape: Such as `[batch_size, 1, past_sequence_length, 256]`; `*` where the family's members differ.
+        description: From the model's doc string, or what the name usually means.
+        optional: Whether it is an input with a default value.
+    """
+
+    indices: tuple[int, ...]
+    names: tuple[str, ...]
+    label: str
+    dtype: str
+    shape: str
+    description: str
+    optional: bool = False
+
+    @property
+    def index(self) -> str:
+        """The positions as text: `3-38`, or `2-3,...,46-47`."""
+        runs: list[list[int]] = []
+        for number in self.indices:
+            if runs and number == runs[-1][1] + 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        texts = [f"{a}-{b}" if a != b else f"{a}" for a, b in runs]
+        return ",".join(texts if len(texts) < 4 else [texts[0], "...", texts[-1]])
+
+
+@dataclass(frozen=True)
+class Interface(Result):
+    """Inputs and outputs of a model's main graph; initializers that are listed as inputs are `optional`."""
+
+    title: ClassVar[str] = "Interface"
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    @property
+    def input_count(self) -> int:
+        """How many inputs there are."""
+        return sum(len(port.indices) for port in self.inputs)
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs there are."""
+        return sum(len(port.indices) for port in self.outputs)
+
+    def blocks(self) -> Iterator[Block]:
+        columns = (
+            Column("#"),
+            Column("Name", "code"),
+            Column("Dtype"),
+            Column("Shape", "note"),
+            Column("Description", "note"),
+        )
+        for name, count, ports in (
+            ("Inputs", self.input_count, self.inputs),
+            ("Outputs", self.output_count, self.outputs),
+        ):
+            if not count:
+                yield Prose(f"{name}: none.")
+                continue
+            yield Table(
+                columns,
+                [(p.index, p.label, p.dtype, p.shape, _remark(p) or None) for p in ports],
+                title=f"{name}: {count}",
+            )
+
+
+def _remark(port: Port) -> str:
+    return "; ".join(part for part in (port.description, "has a default" if port.optional else "") if part)
+
+
+def interface(model: Model) -> Interface:
+    """Describe the inputs and outputs of a model."""
+    cache = cache_entries(model.graph)
+    meanings = {entry.past.name: _cache_meaning(entry, "past") for entry in cache if entry.past}
+    meanings |= {entry.present.name: _cache_meaning(entry, "present") for entry in cache if entry.present}
+    return Interface(
+        _ports(model.graph, model.graph.inputs, meanings), _ports(model.graph, model.graph.outputs, meanings)
+    )
+
+
+def _cache_meaning(entry: CacheEntry, side: str) -> str:
+    where = {"decoder": "self-attention ", "encoder": "cross-attention ", "": ""}[entry.slot.attention]
+    what = "state" if entry.slot.kind == "state" else f"{where}KV cache"
+    return f"{what}, from the step before" if side == "past" else f"{what}, for the next step"
+
+
+def _ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> tuple[Port, ...]:
+    single = [_port(scope, index, value, meanings) for index, value in enumerate(values)]
+    families: dict[tuple[object, ...], list[Port]] = {}
+    for port, value in zip(single, values, strict=True):
+        declared = declared_type(value)
+        dims = declared.dims if declared and declared.dims is not None else (port.shape,)
+        fixed = tuple(dim if isinstance(dim, int) else "*" for dim in dims)
+        pattern = re.sub(r"\d+", "#", port.label)
+        key = (pattern, port.dtype, fixed, port.description, port.optional)
+        families.setdefault(key if "#" in pattern else (port.label,), []).append(port)
+    merged = _join_keys_and_values([_family(members) for members in families.values()])
+    return tuple(sorted(merged, key=lambda port: port.indices[0]))
+
+
+def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> Port:
+    info = scope.infos.get(value.name)
+    dtype, shape = type_text(info.type) if info is not None else ("?", "?")
+    doc = str(info.doc_string).strip() if info is not None else ""
+    description = doc or meanings.get(value.name) or MEANINGS.get(value.name, "")
+    optional = value.kind == "input" and value.tensor is not None
+    return Port((index,), (value.name,), value.name, dtype, shape, description, optional)
+
+
+def _family(members: list[Port]) -> Port:
+    """Return one port for ports whose names differ in their numbers only."""
+    first = members[0]
+    if len(members) == 1:
+        return first
+    parts = [re.split(r"(\d+)", port.label) for port in members]
+    label = ""
+    for column in zip(*parts, strict=True):
+        label += column[0] if len(set(column)) == 1 else f"{{{_numbers({int(number) for number in column})}}}"
+    return Port(
+        tuple(i for port in members for i in port.indices),
+        tuple(name for port in members for name in port.names),
+        label,
+        first.dtype,
+        _common_shape([port.shape for port in members]),
+        first.description,
+        first.optional,
+    )
+
+
+def _numbers(numbers: set[int]) -> str:
+    ordered = sorted(numbers)
+    if ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}-{ordered[-1]}"
+    shown = ordered if len(ordered) < 5 else [*ordered[:3], "...", ordered[-1]]
+    return ",".join(map(str, shown))
+
+
+def _common_shape(shapes: list[str]) -> str:
+    if len(set(shapes)) == 1:
+        return shapes[0]
+    columns = zip(*(shape.strip("[]").split(", ") for shape in shapes), strict=True)
+    return f"[{', '.join(column[0] if len(set(column)) == 1 else '*' for column in columns)}]"
+
+
+def _join_keys_and_values(ports: list[Port]) -> list[Port]:
+    """Join two families that differ in the one word `key` or `value`."""
+    joined: list[Port] = []
+    for port in ports:
+        for at, other in enumerate(joined):
+            label = _join_labels(other.label, port.label)
+            same = (other.dtype, other.description, len(other.indices)) == (
+                port.dtype,
+                port.description,
+                len(port.indices),
+            )
+            if label and same and other.shape.count(",") == port.shape.count(","):
+                order = sorted(zip(other.indices + port.indices, other.names + port.names, strict=True))
+                joined[at] = Port(
+                    tuple(index for index, _ in order),
+                    tuple(name for _, name in order),
+                    label,
+                    port.dtype,
+                    _common_shape([other.shape, port.shape]),
+                    port.description,
+                    port.optional,
+                )
+                break
+        else:
+            joined.append(port)
+    return joined
+
+
+def _join_labels(first: str, second: str) -> str | None:
+    """Return `a.{key|value}` for `a.key` and `a.value`, or None for names that differ otherwise."""
+    one, two = re.split(r"([A-Za-z]+)", first), re.split(r"([A-Za-z]+)", second)
+    differing = [at for at, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]]
+    if len(one) != len(two) or len(differing) != 1:
+        return None
+    at = differing[0]
+    if KEY_VALUE.get(one[at].lower()) != two[at].lower():
+        return None
+    return "".join([*one[:at], f"{{{one[at]}|{two[at]}}}", *one[at + 1 :]])

@@ -1,0 +1,113 @@
+"""Recognise merged decoders by what they are: an If on a boolean input, one branch of which reads the past.
+
+Names of nodes and exporters play no part. What keeps an If from being one is told, for the reports and for
+whoever wants to split it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit.graph.kv import cache_entries
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Scope, Value
+
+__all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
+
+PASSES_ON = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Not")
+MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What an If's condition comes down to: a graph input, negated or not."""
+
+    input: Value
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MergedDecoder:
+    """An If that holds both steps of a decoder.
+
+    Attributes:
+        node: The If.
+        condition: The boolean graph input behind its condition.
+        cache_branch: The branch that reads the past, run on later steps.
+        first_branch: The other one, run on the first step.
+        zero_length: Outputs of the If that the cache branch gives as constants without elements.
+    """
+
+    node: Node
+    condition: Condition
+    cache_branch: str
+    first_branch: str
+    zero_length: tuple[Value, ...]
+
+
+def trace_condition(node: Node) -> Condition | None:
+    """Return the graph input that decides an If, or None where it is computed from anything else."""
+    value, negated = node.input(0), False
+    for _ in range(MAX_STEPS):
+        if value is None:
+            return None
+        if value.kind == "input":
+            return Condition(value, negated) if value.scope.depth == 0 and value.scope.owner is None else None
+        producer = value.producer
+        if producer is None or not producer.is_op(*PASSES_ON):
+            return None
+        negated ^= producer.op_type == "Not"
+        value = producer.input(0)
+    return None
+
+
+def captures(body: Scope) -> dict[Value, int]:
+    """Return the values of outer scopes that a body reads, with the number of reads, in order of first use."""
+    found: dict[Value, int] = {}
+    for scope in body.walk():
+        used = [value for node in scope.nodes for value in node.inputs if value is not None]
+        for value in [*used, *scope.outputs]:
+            if not body.contains(value.scope):
+                found[value] = found.get(value, 0) + 1
+    return found
+
+
+def zero_length_outputs(body: Scope) -> Iterator[int]:
+    """Yield the indices of a body's outputs that are constants without elements."""
+    for index, value in enumerate(body.outputs):
+        for _ in range(MAX_STEPS):
+            producer = value.producer
+            if producer is None or not producer.is_op("Identity") or producer.inputs[0] is None:
+                break
+            value = producer.inputs[0]
+        tensor = value.constant
+        if tensor is not None and 0 in tensor.dims:
+            yield index
+
+
+def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:
+    """Yield the merged decoders among the Ifs of a graph, at any depth."""
+    past = {entry.past for entry in cache_entries(main) if entry.past is not None}
+    for scope in main.walk():
+        for node in scope.nodes:
+            if node.is_op("If") and (found := _merged(node, past)) is not None:
+                yield found
+
+
+def _merged(node: Node, past: set[Value | None]) -> MergedDecoder | None:
+    condition = trace_condition(node)
+    if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies):
+        return None
+    declared = declared_type(condition.input)
+    if declared is None or declared.dtype != TensorProto.BOOL:
+        return None
+    readers = [name for name in ("then_branch", "else_branch") if past.intersection(captures(node.bodies[name]))]
+    if len(readers) != 1:
+        return None
+    cache = readers[0]
+    first = "else_branch" if cache == "then_branch" else "then_branch"
+    zero = tuple(node.outputs[index] for index in zero_length_outputs(node.bodies[cache]) if index < len(node.outputs))
+    return MergedDecoder(node, condition, cache, first, tuple(value for value in zero if value is not None))

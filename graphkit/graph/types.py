@@ -1,0 +1,90 @@
+"""Declared types of values: dtype names and dims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from graphkit.graph.view import Value
+
+__all__ = ["Dim", "TensorType", "declared_type", "dtype_name", "shape_text", "type_text"]
+
+Dim = int | str | None  # a number, a symbol, or unknown
+
+NAMES = {"float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What a model declares of a tensor.
+
+    Attributes:
+        dtype: TensorProto.DataType.
+        dims: None where the rank is unknown.
+    """
+
+    dtype: int
+    dims: tuple[Dim, ...] | None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds floating-point numbers of at least 8 bits."""
+        name = dtype_name(self.dtype)
+        return name.startswith(("float", "bfloat"))
+
+
+def dtype_name(dtype: int) -> str:
+    """Return the usual name of a dtype: `float32`, `int64`, `bool`, `float8e4m3fn`."""
+    if dtype not in TensorProto.DataType.values():
+        return f"dtype {dtype}"
+    name = TensorProto.DataType.Name(dtype).lower()
+    return NAMES.get(name, name)
+
+
+def declared_type(value: Value) -> TensorType | None:
+    """Return the declared type of a value that is a tensor, or None."""
+    info = value.scope.infos.get(value.name)
+    if info is None or not info.type.HasField("tensor_type"):
+        tensor = value.constant
+        return None if tensor is None else TensorType(tensor.data_type, tuple(tensor.dims))
+    tensor_type = info.type.tensor_type
+    dims = tuple(_dim(dim) for dim in tensor_type.shape.dim) if tensor_type.HasField("shape") else None
+    return TensorType(tensor_type.elem_type, dims)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return str(dim.dim_param) or None
+
+
+def shape_text(dims: tuple[Dim, ...] | None) -> str:
+    """Return `[batch_size, 8, ?]`, or `?` for an unknown rank."""
+    if dims is None:
+        return "?"
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
+def type_text(type_proto: onnx.TypeProto) -> tuple[str, str]:
+    """Return the dtype and the shape of any type as text; a sequence of float32 tensors is `seq(float32)`."""
+    kind = type_proto.WhichOneof("value")
+    if kind == "tensor_type":
+        tensor = type_proto.tensor_type
+        dims = tuple(_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
+        return dtype_name(tensor.elem_type), shape_text(dims)
+    if kind == "sparse_tensor_type":
+        sparse = type_proto.sparse_tensor_type
+        dims = tuple(_dim(dim) for dim in sparse.shape.dim) if sparse.HasField("shape") else None
+        return f"sparse({dtype_name(sparse.elem_type)})", shape_text(dims)
+    if kind == "sequence_type":
+        dtype, shape = type_text(type_proto.sequence_type.elem_type)
+        return f"seq({dtype})", shape
+    if kind == "optional_type":
+        dtype, shape = type_text(type_proto.optional_type.elem_type)
+        return f"optional({dtype})", shape
+    if kind == "map_type":
+        dtype, shape = type_text(type_proto.map_type.value_type)
+        return f"map({dtype_name(type_proto.map_type.key_type)}, {dtype})", shape
+    return "?", "?"
