@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.kv import CacheEntry, cache_entries
+from graphkit.graph.names import family_label, family_pattern
 from graphkit.graph.types import declared_type, shape_text, type_text
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
@@ -38,7 +38,6 @@ MEANINGS = {
     "logits": "scores before softmax",
     "pred_boxes": "boxes, relative to the image",
 }
-KEY_VALUE = {"key": "value", "k": "v", "keys": "values"}
 
 
 @dataclass(frozen=True)
@@ -137,17 +136,17 @@ def _cache_meaning(entry: CacheEntry, side: str) -> str:
 
 
 def _ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> tuple[Port, ...]:
-    single = [_port(scope, index, value, meanings) for index, value in enumerate(values)]
     families: dict[tuple[object, ...], list[Port]] = {}
-    for port, value in zip(single, values, strict=True):
+    for index, value in enumerate(values):
+        port = _port(scope, index, value, meanings)
         declared = declared_type(value)
         dims = declared.dims if declared and declared.dims is not None else (port.shape,)
         fixed = tuple(dim if isinstance(dim, int) else "*" for dim in dims)
-        pattern = re.sub(r"\d+", "#", port.label)
+        pattern = family_pattern(port.label)
         key = (pattern, port.dtype, fixed, port.description, port.optional)
         families.setdefault(key if "#" in pattern else (port.label,), []).append(port)
-    merged = _join_keys_and_values([_family(members) for members in families.values()])
-    return tuple(sorted(merged, key=lambda port: port.indices[0]))
+    ports = [port for members in families.values() for port in _join(members)]
+    return tuple(sorted(ports, key=lambda port: port.indices[0]))
 
 
 def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> Port:
@@ -159,32 +158,23 @@ def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> P
     return Port((index,), (value.name,), value.name, dtype, shape, description, optional)
 
 
-def _family(members: list[Port]) -> Port:
-    """Return one port for ports whose names differ in their numbers only."""
+def _join(members: list[Port]) -> list[Port]:
+    """Return one port for a family, or its members where they do not make one."""
+    label = family_label([port.label for port in members])
+    if len(members) == 1 or label is None:
+        return members
     first = members[0]
-    if len(members) == 1:
-        return first
-    parts = [re.split(r"(\d+)", port.label) for port in members]
-    label = ""
-    for column in zip(*parts, strict=True):
-        label += column[0] if len(set(column)) == 1 else f"{{{_numbers({int(number) for number in column})}}}"
-    return Port(
-        tuple(i for port in members for i in port.indices),
-        tuple(name for port in members for name in port.names),
-        label,
-        first.dtype,
-        _common_shape([port.shape for port in members]),
-        first.description,
-        first.optional,
-    )
-
-
-def _numbers(numbers: set[int]) -> str:
-    ordered = sorted(numbers)
-    if ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"{ordered[0]}-{ordered[-1]}"
-    shown = ordered if len(ordered) < 5 else [*ordered[:3], "...", ordered[-1]]
-    return ",".join(map(str, shown))
+    return [
+        Port(
+            tuple(index for port in members for index in port.indices),
+            tuple(name for port in members for name in port.names),
+            label,
+            first.dtype,
+            _common_shape([port.shape for port in members]),
+            first.description,
+            first.optional,
+        )
+    ]
 
 
 def _common_shape(shapes: list[str]) -> str:
@@ -192,43 +182,3 @@ def _common_shape(shapes: list[str]) -> str:
         return shapes[0]
     columns = zip(*(shape.strip("[]").split(", ") for shape in shapes), strict=True)
     return f"[{', '.join(column[0] if len(set(column)) == 1 else '*' for column in columns)}]"
-
-
-def _join_keys_and_values(ports: list[Port]) -> list[Port]:
-    """Join two families that differ in the one word `key` or `value`."""
-    joined: list[Port] = []
-    for port in ports:
-        for at, other in enumerate(joined):
-            label = _join_labels(other.label, port.label)
-            same = (other.dtype, other.description, len(other.indices)) == (
-                port.dtype,
-                port.description,
-                len(port.indices),
-            )
-            if label and same and other.shape.count(",") == port.shape.count(","):
-                order = sorted(zip(other.indices + port.indices, other.names + port.names, strict=True))
-                joined[at] = Port(
-                    tuple(index for index, _ in order),
-                    tuple(name for _, name in order),
-                    label,
-                    port.dtype,
-                    _common_shape([other.shape, port.shape]),
-                    port.description,
-                    port.optional,
-                )
-                break
-        else:
-            joined.append(port)
-    return joined
-
-
-def _join_labels(first: str, second: str) -> str | None:
-    """Return `a.{key|value}` for `a.key` and `a.value`, or None for names that differ otherwise."""
-    one, two = re.split(r"([A-Za-z]+)", first), re.split(r"([A-Za-z]+)", second)
-    differing = [at for at, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]]
-    if len(one) != len(two) or len(differing) != 1:
-        return None
-    at = differing[0]
-    if KEY_VALUE.get(one[at].lower()) != two[at].lower():
-        return None
-    return "".join([*one[:at], f"{{{one[at]}|{two[at]}}}", *one[at + 1 :]])

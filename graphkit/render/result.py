@@ -39,6 +39,10 @@ class Result:
         """Yield what to show, in order."""
         raise NotImplementedError
 
+    def findings(self) -> tuple[str, ...]:
+        """Return what is wrong, a sentence each; `graphkit report --strict` fails on any."""
+        return ()
+
     def to_dict(self) -> dict[str, object]:
         """Return the fields as plain dicts, lists, strings and numbers."""
         plain: dict[str, object] = json.loads(json.dumps(_plain(self)))

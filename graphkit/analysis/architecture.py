@@ -1,0 +1,330 @@
+"""Architecture: a model's role in a pipeline, and its sizes, read from names and shapes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.analysis.kv_cache import KVCache, kv_cache
+from graphkit.graph.merged import merged_decoders
+from graphkit.graph.names import module_path
+from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["Architecture", "architecture"]
+
+QUERY = re.compile(r"(^|[./_])(q_proj|q_lin|query|to_q|wq|q)([./]|$)", re.IGNORECASE)
+FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|in_proj_weight)([./]|$)", re.IGNORECASE)
+LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d+)[./]")
+WEIGHTED = {"MatMul", "Gemm", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QLinearMatMul",
+            "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm"}
+PASSES_ON = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
+TOKEN_INPUT = re.compile(r"(^|_)(input_ids|decoder_input_ids|tokens|ids)$")
+IMAGE_INPUT = re.compile(r"pixel_values|image|img", re.IGNORECASE)
+CROSS_INPUT = re.compile(r"encoder_(hidden_states|outputs?|attention_mask|last_hidden_state)|cross")
+MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+MAX_STEPS = 8
+
+
+@dataclass(frozen=True)
+class Architecture(Result):
+    """What a model is.
+
+    Attributes:
+        role: "encoder", "first-step decoder", "decoder with past", "merged decoder", "decoder-only",
+            "vision" or "other".
+        reason: What shows it.
+        layers: Layers; of the decoder where there is a KV cache.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        head_dim: Size of a head.
+        vocabulary: Entries of the vocabulary.
+
+    A size is None where names and shapes do not tell it.
+    """
+
+    title: ClassVar[str] = "Architecture"
+    role: str
+    reason: str
+    layers: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    vocabulary: int | None
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(f"Role: {self.role} ({self.reason}).")
+        rows = (
+            ("layers", self.layers),
+            ("attention heads", self.heads),
+            ("KV heads", self.kv_heads),
+            ("head dim", self.head_dim),
+            ("vocabulary", self.vocabulary),
+        )
+        known = [row for row in rows if row[1] is not None]
+        if known:
+            yield Table((Column("Size"), Column("Value", "number")), known)
+
+
+def architecture(model: Model) -> Architecture:
+    """Tell a model's role and sizes."""
+    cache = kv_cache(model)
+    role, reason = _role(model, cache)
+    heads, kv_heads, head_dim = _heads(model, cache)
+    return Architecture(
+        role,
+        reason,
+        cache.layers if cache.layers is not None else _layers(model),
+        heads,
+        kv_heads,
+        head_dim,
+        _vocabulary(model) if role != "vision" else None,
+    )
+
+
+def _role(model: Model, cache: KVCache) -> tuple[str, str]:
+    search = next((node for node in model.graph.nodes if node.domain and "decoder" in node.bodies), None)
+    if search is not None:
+        return "other", f"it runs a whole search: {search.operator} with a decoder inside"
+    names = [value.name for value in model.graph.inputs if value.tensor is None]
+    has_past = any(feed.past for feed in cache.feeds)
+    crosses = any(CROSS_INPUT.search(name) for name in names) or any("encoder KV" in f.rule for f in cache.feeds)
+    tokens = any(TOKEN_INPUT.search(name) for name in names)
+    logits = any("logits" in value.name for value in model.graph.outputs)
+    if any(merged_decoders(model.graph)):
+        return "merged decoder", "an If on a boolean input, one branch of which reads the past"
+    if has_past:
+        if crosses:
+            return "decoder with past", "it takes a KV cache and what an encoder made"
+        return "decoder-only", "it takes a KV cache, and nothing from an encoder"
+    if cache.feeds or (crosses and tokens and logits):
+        return "first-step decoder", "it gives a KV cache and takes none" if cache.feeds else "it reads an encoder"
+    images = [value for value in model.graph.inputs if _is_image(value)]
+    if images and not tokens:
+        return "vision", f"its input {images[0].name} is an image"
+    if images:
+        return "other", "it takes an image and tokens"
+    if tokens and logits and _is_causal(model):
+        return "decoder-only", "tokens in, logits out, a causal mask; no KV cache"
+    if any(node.is_op("LSTM", "GRU", "RNN") for node in all_nodes(model.scopes)):
+        return "other", "it is recurrent"
+    if tokens or any(name.startswith(("input_features", "input_values", "audio")) for name in names):
+        return "encoder", "tokens or features in, no KV cache and no causal mask"
+    return "other", "no tokens, images or KV cache among its inputs and outputs"
+
+
+def _is_image(value: Value) -> bool:
+    declared = declared_type(value)
+    if value.tensor is not None or declared is None or declared.dims is None or len(declared.dims) != 4:
+        return False
+    channels = {declared.dims[1], declared.dims[3]}
+    return bool(IMAGE_INPUT.search(value.name)) or (bool(channels & {1, 3}) and _pixels(declared))
+
+
+def _pixels(declared: TensorType) -> bool:
+    return declared.is_float or declared.dtype == 2  # uint8
+
+
+def _is_causal(model: Model) -> bool:
+    """Whether a graph has a triangle or a comparison of positions, which a causal mask is made with."""
+    for node in all_nodes(model.scopes):
+        if node.is_op("Trilu") or any(
+            name in node.attributes and node.attributes[name].i for name in ("is_causal", "unidirectional")
+        ):
+            return True
+        if node.is_op(*MASK_COMPARISONS) and all(_is_position(node.input(index)) for index in (0, 1)):
+            return True
+        if node.op_type in ("GroupQueryAttention", "SparseAttention"):
+            return True
+    return False
+
+
+def _is_position(value: Value | None) -> bool:
+    """Whether a value is a Range (or a constant row of numbers), perhaps reshaped and offset."""
+    for _ in range(MAX_STEPS):
+        producer = value.producer if value is not None else None
+        if producer is None:
+            return False
+        if producer.is_op("Range"):
+            return True
+        if not producer.is_op("Add", "Sub", "Reshape", "Unsqueeze", "Cast", "Expand", "Identity", "Transpose"):
+            return False
+        value = producer.input(0)
+    return False
+
+
+def _layers(model: Model) -> int | None:
+    """Return the longest run of numbered layers among the modules, those with attention before all others."""
+    attention: dict[str, set[int]] = {}
+    others: dict[str, set[int]] = {}
+    for node in all_nodes(model.scopes):
+        path = module_path(node)
+        match = LAYER.match(path)
+        if match:
+            is_attention = QUERY.search(path) or FUSED.search(path) or "attn" in path or "attention" in path.lower()
+            found = attention if is_attention else others
+            found.setdefault(match[1] + match[2], set()).add(int(match[3]))
+    return max((len(numbers) for numbers in (attention or others).values()), default=None)
+
+
+def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | None]:
+    """Return query heads, KV heads and head dim."""
+    kv_heads, head_dim = cache.kv_heads, cache.head_dim
+    votes: Counter[tuple[int | None, int | None]] = Counter()
+    for node in all_nodes(model.scopes):
+        for attribute in ("num_heads", "q_num_heads"):
+            if attribute in node.attributes and node.attributes[attribute].i > 0:
+                votes[node.attributes[attribute].i, None] += 1
+        if node.op_type in WEIGHTED and (vote := _projection(node, kv_heads, head_dim)) is not None:
+            votes[vote] += 1
+    if not votes:
+        return None, kv_heads, head_dim
+    (heads, size), _ = votes.most_common(1)[0]
+    return heads, kv_heads, head_dim if head_dim is not None else size
+
+
+def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
+    """Return (query heads, head dim) as one projection shows them."""
+    parts = module_path(node), _weight_name(node)
+    query = any(QUERY.search(part) for part in parts)
+    fused = any(FUSED.search(part) for part in parts)
+    width = _width(node)
+    if not (query or fused):
+        return None
+    if head_dim and width and not width % head_dim:
+        heads = width // head_dim - (2 * (kv_heads or 0) if fused and not query else 0)
+        if fused and not query and kv_heads is None:
+            return None
+        return (heads, head_dim) if heads > 0 else None
+    return _split(node, width if query or width is None else width // 3)
+
+
+def _weight(node: Node) -> Value | None:
+    """Return the initializer behind a node's second input, through casts and dequantizers."""
+    value = node.input(1)
+    for _ in range(MAX_STEPS):
+        if value is None or value.constant is not None or value.producer is None:
+            return value
+        if value.producer.op_type not in ("DequantizeLinear", "Cast", "Identity", "Transpose"):
+            return value
+        value = value.producer.input(0)
+    return value
+
+
+def _weight_name(node: Node) -> str:
+    weight = _weight(node)
+    return weight.name if weight is not None else ""
+
+
+def _width(node: Node) -> int | None:
+    """Return the output width of a projection."""
+    if node.op_type in ("MatMulNBits", "MatMulBnb4"):
+        return node.attributes["N"].i if "N" in node.attributes else None
+    weight = _weight(node)
+    tensor = weight.constant if weight is not None else None
+    if tensor is None or len(tensor.dims) != 2:
+        return None
+    direct = node.input(1)
+    transposed = bool(node.is_op("Gemm") and "transB" in node.attributes and node.attributes["transB"].i)
+    if direct is not None and direct.producer is not None and direct.producer.is_op("Transpose"):
+        transposed = not transposed
+    return tensor.dims[0] if transposed else tensor.dims[1]
+
+
+def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
+    """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
+    value = next((output for output in node.outputs if output is not None), None)
+    for _ in range(MAX_STEPS):
+        if value is None:
+            return None
+        reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
+        if reshape is not None:
+            return _last_two(_elements(reshape.input(1)), width)
+        user = next((user for user, _ in value.consumers if user.op_type in PASSES_ON), None)
+        value = user.outputs[0] if user is not None else None
+    return None
+
+
+def _last_two(elements: list[int | None], width: int | None) -> tuple[int | None, int | None] | None:
+    if len(elements) < 3:
+        return None
+    heads, size = elements[-2:]
+    if heads in (None, -1, 0) and size and size > 0 and width:
+        heads = width // size
+    if size in (None, -1, 0) and heads and heads > 0 and width:
+        size = width // heads
+    if not heads or not size or heads <= 0 or size <= 0:
+        return None
+    return (heads, size) if width is None or heads * size == width else None
+
+
+def _elements(value: Value | None) -> list[int | None]:
+    """Return the elements of a shape as far as constants show them; an empty list for another producer."""
+    if value is None:
+        return []
+    tensor = value.constant
+    if tensor is not None:
+        return _integers(tensor)
+    producer = value.producer
+    if producer is not None and producer.is_op("Concat"):
+        parts = [_elements(part) or [None] for part in producer.inputs]
+        return [element for part in parts for element in part]
+    return []
+
+
+def _integers(tensor: object) -> list[int | None]:
+    import onnx.numpy_helper
+
+    assert isinstance(tensor, onnx.TensorProto)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.dims) > 1 or tensor.data_type not in (6, 7):
+        return []
+    return [int(number) for number in onnx.numpy_helper.to_array(tensor).reshape(-1)]
+
+
+def _vocabulary(model: Model) -> int | None:
+    """Return the entries of the vocabulary: the rows of the table that tokens look up, or the width of the logits."""
+    tokens = [value for value in model.graph.inputs if TOKEN_INPUT.search(value.name)]
+    if not tokens:
+        return None
+    for value in model.graph.outputs:
+        declared = declared_type(value)
+        if "logits" in value.name and declared and declared.dims and len(declared.dims) == 3:
+            size = declared.dims[-1]
+            if isinstance(size, int) and size > 2 and _looks_up(tokens, size):
+                return size
+    return _table_rows(tokens)
+
+
+def _looks_up(tokens: list[Value], size: int) -> bool:
+    rows = _table_rows(tokens)
+    return rows is None or abs(rows - size) <= max(rows, size) // 8
+
+
+def _table_rows(tokens: list[Value]) -> int | None:
+    """Return the rows of the first table that a Gather indexes with the tokens."""
+    for start in tokens:
+        todo, seen = [start], set()
+        while todo and len(seen) < 64:
+            value = todo.pop(0)
+            if value in seen:
+                continue
+            seen.add(value)
+            for node, index in value.consumers:
+                if node.is_op("Gather") and index == 1:
+                    table = node.input(0)
+                    for _ in range(MAX_STEPS):
+                        if table is None or table.constant is not None or table.producer is None:
+                            break
+                        table = table.producer.input(0)
+                    tensor = table.constant if table is not None else None
+                    if tensor is not None and len(tensor.dims) == 2:
+                        return tensor.dims[0]
+                if node.op_type in ("Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze") and index == 0:
+                    todo += [output for output in node.outputs if output is not None]
+    return None

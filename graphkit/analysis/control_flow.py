@@ -1,0 +1,197 @@
+"""Control flow: If, Loop, Scan and search operators, what they capture, and what decides them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.kv import cache_entries
+from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition, zero_length_outputs
+from graphkit.graph.names import family_label, family_pattern
+from graphkit.graph.view import Node, Scope, Value, all_nodes
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["Branch", "ControlFlow", "ControlNode", "Merged", "control_flow"]
+
+# Operators of ONNX Runtime that run whole decoders as attributes.
+SEARCHES = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A body of a control-flow node.
+
+    Attributes:
+        name: The attribute: `then_branch`, `body`, `decoder`.
+        nodes: Nodes in it, those of nested bodies included.
+        captures: Names of the outer values that it reads: activations and inputs.
+        captured_constants: How many outer initializers and constants it reads.
+        past_captures: How many of `captures` are past inputs of a KV cache.
+        zero_length: How many of its outputs are constants without elements.
+    """
+
+    name: str
+    nodes: int
+    captures: tuple[str, ...]
+    captured_constants: int
+    past_captures: int
+    zero_length: int
+
+
+@dataclass(frozen=True)
+class ControlNode:
+    """A node with bodies.
+
+    Attributes:
+        path: The node, with the scopes around it.
+        op: The operator, with its domain where that is not the default.
+        depth: How many bodies it is nested in.
+        condition: What decides an If, in words; "" for other operators.
+        branches: Its bodies.
+        role: "merged decoder", "search with a decoder inside", or "".
+    """
+
+    path: str
+    op: str
+    depth: int
+    condition: str
+    branches: tuple[Branch, ...]
+    role: str
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged decoder.
+
+    Attributes:
+        path: The If.
+        condition: The boolean input that decides.
+        first_branch, cache_branch: The branch of the first step, and the one that reads the past.
+        cache_when: The value of `condition` that runs the cache branch.
+        zero_length: Outputs that the cache branch gives without elements.
+    """
+
+    path: str
+    condition: str
+    first_branch: str
+    cache_branch: str
+    cache_when: bool
+    zero_length: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ControlFlow(Result):
+    """The control flow of a model, in all scopes."""
+
+    title: ClassVar[str] = "Control flow"
+    nodes: tuple[ControlNode, ...]
+    merged: tuple[Merged, ...]
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.nodes:
+            yield Prose("None: no node of this model has a body.")
+            return
+        yield Table(
+            (
+                Column("Node", "code"),
+                Column("What", "note"),
+                Column("Branch"),
+                Column("Nodes", "number"),
+                Column("Captures", "number"),
+                Column("Past", "number"),
+                Column("Constants", "number"),
+            ),
+            [row for node in self.nodes for row in _rows(node)],
+        )
+        for merged in self.merged:
+            yield from _explain(merged)
+
+
+def _rows(node: ControlNode) -> Iterator[tuple[str | int | None, ...]]:
+    what = ", ".join(part for part in (node.op, node.role, node.condition) if part)
+    for number, branch in enumerate(node.branches):
+        counts = branch.nodes, len(branch.captures), branch.past_captures, branch.captured_constants
+        yield (node.path if not number else None, what if not number else None, branch.name, *counts)
+
+
+def _explain(merged: Merged) -> Iterator[Block]:
+    when, other = str(merged.cache_when).lower(), str(not merged.cache_when).lower()
+    yield Prose(
+        f"Merged decoder: '{merged.path}' runs the first step in {merged.first_branch} ({merged.condition} = {other}) "
+        f"and later steps, with the cache, in {merged.cache_branch} ({merged.condition} = {when})."
+    )
+    if merged.zero_length:
+        label = _label(merged.zero_length)
+        yield Prose(
+            f"{merged.cache_branch} gives {label} as zero-length constants: carry the encoder KV from step 1; "
+            "do not feed these back.",
+            "warning",
+        )
+    yield Prose(
+        "Running a merged decoder costs speed, because an If hides its branches from the runtime's optimizers, and "
+        f"{'keeps this trap open' if merged.zero_length else 'some runtimes refuse it'}: "
+        "`graphkit split-merged` makes two plain models of it."
+    )
+
+
+def _label(names: tuple[str, ...]) -> str:
+    patterns = {family_pattern(name) for name in names}
+    return (family_label(names) if len(patterns) == 1 else None) or f"{names[0]} ... {names[-1]}"
+
+
+def control_flow(model: Model) -> ControlFlow:
+    """Describe the nodes with bodies of a model, and recognise merged decoders among them."""
+    merged = {found.node: found for found in merged_decoders(model.graph)}
+    past = {entry.past for entry in cache_entries(model.graph) if entry.past is not None}
+    nodes = tuple(_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
+    return ControlFlow(nodes, tuple(_merged(found) for found in merged.values()))
+
+
+def _node(node: Node, merged: MergedDecoder | None, past: set[Value | None]) -> ControlNode:
+    role = "merged decoder" if merged else "search with a decoder inside" if _is_search(node) else ""
+    branches = tuple(_branch(name, body, past) for name, body in node.bodies.items())
+    return ControlNode(node.path, node.operator, node.scope.depth, _condition(node), branches, role)
+
+
+def _is_search(node: Node) -> bool:
+    return node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
+
+
+def _condition(node: Node) -> str:
+    if not node.is_op("If"):
+        return ""
+    found = trace_condition(node)
+    if found is not None:
+        return f"on {'not ' if found.negated else ''}input {found.input.name}"
+    value = node.input(0)
+    if value is None:
+        return "without a condition"
+    return f"on {value.producer.operator} ({value.name})" if value.producer else f"on {value.name}"
+
+
+def _branch(name: str, body: Scope, past: set[Value | None]) -> Branch:
+    outer = captures(body)
+    live = tuple(value for value in outer if not value.is_constant)
+    return Branch(
+        name,
+        sum(len(scope.nodes) for scope in body.walk()),
+        tuple(value.name for value in live),
+        len(outer) - len(live),
+        len(past.intersection(live)),
+        sum(1 for _ in zero_length_outputs(body)),
+    )
+
+
+def _merged(found: MergedDecoder) -> Merged:
+    cache_when = (found.cache_branch == "then_branch") != found.condition.negated
+    return Merged(
+        found.node.path,
+        found.condition.input.name,
+        found.first_branch,
+        found.cache_branch,
+        cache_when,
+        tuple(value.name for value in found.zero_length),
+    )

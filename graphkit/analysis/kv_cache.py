@@ -1,0 +1,300 @@
+"""The KV cache: its contract (what feeds what, what stays constant) and its memory."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
+from graphkit.graph.merged import MergedDecoder, merged_decoders
+from graphkit.graph.names import family_label, family_pattern
+from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
+from graphkit.graph.view import Value
+from graphkit.io.tensors import BITS
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["Feed", "KVCache", "Layout", "Memory", "cache_layout", "kv_cache"]
+
+DEFAULT_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one cache tensor is laid out.
+
+    Attributes:
+        heads, head_dim: Sizes, None where the shape does not tell them.
+        axis: The axis that grows with the sequence, None where there is none or it is unknown.
+        bytes_per_token: Bytes for one position of one sequence; None where a dim is unknown.
+        fixed_bytes: Bytes for one sequence of a tensor that does not grow.
+        layers: Layers in this tensor.
+    """
+
+    heads: int | None
+    head_dim: int | None
+    axis: int | None
+    bytes_per_token: int | None
+    fixed_bytes: int | None
+    layers: int = 1
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A family of cache tensors: what comes in, what goes out, and how it behaves.
+
+    Attributes:
+        past: Label of the inputs, "" where there are none.
+        present: Label of the outputs, "" where there are none.
+        pairs: (past, present) names; "" for one that is missing.
+        rule: What to do with it, in words.
+    """
+
+    past: str
+    present: str
+    pairs: tuple[tuple[str, str], ...]
+    rule: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the cache for a number of positions of one sequence."""
+
+    context: int
+    bytes: int
+
+    @property
+    def megabytes(self) -> float:
+        """In units of 10^6 bytes."""
+        return self.bytes / 1e6
+
+    @property
+    def mebibytes(self) -> float:
+        """In units of 2^20 bytes."""
+        return self.bytes / (1 << 20)
+
+
+@dataclass(frozen=True)
+class KVCache(Result):
+    """The cache of a decoder.
+
+    Attributes:
+        layers, kv_heads, head_dim: Sizes of the self-attention cache, None where unknown.
+        dtype: Of the cache, such as `float32`.
+        layout: Shape of one cache tensor.
+        feeds: The contract, one family a row.
+        bytes_per_token: Of the cache that grows with every step; None where a dim is unknown.
+        bytes_per_encoder_token: Of the cache that is as long as the encoder's output; 0 where there is none.
+        fixed_bytes: Of cache tensors that do not grow.
+        memory: Bytes for some context lengths.
+        warnings: What goes wrong if the contract is not kept.
+    """
+
+    title: ClassVar[str] = "KV cache"
+    layers: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    dtype: str
+    layout: str
+    feeds: tuple[Feed, ...]
+    bytes_per_token: int | None
+    bytes_per_encoder_token: int | None
+    fixed_bytes: int
+    memory: tuple[Memory, ...]
+    warnings: tuple[str, ...]
+
+    def findings(self) -> tuple[str, ...]:
+        return self.warnings
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.feeds:
+            yield Prose("None: no input or output of this model is a KV cache.")
+            return
+        sizes = ((self.layers, "layer"), (self.kv_heads, "KV head"))
+        parts = [f"{size} {name}{'s' if size != 1 else ''}" for size, name in sizes if size is not None]
+        known = ", ".join([*parts, f"head dim {self.head_dim}"] if self.head_dim is not None else parts)
+        yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {self.layout}.")
+        yield Table(
+            (Column("Past", "code"), Column("Present", "note"), Column("Rule", "note"), Column("Tensors", "number")),
+            [(f.past or "(none)", f"<- {f.present}" if f.present else "<- (none)", f.rule, len(f.pairs))
+             for f in self.feeds],
+            title="Contract: each past takes the present of the step before",
+        )
+        yield from self._memory()
+        for warning in self.warnings:
+            yield Prose(warning, "warning")
+
+    def _memory(self) -> Iterator[Block]:
+        if self.bytes_per_token is None:
+            yield Prose("Memory per token: unknown, because a dim besides batch and sequence is symbolic.")
+        elif self.bytes_per_token:
+            first = self.memory[0]
+            yield Prose(
+                f"{self.bytes_per_token:,} bytes a token; {first.context:,} tokens = {first.megabytes:,.1f} MB = "
+                f"{first.mebibytes:,.4g} MiB."
+            )
+            yield Table(
+                (Column("Context", "number"), Column("Bytes", "number"), Column("MB", "number"),
+                 Column("MiB", "number")),
+                [(m.context, m.bytes, f"{m.megabytes:,.1f}", f"{m.mebibytes:,.4g}") for m in self.memory],
+                title="Memory of one sequence",
+            )
+        if self.bytes_per_encoder_token:
+            yield Prose(f"{self.bytes_per_encoder_token:,} bytes an encoder token besides, constant after step 1.")
+        if self.fixed_bytes:
+            yield Prose(f"{self.fixed_bytes:,} bytes a sequence that do not grow.")
+
+
+def cache_layout(past: TensorType | None, present: TensorType | None, entry: CacheEntry) -> Layout:
+    """Read the layout of a cache tensor from its declared shapes.
+
+    Args:
+        past: Type of the input; where there is none, the layout is read from `present`.
+        present: Type of the output.
+        entry: What the tensor is for.
+    """
+    declared = past or present
+    unknown = Layout(None, None, None, None, None)
+    if declared is None or declared.dims is None:
+        return unknown
+    dims, bits = declared.dims, BITS.get(declared.dtype, 0)
+    axis = growing_axis(declared, present if past is not None else None)
+    leading = _leading(dims, entry)
+    rest = [dim for at, dim in enumerate(dims) if at >= leading and at not in (axis, leading)]
+    if any(not isinstance(dim, int) for dim in rest):
+        return Layout(None, rest[-1] if rest and isinstance(rest[-1], int) else None, axis, None, None)
+    sizes = [dim for dim in [*dims[:leading], *rest] if isinstance(dim, int)]
+    size = math.prod(sizes) * bits // 8
+    stacked = [dim for dim in dims[:leading] if isinstance(dim, int)]
+    layers = stacked[0] if not entry.slot.index and stacked else 1
+    if axis is None:
+        return Layout(None, None, None, 0, size, layers)
+    inner = [dim for dim in rest if isinstance(dim, int)]
+    heads, head_dim = (inner[0], inner[1]) if len(inner) == 2 else (None, inner[0] if len(inner) == 1 else None)
+    return Layout(heads, head_dim, axis, size, 0, layers)
+
+
+def _leading(dims: Sequence[object], entry: CacheEntry) -> int:
+    """Return how many axes stand before the batch: a stack of layers, of key and value, or both."""
+    extra = len(dims) - 4
+    if extra <= 0:
+        return 0
+    return extra if all(isinstance(dim, int) for dim in dims[:extra]) else 0
+
+
+def kv_cache(model: Model, context: int = DEFAULT_CONTEXT) -> KVCache:
+    """Describe the KV cache of a decoder.
+
+    Args:
+        model: The model; one without a cache gives a result without feeds.
+        context: Positions for which to state the memory.
+    """
+    entries = cache_entries(model.graph)
+    merged = next(merged_decoders(model.graph), None)
+    types = [(_type(entry.past), _type(entry.present)) for entry in entries]
+    layouts = [cache_layout(*pair, entry) for pair, entry in zip(types, entries, strict=True)]
+    growing = [lay for lay, e in zip(layouts, entries, strict=True) if not _is_cross(e, merged)]
+    cross = [lay for lay, e in zip(layouts, entries, strict=True) if _is_cross(e, merged)]
+    per_token = _total(growing)
+    main = next((lay for lay in growing if lay.axis is not None), None) or (layouts[0] if layouts else None)
+    declared = next((past or present for past, present in types if past or present), None)
+    contexts = (context, 4 * context)
+    return KVCache(
+        layers=_layers(entries, layouts, merged),
+        kv_heads=main.heads if main else None,
+        head_dim=main.head_dim if main else None,
+        dtype=dtype_name(declared.dtype) if declared else "",
+        layout=shape_text(declared.dims) if declared else "",
+        feeds=_feeds(entries, merged),
+        bytes_per_token=per_token,
+        bytes_per_encoder_token=_total(cross),
+        fixed_bytes=sum(lay.fixed_bytes or 0 for lay in layouts),
+        memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
+        warnings=tuple(_warnings(entries, merged)),
+    )
+
+
+def _type(value: Value | None) -> TensorType | None:
+    return declared_type(value) if value is not None else None
+
+
+def _total(layouts: list[Layout]) -> int | None:
+    sizes = [layout.bytes_per_token for layout in layouts]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _layers(entries: Sequence[CacheEntry], layouts: list[Layout], merged: MergedDecoder | None) -> int | None:
+    """Return the layers of the self-attention cache."""
+    own = [(e, lay) for e, lay in zip(entries, layouts, strict=True) if not _is_cross(e, merged)]
+    indices = {entry.slot.index[0] for entry, _ in own if entry.slot.index}
+    if not indices:
+        return max((lay.layers for _, lay in own), default=None)
+    kinds = {entry.slot.kind for entry, _ in own}
+    if kinds == {"both"} and not any(_is_stacked(entry) for entry, _ in own):
+        return None  # keys and values are not told apart: one tensor a layer, or two
+    return len(indices)
+
+
+def _is_stacked(entry: CacheEntry) -> bool:
+    declared = _type(entry.past) or _type(entry.present)
+    return declared is not None and declared.dims is not None and len(declared.dims) != 4
+
+
+def _is_cross(entry: CacheEntry, merged: MergedDecoder | None) -> bool:
+    """Whether a cache tensor is of cross-attention: by its name, or because later steps do not change it."""
+    if entry.slot.attention == "encoder":
+        return True
+    return merged is not None and entry.present is not None and entry.present in merged.zero_length
+
+
+def _feeds(entries: Sequence[CacheEntry], merged: MergedDecoder | None) -> tuple[Feed, ...]:
+    families: dict[tuple[str, str, str], list[CacheEntry]] = defaultdict(list)
+    some_past = any(entry.past for entry in entries)
+    for entry in entries:
+        names = (entry.past.name if entry.past else "", entry.present.name if entry.present else "")
+        rule = _rule(entry, merged, some_past)
+        families[family_pattern(names[0]), family_pattern(names[1]), rule].append(entry)
+    feeds = []
+    for (_, _, rule), members in families.items():
+        pairs = tuple((e.past.name if e.past else "", e.present.name if e.present else "") for e in members)
+        feeds.append(Feed(_label([p for p, _ in pairs]), _label([p for _, p in pairs]), pairs, rule))
+    return tuple(feeds)
+
+
+def _label(names: list[str]) -> str:
+    if not any(names):
+        return ""
+    return family_label(names) or f"{names[0]} ... {names[-1]}"
+
+
+def _rule(entry: CacheEntry, merged: MergedDecoder | None, some_past: bool) -> str:
+    if entry.slot.kind == "state":
+        return "state: replaced by every step"
+    if not some_past:
+        kept = "encoder KV: constant, keep it for all later steps" if _is_cross(entry, merged) else "decoder KV"
+        return f"{kept}; made by this first step, read by the decoder with past"
+    if entry.past is None:
+        return "no input takes it"
+    if entry.present is None:
+        return "no output gives it: encoder KV, constant; carry the one of step 1"
+    if merged is not None and entry.present in merged.zero_length:
+        return "encoder KV: constant after step 1; the cache branch gives it back empty, so carry the one of step 1"
+    if _is_cross(entry, merged):
+        return "encoder KV: constant after step 1, given back unchanged"
+    return "decoder KV: changes with every step, feed it back"
+
+
+def _warnings(entries: Sequence[CacheEntry], merged: MergedDecoder | None) -> Iterator[str]:
+    if merged is not None and merged.zero_length:
+        label = _label([value.name for value in merged.zero_length])
+        yield (
+            f"{len(merged.zero_length)} outputs ({label}) are zero-length constants in the cache branch: "
+            "carry the encoder KV from step 1; do not feed these back."
+        )
+    orphans = [e.past.name for e in entries if e.past and not e.present and e.slot.attention != "encoder"]
+    if orphans and any(entry.present for entry in entries):
+        yield f"{len(orphans)} past inputs have no present output: {_label(orphans)}."

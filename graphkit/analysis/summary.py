@@ -1,0 +1,296 @@
+"""Summary: files, sizes, versions, operators, quantisation, the largest and the tied tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx
+
+from graphkit.graph.types import dtype_name
+from graphkit.graph.view import all_nodes, all_scopes
+from graphkit.io.tensors import payload_size, walk_tensors
+from graphkit.model import Model
+from graphkit.render.blocks import Bars, Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "WeightBytes", "summary"]
+
+LARGEST = 5
+CHART_ROWS = 20
+STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
+CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+# Quantisation styles and the operators that show them.
+STYLES = (
+    ("QDQ", {"QuantizeLinear", "DequantizeLinear"}),
+    ("dynamic", {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}),
+    ("integer operators", {"MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QGemm", "QAttention",
+                           "MatMulIntegerToFloat"}),
+    ("block-quantised", {"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"}),
+)
+
+
+@dataclass(frozen=True)
+class DataFileRow:
+    """A file of external data; `size` is None where it is missing."""
+
+    location: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class WeightBytes:
+    """Bytes and tensors of one dtype, initializers and constants together."""
+
+    dtype: str
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class OperatorCount:
+    """Nodes of one operator; `domain` is "" for ONNX's own."""
+
+    op: str
+    domain: str
+    count: int
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """A tensor and its size in bytes."""
+
+    name: str
+    dtype: str
+    shape: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TiedTensors:
+    """Tensors whose bytes are the same."""
+
+    names: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Summary(Result):
+    """What a model file is.
+
+    Attributes:
+        file: Its name.
+        file_bytes: Its size.
+        graph_bytes: Bytes of the graph without the weights that stay in files.
+        weight_bytes: Bytes of all tensors, by dtype.
+        data_files: External data.
+        ir_version, opsets, producer, model_version, domain, metadata, functions, doc_string: As the model says.
+        nodes, scopes, initializers: Counts, subgraphs and functions included.
+        operators: The histogram, the most frequent first.
+        contrib, custom: Operators of ONNX Runtime's domains, and of others.
+        quantization: Styles that occur, with what shows them.
+        largest: The largest tensors.
+        tied: Tensors with the same bytes; None where that was not asked for.
+        problems: What is wrong with the model or its files.
+    """
+
+    title: ClassVar[str] = "Summary"
+    file: str
+    file_bytes: int
+    graph_bytes: int
+    weight_bytes: tuple[WeightBytes, ...]
+    data_files: tuple[DataFileRow, ...]
+    ir_version: int
+    opsets: tuple[tuple[str, int], ...]
+    producer: str
+    model_version: int
+    domain: str
+    metadata: tuple[tuple[str, str], ...]
+    functions: tuple[str, ...]
+    doc_string: str
+    nodes: int
+    scopes: int
+    initializers: int
+    operators: tuple[OperatorCount, ...]
+    contrib: tuple[OperatorCount, ...]
+    custom: tuple[OperatorCount, ...]
+    quantization: tuple[str, ...]
+    largest: tuple[TensorRow, ...]
+    tied: tuple[TiedTensors, ...] | None
+    problems: tuple[str, ...]
+
+    @property
+    def total_weight_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(row.bytes for row in self.weight_bytes)
+
+    def findings(self) -> tuple[str, ...]:
+        return self.problems
+
+    def blocks(self) -> Iterator[Block]:
+        yield Table((Column("Property"), Column("Value")), [row for row in self._properties() if row[1]])
+        if self.weight_bytes:
+            yield Table(
+                (Column("Dtype"), Column("Tensors", "number"), Column("Bytes", "number"), Column("MiB", "number")),
+                [(w.dtype, w.tensors, w.bytes, f"{w.bytes / (1 << 20):,.2f}") for w in self.weight_bytes],
+                title="Weights and constants",
+            )
+            yield Table(
+                (Column("Tensor", "code"), Column("Dtype"), Column("Shape", "note"), Column("Bytes", "number")),
+                [(t.name, t.dtype, t.shape, t.bytes) for t in self.largest],
+                title="Largest tensors",
+            )
+        if self.operators:
+            yield Table(
+                (Column("Operator"), Column("Count", "number")),
+                [(_full_name(o), o.count) for o in self.operators],
+                title="Operators",
+            )
+            yield Bars(
+                f"The {min(CHART_ROWS, len(self.operators))} most frequent operators",
+                ("nodes",),
+                [(_full_name(o), (o.count,)) for o in self.operators[:CHART_ROWS]],
+            )
+        if self.tied is not None:
+            yield from self._tied(self.tied)
+        for problem in self.problems:
+            yield Prose(problem, "warning")
+
+    def _properties(self) -> Iterator[tuple[str, str]]:
+        yield "file", f"{self.file} ({self.file_bytes:,} bytes)"
+        yield "graph", f"{self.graph_bytes:,} bytes without the weights"
+        yield "weights", f"{self.total_weight_bytes:,} bytes"
+        for data in self.data_files:
+            yield "data file", f"{data.location} ({'missing' if data.size is None else f'{data.size:,} bytes'})"
+        yield "nodes", f"{self.nodes:,} in {self.scopes:,} graph{'s' if self.scopes != 1 else ''}"
+        yield "initializers", f"{self.initializers:,}"
+        yield "IR version", str(self.ir_version)
+        yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets)
+        yield "producer", self.producer
+        yield "model version", str(self.model_version) if self.model_version else ""
+        yield "domain", self.domain
+        yield "functions", ", ".join(self.functions)
+        yield "contrib operators", ", ".join(f"{_full_name(o)} ({o.count:,})" for o in self.contrib)
+        yield "custom operators", ", ".join(f"{_full_name(o)} ({o.count:,})" for o in self.custom)
+        yield "quantisation", "; ".join(self.quantization) or "none"
+        for key, value in self.metadata:
+            yield f"metadata {key}", value if len(value) <= 200 else f"{value[:200]}... ({len(value):,} characters)"
+        yield "description", self.doc_string
+
+    def _tied(self, tied: tuple[TiedTensors, ...]) -> Iterator[Block]:
+        if not tied:
+            yield Prose("No two large tensors have the same bytes.")
+            return
+        yield Table(
+            (Column("Same bytes", "code"), Column("Bytes each", "number")),
+            [(" = ".join(group.names), group.bytes) for group in tied],
+            title="Tied tensors",
+        )
+
+
+def _full_name(operator: OperatorCount) -> str:
+    return f"{operator.domain}.{operator.op}" if operator.domain else operator.op
+
+
+def summary(model: Model, *, hash_weights: bool = False) -> Summary:
+    """Summarize a model.
+
+    Args:
+        model: The model.
+        hash_weights: Read all large tensors to find those with the same bytes.
+    """
+    proto = model.proto
+    nodes = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
+    operators = tuple(
+        OperatorCount(op, domain, count)
+        for (op, domain), count in sorted(nodes.items(), key=lambda item: (-item[1], item[0]))
+    )
+    local = {function.domain for function in proto.functions}
+    foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and o.domain not in local]
+    tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
+    by_size = sorted(tensors, key=lambda item: -item[2])[:LARGEST]
+    return Summary(
+        file=model.name,
+        file_bytes=model.source.size,
+        graph_bytes=proto.ByteSize(),
+        weight_bytes=_weight_bytes(tensors),
+        data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),
+        ir_version=proto.ir_version,
+        opsets=tuple((entry.domain, entry.version) for entry in proto.opset_import),
+        producer=f"{text(proto.producer_name)} {text(proto.producer_version)}".strip(),
+        model_version=proto.model_version,
+        domain=text(proto.domain),
+        metadata=tuple((text(entry.key), text(entry.value)) for entry in proto.metadata_props),
+        functions=tuple(text(function.name) for function in proto.functions),
+        doc_string=text(proto.doc_string).strip() or text(proto.graph.doc_string).strip(),
+        nodes=sum(nodes.values()),
+        scopes=sum(1 for _ in all_scopes(model.scopes)),
+        initializers=sum(len(scope.initializers) for scope in all_scopes(model.scopes)),
+        operators=operators,
+        contrib=tuple(o for o in foreign if o.domain in CONTRIB_DOMAINS),
+        custom=tuple(o for o in foreign if o.domain not in CONTRIB_DOMAINS),
+        quantization=_quantization(operators),
+        largest=tuple(_row(tensor, node, size) for tensor, node, size in by_size if size),
+        tied=_tied(model, tensors) if hash_weights else None,
+        problems=tuple(_problems(model)),
+    )
+
+
+def text(value: str | bytes) -> str:
+    """Return a protobuf string as text; one that is not UTF-8 comes as bytes."""
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
+def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[WeightBytes, ...]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for tensor, _, size in tensors:
+        name = dtype_name(tensor.data_type)
+        counts[name] += 1
+        sizes[name] += size
+    return tuple(WeightBytes(name, counts[name], size) for name, size in sizes.most_common())
+
+
+def _row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
+    name = tensor.name or (f"value of node {node}" if node else "")
+    return TensorRow(text(name), dtype_name(tensor.data_type), str(list(tensor.dims)), size)
+
+
+def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
+    found = []
+    for style, ops in STYLES:
+        shown = [f"{_full_name(o)} {o.count:,}" for o in operators if o.op in ops]
+        if shown:
+            found.append(f"{style} ({', '.join(shown)})")
+    return tuple(found)
+
+
+def _tied(
+    model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]
+) -> tuple[TiedTensors, ...]:
+    """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
+    by_size: dict[int, list[tuple[onnx.TensorProto, str | None]]] = defaultdict(list)
+    for tensor, node, size in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            by_size[size].append((tensor, node))
+    groups: dict[tuple[int, bytes], list[str]] = defaultdict(list)
+    for size, members in by_size.items():
+        for tensor, node in members if len(members) > 1 else []:
+            digest = hashlib.blake2b(model.payload(tensor), digest_size=16).digest()
+            groups[size, digest].append(text(tensor.name) or f"value of node {node}")
+    found = [TiedTensors(tuple(names), size) for (size, _), names in groups.items() if len(names) > 1]
+    return tuple(sorted(found, key=lambda group: -group.bytes))
+
+
+def _problems(model: Model) -> Iterator[str]:
+    for data in model.source.data_files:
+        if data.size is None:
+            yield f"The data file '{data.location}' is missing: the model cannot run, and its weights cannot be read."
+    for scope in all_scopes(model.scopes):
+        where = f" in {scope.path}" if scope.path else ""
+        if scope.problems:
+            more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
+            yield f"The graph is not valid{where}: {scope.problems[0]}{more}."
