@@ -1,0 +1,87 @@
+"""graphkit: analyse ONNX graphs without touching their weights.
+
+    import graphkit
+    model = graphkit.load("model.onnx")
+    print(graphkit.kv_cache(model).to_text())
+
+Names are imported when they are first used, so that `import graphkit` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphkit.analysis.architecture import Architecture, architecture
+    from graphkit.analysis.control_flow import ControlFlow, control_flow
+    from graphkit.analysis.interface import Interface, interface
+    from graphkit.analysis.kv_cache import KVCache, kv_cache
+    from graphkit.analysis.optimize import optimized
+    from graphkit.analysis.origins import Origins, origins
+    from graphkit.analysis.report import Comparison, Report, ReportOptions, compare, report
+    from graphkit.analysis.shape_ops import ShapeOps, shape_ops
+    from graphkit.analysis.summary import Summary, summary
+    from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+    from graphkit.model import Model, load
+    from graphkit.render.result import Result
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "graphkit.analysis.architecture": ("Architecture", "architecture"),
+    "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
+    "graphkit.analysis.interface": ("Interface", "interface"),
+    "graphkit.analysis.kv_cache": ("KVCache", "kv_cache"),
+    "graphkit.analysis.optimize": ("optimized",),
+    "graphkit.analysis.origins": ("Origins", "origins"),
+    "graphkit.analysis.report": ("Comparison", "Report", "ReportOptions", "compare", "report"),
+    "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
+    "graphkit.analysis.summary": ("Summary", "summary"),
+    "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
+    "graphkit.model": ("Model", "load"),
+    "graphkit.render.result": ("Result",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Architecture",
+    "Comparison",
+    "ControlFlow",
+    "GraphkitError",
+    "Interface",
+    "KVCache",
+    "Model",
+    "ModelError",
+    "Origins",
+    "OutputError",
+    "Report",
+    "ReportOptions",
+    "Result",
+    "ShapeOps",
+    "Summary",
+    "UsageError",
+    "architecture",
+    "compare",
+    "control_flow",
+    "interface",
+    "kv_cache",
+    "load",
+    "optimized",
+    "origins",
+    "report",
+    "shape_ops",
+    "summary",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'graphkit' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -13,7 +13,7 @@ import onnx
 import onnx.numpy_helper
 
 from graphkit.errors import ModelError
-from graphkit.examples import resolve
+from graphkit.examples import example_name, resolve
 from graphkit.graph.view import Scope, build_scopes
 from graphkit.io import tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
@@ -65,6 +65,16 @@ class Model:
     def name(self) -> str:
         """The file's name, or the graph's where there is no file."""
         return self.path.name if self.path else self.proto.graph.name or "model"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it consists of, its data files included."""
+        return (*([self.path] if self.path else []), *(data.path for data in self.source.data_files))
+
+    @property
+    def label(self) -> str:
+        """What to call it beside others: `example:NAME`, the path, or the name of its graph."""
+        return example_name(self.path) or str(self.path) if self.path else self.name
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

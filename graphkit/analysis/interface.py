@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.graph.kv import CacheEntry, cache_entries
 from graphkit.graph.names import family_label, family_pattern
-from graphkit.graph.types import declared_type, shape_text, type_text
+from graphkit.graph.types import declared_type, type_text
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table

@@ -120,8 +120,10 @@ class KVCache(Result):
         yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {self.layout}.")
         yield Table(
             (Column("Past", "code"), Column("Present", "note"), Column("Rule", "note"), Column("Tensors", "number")),
-            [(f.past or "(none)", f"<- {f.present}" if f.present else "<- (none)", f.rule, len(f.pairs))
-             for f in self.feeds],
+            [
+                (f.past or "(none)", f"<- {f.present}" if f.present else "<- (none)", f.rule, len(f.pairs))
+                for f in self.feeds
+            ],
             title="Contract: each past takes the present of the step before",
         )
         yield from self._memory()
@@ -138,8 +140,12 @@ class KVCache(Result):
                 f"{first.mebibytes:,.4g} MiB."
             )
             yield Table(
-                (Column("Context", "number"), Column("Bytes", "number"), Column("MB", "number"),
-                 Column("MiB", "number")),
+                (
+                    Column("Context", "number"),
+                    Column("Bytes", "number"),
+                    Column("MB", "number"),
+                    Column("MiB", "number"),
+                ),
                 [(m.context, m.bytes, f"{m.megabytes:,.1f}", f"{m.mebibytes:,.4g}") for m in self.memory],
                 title="Memory of one sequence",
             )

@@ -102,7 +102,12 @@ class Origins(Result):
         for op, name in kinds:
             groups = [group for group in self.groups if (group.op, group.input) == (op, name)]
             yield Table(
-                (Column("#", "number"), Column("Count", "number"), Column("Expression", "code"), Column("Rests on", "note")),
+                (
+                    Column("#", "number"),
+                    Column("Count", "number"),
+                    Column("Expression", "code"),
+                    Column("Rests on", "note"),
+                ),
                 [(self.groups.index(g) + 1, f"{g.count}x", g.expression, _rests_on(g)) for g in groups],
                 title=f"{op}: {name}",
             )

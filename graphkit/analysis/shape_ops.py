@@ -101,7 +101,9 @@ class ShapeOps(Result):
             yield Prose("None: no operator of this model moves, makes or reads a shape.")
             return
         total = sum(op.total for op in self.ops)
-        yield Prose(f"{total:,} of {self.nodes:,} nodes are shape operators; {self.on_shapes:,} of them compute shapes.")
+        yield Prose(
+            f"{total:,} of {self.nodes:,} nodes are shape operators; {self.on_shapes:,} of them compute shapes."
+        )
         yield Table(
             (
                 Column("Op"),
@@ -125,7 +127,11 @@ class ShapeOps(Result):
             rows,
             title="Before and after onnxoptimizer (default passes)",
         )
-        yield Bars("Before and after", ("before", "after"), [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after])
+        yield Bars(
+            "Before and after",
+            ("before", "after"),
+            [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after],
+        )
 
 
 def _signed(change: int) -> str:

@@ -27,8 +27,10 @@ CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc
 STYLES = (
     ("QDQ", {"QuantizeLinear", "DequantizeLinear"}),
     ("dynamic", {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}),
-    ("integer operators", {"MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QGemm", "QAttention",
-                           "MatMulIntegerToFloat"}),
+    (
+        "integer operators",
+        {"MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QGemm", "QAttention", "MatMulIntegerToFloat"},
+    ),
     ("block-quantised", {"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"}),
 )
 
@@ -268,9 +270,7 @@ def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _tied(
-    model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]
-) -> tuple[TiedTensors, ...]:
+def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[TiedTensors, ...]:
     """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
     by_size: dict[int, list[tuple[onnx.TensorProto, str | None]]] = defaultdict(list)
     for tensor, node, size in tensors:

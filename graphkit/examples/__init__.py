@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graphkit.errors import UsageError
 
-__all__ = ["EXAMPLES", "resolve"]
+__all__ = ["EXAMPLES", "example_name", "resolve"]
 
 EXAMPLES: dict[str, str] = {
     "merged-decoder": "a Marian decoder (1 layer), both generation steps merged under one If",
@@ -26,3 +26,9 @@ def resolve(path: str | Path) -> Path:
     if name not in EXAMPLES:
         raise UsageError(f"no example '{name}' - there are: {', '.join(EXAMPLES)}")
     return Path(__file__).parent / f"{name}.onnx"
+
+
+def example_name(path: Path) -> str | None:
+    """Return `example:NAME` for the path of an example, else None."""
+    is_example = path.parent == Path(__file__).parent and path.stem in EXAMPLES
+    return f"example:{path.stem}" if is_example else None

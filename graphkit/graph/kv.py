@@ -70,7 +70,7 @@ def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
     index = tuple(int(word) for word in words if word.isdigit())
     plain = {word for word in words if not word.isdigit()}
     is_key, is_value = bool(plain & KEY), bool(plain & VALUE)
-    named = bool(plain & (PAST | PRESENT | CACHE)) or (is_key or is_value) and bool(index)
+    named = bool(plain & (PAST | PRESENT | CACHE)) or ((is_key or is_value) and bool(index))
     attention = "encoder" if plain & CROSS else "decoder" if plain & SELF else ""
     kind = "key" if is_key and not is_value else "value" if is_value and not is_key else "both"
     if kind == "both" and plain & STATE:

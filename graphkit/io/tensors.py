@@ -51,9 +51,9 @@ BITS: Mapping[int, int] = {
     TensorProto.COMPLEX64: 64,
     TensorProto.COMPLEX128: 128,
     TensorProto.BFLOAT16: 16,
-    **{dtype: 8 for dtype in (17, 18, 19, 20, 24)},  # FLOAT8E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
-    **{dtype: 4 for dtype in (21, 22, 23)},  # UINT4, INT4, FLOAT4E2M1
-    **{dtype: 2 for dtype in (25, 26)},  # UINT2, INT2
+    **dict.fromkeys((17, 18, 19, 20, 24), 8),  # FLOAT8E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
+    **dict.fromkeys((21, 22, 23), 4),  # UINT4, INT4, FLOAT4E2M1
+    **dict.fromkeys((25, 26), 2),  # UINT2, INT2
 }
 TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 MAX_ELEMENTS = (1 << 63) - 1
@@ -290,4 +290,3 @@ def restore(model: onnx.ModelProto, file: Path, references: Mapping[int, Referen
             tensor.raw_data = payload
         else:
             tensor.MergeFromString(encode_bytes(reference.field, payload))
-

@@ -196,11 +196,7 @@ class Lightener:
             child = children[field]
             if stop - value < threshold and child not in ("GraphProto", "FunctionProto"):
                 continue
-            light = (
-                self.tensor(value, stop)
-                if child == "TensorProto"
-                else self.message(child, value, stop, depth + 1)
-            )
+            light = self.tensor(value, stop) if child == "TensorProto" else self.message(child, value, stop, depth + 1)
             if len(light) == 1 and len(light[0]) == stop - value:
                 continue
             pieces.append(self.view[copied:start])
@@ -251,9 +247,13 @@ class Lightener:
     def external_data(self, offset: int, length: int) -> bytes:
         """Return the fields `external_data` and `data_location` for a payload of the source file."""
         entries = (b"location", self.location), (b"offset", b"%d" % offset), (b"length", b"%d" % length)
-        return b"".join(
-            encode_bytes(EXTERNAL_DATA, encode_bytes(1, key) + encode_bytes(2, value)) for key, value in entries
-        ) + encode_varint(DATA_LOCATION << 3) + b"\x01"
+        return (
+            b"".join(
+                encode_bytes(EXTERNAL_DATA, encode_bytes(1, key) + encode_bytes(2, value)) for key, value in entries
+            )
+            + encode_varint(DATA_LOCATION << 3)
+            + b"\x01"
+        )
 
 
 def lighten(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:

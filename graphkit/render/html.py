@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Bars, Block, Drawing, Heading, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Bars, Block, Heading, Prose, Table, cell_text, printable
 from graphkit.render.svg import draw
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def draw(drawing: Drawing) -> str:
 
 def _short(label: str) -> str:
     label = printable(label)
-    return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL:]}"
+    return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
 
 
 def _layers(graph: networkx.DiGraph) -> list[list[str]]:

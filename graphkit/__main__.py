@@ -1,0 +1,5 @@
+"""`python -m graphkit` is the command line."""
+
+from graphkit.cli import main
+
+main()
