@@ -158,7 +158,7 @@ def _drawing(model: object, chosen: Format, group: int, optimize: bool) -> str:
 def _progress() -> Iterator[Callable[[str], None]]:
     """Give a function that shows the current step on stderr, where that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda step: None
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.markup import escape

@@ -14,6 +14,7 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
+from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Scope, build_scopes
 from graphkit.io import tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
@@ -85,6 +86,11 @@ class Model:
     def graph(self) -> Scope:
         """The main graph."""
         return self.scopes[0]
+
+    @cached_property
+    def shape_tensors(self) -> ShapeTensors:
+        """Which values are shape arithmetic, at every scope."""
+        return find_shape_tensors(self.scopes)
 
     def payload(self, tensor: onnx.TensorProto) -> memoryview:
         """Return a tensor's bytes, little-endian, mapped from its file where it is external.

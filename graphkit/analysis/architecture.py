@@ -235,7 +235,7 @@ def _weight_name(node: Node) -> str:
 def _width(node: Node) -> int | None:
     """Return the output width of a projection."""
     if node.op_type in ("MatMulNBits", "MatMulBnb4"):
-        return node.attributes["N"].i if "N" in node.attributes else None
+        return int(node.attributes["N"].i) if "N" in node.attributes else None
     weight = _weight(node)
     tensor = weight.constant if weight is not None else None
     if tensor is None or len(tensor.dims) != 2:
@@ -244,7 +244,7 @@ def _width(node: Node) -> int | None:
     transposed = bool(node.is_op("Gemm") and "transB" in node.attributes and node.attributes["transB"].i)
     if direct is not None and direct.producer is not None and direct.producer.is_op("Transpose"):
         transposed = not transposed
-    return tensor.dims[0] if transposed else tensor.dims[1]
+    return int(tensor.dims[0] if transposed else tensor.dims[1])
 
 
 def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
@@ -319,7 +319,8 @@ def _looks_up(tokens: list[Value], size: int) -> bool:
 def _table_rows(tokens: list[Value]) -> int | None:
     """Return the rows of the first table that a Gather indexes with the tokens."""
     for start in tokens:
-        todo, seen = [start], set()
+        todo = [start]
+        seen: set[Value] = set()
         while todo and len(seen) < 64:
             value = todo.pop(0)
             if value in seen:
@@ -334,7 +335,7 @@ def _table_rows(tokens: list[Value]) -> int | None:
                         table = table.producer.input(0)
                     tensor = table.constant if table is not None else None
                     if tensor is not None and len(tensor.dims) == 2:
-                        return tensor.dims[0]
+                        return int(tensor.dims[0])
                 if node.op_type in ("Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze") and index == 0:
                     todo += [output for output in node.outputs if output is not None]
     return None

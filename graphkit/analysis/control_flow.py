@@ -150,7 +150,7 @@ def control_flow(model: Model) -> ControlFlow:
     return ControlFlow(nodes, tuple(_merged(found) for found in merged.values()))
 
 
-def _node(node: Node, merged: MergedDecoder | None, past: set[Value | None]) -> ControlNode:
+def _node(node: Node, merged: MergedDecoder | None, past: set[Value]) -> ControlNode:
     role = "merged decoder" if merged else "search with a decoder inside" if _is_search(node) else ""
     branches = tuple(_branch(name, body, past) for name, body in node.bodies.items())
     return ControlNode(node.path, node.operator, node.scope.depth, _condition(node), branches, role)
@@ -172,7 +172,7 @@ def _condition(node: Node) -> str:
     return f"on {value.producer.operator} ({value.name})" if value.producer else f"on {value.name}"
 
 
-def _branch(name: str, body: Scope, past: set[Value | None]) -> Branch:
+def _branch(name: str, body: Scope, past: set[Value]) -> Branch:
     outer = captures(body)
     live = tuple(value for value in outer if not value.is_constant)
     return Branch(

@@ -169,7 +169,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
         return unknown
     dims, bits = declared.dims, BITS.get(declared.dtype, 0)
     axis = growing_axis(declared, present if past is not None else None)
-    leading = _leading(dims, entry)
+    leading = _leading(dims)
     rest = [dim for at, dim in enumerate(dims) if at >= leading and at not in (axis, leading)]
     if any(not isinstance(dim, int) for dim in rest):
         return Layout(None, rest[-1] if rest and isinstance(rest[-1], int) else None, axis, None, None)
@@ -184,7 +184,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
     return Layout(heads, head_dim, axis, size, 0, layers)
 
 
-def _leading(dims: Sequence[object], entry: CacheEntry) -> int:
+def _leading(dims: Sequence[object]) -> int:
     """Return how many axes stand before the batch: a stack of layers, of key and value, or both."""
     extra = len(dims) - 4
     if extra <= 0:

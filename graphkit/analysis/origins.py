@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import networkx
-
 from graphkit.errors import UsageError
-from graphkit.graph.networks import cone, to_networkx
-from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
+from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
@@ -130,8 +127,7 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Ori
         full: Write lists out, where else they end after three.
         optimized: What to say of the model: that it is one after onnxoptimizer.
     """
-    shapes = find_shape_tensors(model.scopes)
-    graph = _shape_graph(model, shapes)
+    shapes = model.shape_tensors
     found: dict[tuple[str, str, str], list[Node]] = {}
     position: dict[tuple[str, str], int] = {}
     for node in all_nodes(model.scopes):
@@ -140,9 +136,9 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Ori
             if name not in AXES:
                 found.setdefault((node.op_type, name, expression(node.inputs[index], full)), []).append(node)
     order = sorted(found, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(found[key]), key[2]))
-    groups = tuple(_group(key, found[key], graph) for key in order)
+    groups = tuple(_group(key, found[key], shapes) for key in order)
     largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
-    drawings = (_drawing(key[2], found[key][0], key[1], graph) for key in largest[:DRAWN_GROUPS])
+    drawings = (_drawing(key[2], found[key][0], key[1], shapes) for key in largest[:DRAWN_GROUPS])
     return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized)
 
 
@@ -161,7 +157,7 @@ def group_drawing(model: Model, number: int) -> Drawing:
         raise UsageError(f"no group {number} - this model has {len(groups)}, numbered from 1 (see `report`)")
     group = groups[number - 1]
     node = next(node for node in all_nodes(model.scopes) if node.path == group.nodes[0])
-    return _drawing(group.expression, node, group.input, _shape_graph(model, find_shape_tensors(model.scopes)))
+    return _drawing(group.expression, node, group.input, model.shape_tensors)
 
 
 def _rank(op: str) -> int:
@@ -198,34 +194,20 @@ def expression(value: Value | None, full: bool = False, depth: int = 0) -> str:
     return text if len(text) <= MAX_LENGTH else node.operator
 
 
-def _shape_graph(model: Model, shapes: ShapeTensors) -> networkx.DiGraph:
-    """Return the graph of shape arithmetic: the values that nodes read as shapes, and what computes them."""
-    return to_networkx(model.scopes, keep=lambda value: value in shapes.feeding)
-
-
-def _group(key: tuple[str, str, str], nodes: list[Node], graph: networkx.DiGraph) -> OriginGroup:
+def _group(key: tuple[str, str, str], nodes: list[Node], shapes: ShapeTensors) -> OriginGroup:
     op, name, text = key
     sources: Counter[Value] = Counter()
     for node in nodes:
-        read = next(node.inputs[index] for index, other in value_inputs(node).items() if other == name)
-        if read is not None:
-            sources.update(_measured(cone(graph, read)))
-    found = tuple(Source(value.name, _producer(value), count) for value, count in sources.most_common())
+        if (read := _read(node, name)) is not None:
+            sources.update(shapes.sources(read))
+    ranked = sorted(sources.items(), key=lambda item: (-item[1], item[0].name))
+    found = tuple(Source(value.name, _producer(value), count) for value, count in ranked)
     return OriginGroup(op, name, text, tuple(node.path for node in nodes), found)
 
 
-def _measured(part: networkx.DiGraph) -> Iterator[Value]:
-    """Yield the tensors whose shape is read in a cone, and the graph inputs whose values are."""
-    seen: set[Value] = set()
-    for vertex in part:
-        measured = None
-        if isinstance(vertex, Node) and vertex.is_op("Shape", "Size"):
-            measured = vertex.input(0)
-        elif isinstance(vertex, Value) and vertex.kind == "input":
-            measured = vertex
-        if measured is not None and measured not in seen:
-            seen.add(measured)
-            yield measured
+def _read(node: Node, name: str) -> Value | None:
+    """Return the value that a node reads through the input of that name."""
+    return next(node.inputs[index] for index, other in value_inputs(node).items() if other == name)
 
 
 def _producer(value: Value) -> str:
@@ -236,10 +218,8 @@ def _producer(value: Value) -> str:
     return value.kind
 
 
-def _drawing(title: str, consumer: Node, name: str, graph: networkx.DiGraph) -> Drawing:
+def _drawing(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> Drawing:
     """Return the cone of a consumer's shape input: nodes, the constants they read, the tensors they measure."""
-    read = next(consumer.inputs[index] for index, other in value_inputs(consumer).items() if other == name)
-    vertices = [vertex for vertex in cone(graph, read)] if read is not None else []
     ids: dict[object, str] = {}
     nodes: list[tuple[str, str, str]] = []
     edges: list[tuple[str, str]] = []
@@ -251,22 +231,18 @@ def _drawing(title: str, consumer: Node, name: str, graph: networkx.DiGraph) -> 
         return ids[item]
 
     target = vertex(consumer, f"{consumer.op_type} {consumer.label}", "consumer")
-    todo = [(read, target)]
-    inside = set(vertices)
-    while todo:
-        value, below = todo.pop(0)
+    todo = [(_read(consumer, name), target)]
+    for value, below in todo:
         if value is None:
             continue
         producer = value.producer
-        if value.is_constant or producer is None:
-            role = "const" if value.is_constant else "data"
-            edges.append((vertex((value, below), "CONST" if value.is_constant else value.name, role), below))
-        elif producer in ids:
-            edges.append((ids[producer], below))
-        elif value not in inside and value is not read:
-            edges.append((vertex(value, f"{value.name}", "data"), below))
+        if value.is_constant:
+            edges.append((vertex((value, below), "CONST", "const"), below))
+        elif producer is None or value not in shapes.feeding:
+            edges.append((vertex(value, value.name, "data"), below))
         else:
+            known = producer in ids
             here = vertex(producer, producer.op_type, "shape" if producer.is_op("Shape", "Size") else "op")
             edges.append((here, below))
-            todo += [(item, here) for item in producer.inputs]
+            todo += [] if known else [(item, here) for item in producer.inputs]
     return Drawing(title, tuple(nodes), tuple(dict.fromkeys(edges)))

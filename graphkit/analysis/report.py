@@ -213,7 +213,4 @@ def compare(
                 facts.total_weight_bytes,
             )
         )
-    reports = [
-        report(model, options, progress=lambda step, m=model: progress(f"{m.label}: {step}")) for model in models
-    ]
-    return Comparison(tuple(rows), tuple(reports))
+    return Comparison(tuple(rows), tuple(report(model, options, progress=progress) for model in models))

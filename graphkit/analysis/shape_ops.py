@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.shape_tensors import find_shape_tensors
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
@@ -127,11 +126,9 @@ class ShapeOps(Result):
             rows,
             title="Before and after onnxoptimizer (default passes)",
         )
-        yield Bars(
-            "Before and after",
-            ("before", "after"),
-            [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after],
-        )
+        changed = [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after]
+        if changed:
+            yield Bars("Before and after", ("before", "after"), changed)
 
 
 def _signed(change: int) -> str:
@@ -153,7 +150,7 @@ def shape_ops(model: Model, after: Model | None = None) -> ShapeOps:
         model: The model.
         after: The same model after an optimizer, for a comparison.
     """
-    tensors = find_shape_tensors(model.scopes)
+    tensors = model.shape_tensors
     totals: Counter[str] = Counter()
     on_shapes: Counter[str] = Counter()
     reads: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))

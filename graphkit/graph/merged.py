@@ -97,7 +97,7 @@ def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:
                 yield found
 
 
-def _merged(node: Node, past: set[Value | None]) -> MergedDecoder | None:
+def _merged(node: Node, past: set[Value]) -> MergedDecoder | None:
     condition = trace_condition(node)
     if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies):
         return None

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
-import networkx
+import networkx as nx
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 
-__all__ = ["cone", "to_networkx"]
+__all__ = ["Network", "cone", "to_networkx"]
+
+Network: TypeAlias = "nx.DiGraph[Node | Value]"
 
 
-def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] = lambda value: True) -> networkx.DiGraph:
+def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = None) -> Network:
     """Return the values and nodes of some scopes, bodies included, as one directed graph.
 
     The graph's vertices are `Node` and `Value` objects; edges run value -> consumer and producer -> value.
 
     Args:
         scopes: Where to take the nodes from.
-        keep: Which values to include; an edge to a value that is not kept is left out.
+        keep: Which values to include, where not all; an edge to a value that is not kept is left out.
     """
-    graph = networkx.DiGraph()
+    graph: Network = nx.DiGraph()
+    kept = keep or (lambda _: True)
     for node in all_nodes(tuple(scopes)):
         graph.add_node(node)
-        graph.add_edges_from((value, node) for value in node.inputs if value is not None and keep(value))
-        graph.add_edges_from((node, value) for value in node.outputs if value is not None and keep(value))
+        graph.add_edges_from((value, node) for value in node.inputs if value is not None and kept(value))
+        graph.add_edges_from((node, value) for value in node.outputs if value is not None and kept(value))
         for body in node.bodies.values():
-            graph.add_edges_from((value, node) for value in body.outputs if keep(value))
+            graph.add_edges_from((value, node) for value in body.outputs if kept(value))
     return graph
 
 
-def cone(graph: networkx.DiGraph, vertex: Node | Value) -> networkx.DiGraph:
+def cone(graph: Network, vertex: Node | Value) -> Network:
     """Return the part of a graph that a vertex is computed from, itself included."""
-    return graph.subgraph({vertex, *networkx.ancestors(graph, vertex)})
+    return graph.subgraph({vertex, *nx.ancestors(graph, vertex)})

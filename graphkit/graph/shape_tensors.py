@@ -14,6 +14,7 @@ from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["ShapeTensors", "find_shape_tensors"]
 
+MAX_SOURCES = 256  # tensors that one shape is said to rest on
 IMPURE = {
     "Bernoulli",
     "Dropout",
@@ -34,15 +35,23 @@ class ShapeTensors:
         static: Computable from constants alone.
         derived: Computable from constants and the shapes of other tensors; includes `static`.
         feeding: Read as a shape, axis or count, or used to compute one that is.
+        measured: For derived values that are not static, the tensors whose shape they are computed from.
     """
 
     static: set[Value] = field(default_factory=set)
     derived: set[Value] = field(default_factory=set)
     feeding: set[Value] = field(default_factory=set)
+    measured: dict[Value, frozenset[Value]] = field(default_factory=dict)
 
     def is_shape(self, value: Value | None) -> bool:
         """Whether a value is a shape tensor: derived, and feeding a shape input."""
         return value in self.derived and value in self.feeding
+
+    def sources(self, value: Value) -> frozenset[Value]:
+        """Return the tensors that a value rests on: those whose shape it is computed from, or itself if it is data."""
+        if value in self.static:
+            return frozenset()
+        return self.measured.get(value, frozenset([value]))
 
     def works_on_shapes(self, node: Node) -> bool:
         """Whether a node computes a shape tensor."""
@@ -73,8 +82,10 @@ def _forward(scope: Scope, found: ShapeTensors) -> None:
             if all(value in found.static for value in inputs):
                 found.static.update(outputs)
                 found.derived.update(outputs)
-            elif node.is_op("Shape", "Size") or all(value in found.derived for value in inputs):
-                found.derived.update(outputs)
+            elif node.is_op("Shape", "Size"):
+                _derive(outputs, frozenset(inputs), found)
+            elif all(value in found.derived for value in inputs):
+                _derive(outputs, _union(inputs, found), found)
 
 
 def _is_pure(node: Node) -> bool:
@@ -85,8 +96,25 @@ def _forward_if(node: Node, found: ShapeTensors) -> None:
     bodies = list(node.bodies.values())
     for index, value in enumerate(node.outputs):
         sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
-        if value is not None and all(source in found.derived for source in sources):
-            found.derived.add(value)
+        read = [source for source in sources if source is not None]
+        if value is not None and all(source in found.derived for source in read):
+            _derive([value], _union(read, found), found)
+
+
+def _derive(outputs: list[Value], sources: frozenset[Value], found: ShapeTensors) -> None:
+    found.derived.update(outputs)
+    for value in outputs:
+        found.measured[value] = sources
+
+
+def _union(values: list[Value], found: ShapeTensors) -> frozenset[Value]:
+    """Return what some derived values rest on, the same set where they rest on the same."""
+    union: frozenset[Value] = frozenset()
+    for value in values:
+        sources = found.sources(value)
+        if not sources <= union and len(union) < MAX_SOURCES:
+            union = sources if union <= sources else union | sources
+    return union
 
 
 def _backward(scope: Scope, found: ShapeTensors) -> None:

@@ -129,7 +129,7 @@ def _parse(light: bytes, data: wire.Buffer) -> onnx.ModelProto:
     except DecodeError as error:
         wire.validate(data)
         raise wire.Fault(0, f"protobuf cannot parse it ({error})") from error
-    known.DiscardUnknownFields()  # type: ignore[attr-defined]  # missing from the stubs
+    known.DiscardUnknownFields()
     if known.ByteSize() != proto.ByteSize():
         wire.validate(data)
     return proto

@@ -231,7 +231,7 @@ def find_data_file(folder: Path, location: str) -> DataFile:
         raise ModelError(f"external data at '{location!r:.80}' is not a relative path", hint=hint)
     path = folder / location
     inside = os.path.realpath(folder)
-    if os.path.normpath(location).split(os.sep)[0] == "..":
+    if Path(os.path.normpath(location)).parts[:1] == ("..",):
         raise ModelError(f"external data at '{location:.80}' lies outside the model's folder", hint=hint)
     if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
         raise ModelError(f"external data at '{location:.80}' is a link that leads out of the model's folder", hint=hint)

@@ -34,9 +34,9 @@ def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
             file.write(text)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror} - check the folder") from error

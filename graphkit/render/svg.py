@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-import networkx
+import networkx as nx
 
 from graphkit.render.blocks import Drawing, printable
 
@@ -19,7 +19,7 @@ MAX_LABEL = 34
 
 def draw(drawing: Drawing) -> str:
     """Return an `<svg>` element."""
-    graph = networkx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(node for node, _, _ in drawing.nodes)
     graph.add_edges_from(drawing.edges)
     labels = {node: _short(label) for node, label, _ in drawing.nodes}
@@ -57,10 +57,10 @@ def _short(label: str) -> str:
     return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
 
 
-def _layers(graph: networkx.DiGraph) -> list[list[str]]:
+def _layers(graph: nx.DiGraph[str]) -> list[list[str]]:
     """Return the nodes by their longest distance to a sink, those that feed neighbours beside each other."""
     depth: dict[str, int] = {}
-    for node in reversed(list(networkx.topological_sort(graph))):
+    for node in reversed(list(nx.topological_sort(graph))):
         depth[node] = max((depth[after] + 1 for after in graph.successors(node)), default=0)
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for node in graph.nodes:
