@@ -121,7 +121,7 @@ class KVCache(Result):
         yield Table(
             (Column("Past", "code"), Column("Present", "note"), Column("Rule", "note"), Column("Tensors", "number")),
             [
-                (f.past or "(none)", f"<- {f.present}" if f.present else "<- (none)", f.rule, len(f.pairs))
+                (f.past or "(none)", f"from {f.present}" if f.present else "from no output", f.rule, len(f.pairs))
                 for f in self.feeds
             ],
             title="Contract: each past takes the present of the step before",

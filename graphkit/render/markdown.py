@@ -35,7 +35,8 @@ def _block(block: Block, level: int) -> Iterator[str]:
 
 def escape(text: str) -> str:
     """Return text in which Markdown and HTML see nothing to interpret."""
-    return re.sub(r"([\\`*\[\]<>|~]|(?<!\w)_|_(?!\w))", r"\\\1", printable(text).replace("&", "&amp;"))
+    plain = printable(text).replace("&", "&amp;")
+    return re.sub(r"([\\`*<>|~]|(?<!\w)_|_(?!\w)|(?<=\])[(:\[])", r"\\\1", plain)
 
 
 def _cell(text: str, column: Column) -> str:

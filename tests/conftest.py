@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from graphkit.model import Model, load
+
+MODELS = Path(__file__).parent / "models"
+MODEL_NAMES = sorted(str(path.relative_to(MODELS)).removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpack a model of tests/models, such as `gemma-270m/model`, once a session."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def unpack(name: str) -> Path:
+        path = folder / f"{name}.onnx"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(lzma.decompress((MODELS / f"{name}.onnx.xz").read_bytes()))
+        return path
+
+    return unpack
+
+
+@pytest.fixture(scope="session")
+def real_model(model_file: Callable[[str], Path]) -> Callable[[str], Model]:
+    """Load a model of tests/models."""
+    return lambda name: load(model_file(name))
