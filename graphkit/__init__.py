@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from graphkit.analysis.shape_ops import ShapeOps, shape_ops
     from graphkit.analysis.summary import Summary, summary
     from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+    from graphkit.graph.networks import cone, to_networkx
+    from graphkit.graph.view import Node, Scope, Value
     from graphkit.model import Model, load
     from graphkit.render.result import Result
 
@@ -39,6 +41,8 @@ _HOMES = {
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
+    "graphkit.graph.networks": ("cone", "to_networkx"),
+    "graphkit.graph.view": ("Node", "Scope", "Value"),
     "graphkit.model": ("Model", "load"),
     "graphkit.render.result": ("Result",),
 }
@@ -53,16 +57,20 @@ __all__ = [
     "KVCache",
     "Model",
     "ModelError",
+    "Node",
     "Origins",
     "OutputError",
     "Report",
     "ReportOptions",
     "Result",
+    "Scope",
     "ShapeOps",
     "Summary",
     "UsageError",
+    "Value",
     "architecture",
     "compare",
+    "cone",
     "control_flow",
     "interface",
     "kv_cache",
@@ -72,6 +80,7 @@ __all__ = [
     "report",
     "shape_ops",
     "summary",
+    "to_networkx",
 ]
 
 

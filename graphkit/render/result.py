@@ -70,6 +70,9 @@ class Result:
 
         return page(self)
 
+    def __str__(self) -> str:
+        return self.to_text()
+
     def __rich__(self) -> RenderableType:
         from graphkit.render.terminal import renderable
 
