@@ -1,0 +1,86 @@
+"""What a pass is, and the driver that runs a pipeline of them.
+
+A pass is a frozen dataclass whose fields are its options. It never changes the model that it is given: it
+returns another one, with what it changed and what it declined to change and why.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+
+from graphkit.model import Model
+
+__all__ = ["Declined", "Outcome", "Pass", "run_passes"]
+
+
+@dataclass(frozen=True)
+class Declined:
+    """What a pass left as it was, and why."""
+
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass, or a pipeline, did.
+
+    Attributes:
+        model: The result.
+        changes: What changed, a sentence each.
+        declined: What did not, and why.
+    """
+
+    model: Model
+    changes: tuple[str, ...] = ()
+    declined: tuple[Declined, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """Base of all passes."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name in kebab-case: `EliminateDeadCode` is `eliminate-dead-code`."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
+    @abstractmethod
+    def run(self, model: Model) -> Outcome:
+        """Rewrite a model.
+
+        Raises:
+            UsageError: An option does not fit the model.
+        """
+
+
+def run_passes(model: Model, passes: Iterable[Pass]) -> Outcome:
+    """Run passes one after the other.
+
+    Args:
+        model: The model to start from; it stays as it is.
+        passes: What to run, in order.
+    """
+    changes: list[str] = []
+    declined: list[Declined] = []
+    for step in passes:
+        outcome = step.run(model)
+        model = outcome.model
+        changes += [f"{step.name()}: {change}" for change in outcome.changes]
+        declined += outcome.declined
+    return Outcome(model, tuple(changes), tuple(declined))
+
+
+def copy_proto(model: Model) -> onnx.ModelProto:
+    """Return a copy of a model's weightless proto, to change."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return proto

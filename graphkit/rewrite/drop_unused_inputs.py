@@ -1,0 +1,42 @@
+"""Drop inputs that nothing reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphkit.model import Model
+from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.eliminate_dead_code import live_values
+
+__all__ = ["DropUnusedInputs"]
+
+
+@dataclass(frozen=True)
+class DropUnusedInputs(Pass):
+    """Drop the inputs of the model that no output depends on, with their default values.
+
+    This changes the model's interface: whoever runs it must no longer give these inputs.
+
+    Before:
+
+        agraph (float[N] x, float[N] unused) => (float[N] y) {
+            y = Neg (x)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) {
+            y = Neg (x)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        live = live_values(model.scopes)
+        names = [value.name for value in model.graph.inputs if value not in live]
+        if not names:
+            return Outcome(model)
+        proto = copy_proto(model)
+        for field in (proto.graph.input, proto.graph.initializer):
+            for index in reversed([i for i, member in enumerate(field) if member.name in names]):
+                del field[index]
+        return Outcome(model.with_proto(proto), (f"{len(names)} inputs dropped: {', '.join(names)}",))

@@ -1,0 +1,118 @@
+"""Remove what no output needs: nodes, initializers, declared types, functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableSequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs, build_scopes
+from graphkit.model import Model
+from graphkit.rewrite.base import Outcome, Pass, copy_proto
+
+__all__ = ["EliminateDeadCode", "live_values"]
+
+
+@dataclass(frozen=True)
+class EliminateDeadCode(Pass):
+    """Remove nodes whose outputs nothing reads, and the initializers, types and functions left without use.
+
+    A node stays if one of its outputs is an output of its graph or feeds a node that stays, bodies included;
+    a node without outputs stays. Inputs and outputs of the model stay as they are.
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) <float[1] w = {2.0}> {
+            unused = Add (x, w)
+            y = Neg (x)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) {
+            y = Neg (x)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        proto = copy_proto(model)
+        live = live_values(model.scopes)
+        removed = _clean_graph(proto.graph, model.scopes[0], live)
+        for function, scope in zip(proto.functions, model.scopes[1:], strict=True):
+            removed += _clean_nodes(function.node, scope, live)
+            _keep(function.value_info, [_is_used(scope, info.name, live) for info in function.value_info])
+        _clean_functions(proto)
+        return Outcome(model.with_proto(proto), (f"{removed:,} nodes removed",) if removed else ())
+
+
+def live_values(scopes: Iterable[Scope]) -> set[Value]:
+    """Return the values that the outputs of these scopes need, those in bodies included."""
+    live: set[Value] = set()
+    for scope in scopes:
+        live.update(scope.outputs)
+        _mark(scope, live)
+    return live
+
+
+def _mark(scope: Scope, live: set[Value]) -> None:
+    for node in reversed(scope.nodes):
+        if not _is_live(node, live):
+            continue
+        for body in node.bodies.values():
+            live.update(body.outputs)
+            _mark(body, live)
+        live.update(value for value in node.inputs if value is not None)
+
+
+def _is_live(node: Node, live: set[Value]) -> bool:
+    outputs = [value for value in node.outputs if value is not None]
+    return not outputs or any(value in live for value in outputs)
+
+
+def _clean_graph(graph: onnx.GraphProto, scope: Scope, live: set[Value]) -> int:
+    """Remove dead code from a copy of a scope's graph and return the number of nodes removed."""
+    removed = _clean_nodes(graph.node, scope, live)
+    inputs = {info.name for info in graph.input}
+    _keep(graph.initializer, [t.name in inputs or _is_used(scope, t.name, live) for t in graph.initializer])
+    _keep(graph.sparse_initializer, [_is_used(scope, s.values.name, live) for s in graph.sparse_initializer])
+    _keep(graph.value_info, [_is_used(scope, info.name, live) for info in graph.value_info])
+    annotations = graph.quantization_annotation
+    _keep(annotations, [_is_used(scope, annotation.tensor_name, live) for annotation in annotations])
+    return removed
+
+
+def _clean_nodes(protos: MutableSequence[onnx.NodeProto], scope: Scope, live: set[Value]) -> int:
+    removed = 0
+    wanted = [_is_live(node, live) for node in scope.nodes]
+    for proto, node, keep in zip(protos, scope.nodes, wanted, strict=True):
+        if not keep:
+            removed += 1 + sum(len(inner.nodes) for body in node.bodies.values() for inner in body.walk())
+        elif node.bodies:
+            for (_, graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
+                removed += _clean_graph(graph, body, live)
+    _keep(protos, wanted)
+    return removed
+
+
+def _is_used(scope: Scope, name: str, live: set[Value]) -> bool:
+    return scope.values.get(name) in live
+
+
+def _keep(field: MutableSequence[Any], wanted: list[bool]) -> None:
+    """Keep the members of a repeated field that are wanted."""
+    if not all(wanted):
+        kept = [member for member, keep in zip(field, wanted, strict=True) if keep]
+        del field[:]
+        field.extend(kept)
+
+
+def _clean_functions(proto: onnx.ModelProto) -> None:
+    """Remove the functions that nothing calls, those that only such functions call included."""
+    while proto.functions:
+        called = {(node.domain, node.op_type) for node in all_nodes(build_scopes(proto))}
+        wanted = [(function.domain, function.name) in called for function in proto.functions]
+        if all(wanted):
+            return
+        _keep(proto.functions, wanted)

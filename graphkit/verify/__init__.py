@@ -1,0 +1,1 @@
+"""Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared."""
