@@ -18,7 +18,9 @@ from graphkit import __version__
 from graphkit.errors import GraphkitError
 
 if TYPE_CHECKING:
+    from graphkit.model import Model
     from graphkit.render.result import Result
+    from graphkit.save import Placement
 
 __all__ = ["app", "main"]
 
@@ -70,7 +72,9 @@ def _options(
 
 @app.command()
 def report(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Model files, or example:NAME.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Model files, folders of them, or example:NAME.")
+    ],
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="Default: text, or what the suffix of --output says.")
     ] = None,
@@ -93,7 +97,7 @@ def report(
     chosen = format or (SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text)
     with _progress() as progress:
         loaded = []
-        for name in models:
+        for name in _expanded(models):
             progress(f"reading {name}")
             loaded.append(load(name))
         if chosen in (Format.dot, Format.mermaid):
@@ -123,6 +127,23 @@ def report(
         raise typer.Exit(1)
 
 
+def _expanded(names: list[str]) -> list[str]:
+    """Return the names, a folder as the models in it."""
+    from graphkit.errors import UsageError
+
+    found: list[str] = []
+    for name in names:
+        folder = Path(name)
+        if folder.is_dir():
+            inside = sorted(str(path) for path in folder.glob("*.onnx"))
+            if not inside:
+                raise UsageError(f"{name}: no .onnx file in this folder - name a model file")
+            found += inside
+        else:
+            found.append(name)
+    return found
+
+
 @app.command()
 def examples() -> None:
     """List the models that ship with graphkit."""
@@ -130,6 +151,137 @@ def examples() -> None:
 
     for name, description in EXAMPLES.items():
         typer.echo(f"example:{name}  {description}")
+
+
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="shared: one data file, each tensor once. in-place: none is copied, the source must stay. inline: in the "
+        "models themselves."
+    ),
+]
+
+
+@app.command("split-merged")
+def split_merged(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A merged decoder, or example:NAME.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder; default: that of the model.")
+    ] = None,
+    weights: Weights = "shared",
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the proof.")] = False,
+    keep_names: Annotated[bool, typer.Option("--keep-names", help="Keep the _merged_0 of shared weights.")] = False,
+    condition: Annotated[str | None, typer.Option(help="The boolean input, where there are several.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Greedy steps of the proof.")] = 8,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Of the report.")] = Format.text,
+) -> None:
+    """Split a merged If decoder into first step and later steps, and prove the pair."""
+    from graphkit.model import load
+    from graphkit.split import SplitOptions, split_file
+
+    options = SplitOptions(_placement(weights), not no_verify, keep_names, condition, overwrite, steps, tolerance)
+    with _progress() as progress:
+        loaded = load(model)
+        folder = output if output is not None else _folder(loaded)
+        folder.mkdir(parents=True, exist_ok=True)
+        made = split_file(loaded, folder, options, progress=progress)
+    _show(made, format)
+    if made.findings():
+        typer.echo(f"The proof failed. The files in {folder} are kept, unverified.", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def rewrite(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
+    passes: Annotated[str, typer.Option("--passes", "-p", help="Passes, such as name{option=value},name.")],
+    weights: Weights = "shared",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+) -> None:
+    """Run a pipeline of passes; `graphkit explain` lists them."""
+    from graphkit.model import load
+    from graphkit.rewrite.base import run_passes
+    from graphkit.rewrite.pipeline import parse_pipeline
+    from graphkit.save import save_models
+
+    pipeline = parse_pipeline(passes)
+    outcome = run_passes(load(model), pipeline)
+    for change in outcome.changes:
+        typer.echo(change)
+    for declined in outcome.declined:
+        typer.echo(f"declined: {declined}")
+    for path in save_models({output: outcome.model}, weights=_placement(weights), overwrite=overwrite):
+        typer.echo(f"wrote {path}")
+
+
+@app.command()
+def explain(
+    name: Annotated[str | None, typer.Argument(metavar="[PASS]", help="A pass; without one, all are listed.")] = None,
+) -> None:
+    """Explain a pass, or list them all."""
+    from graphkit.rewrite import PASSES
+    from graphkit.rewrite.pipeline import explain as explain_pass
+
+    if name is not None:
+        typer.echo(explain_pass(name))
+        return
+    for kind in PASSES:
+        typer.echo(f"{kind.name():24} {(kind.__doc__ or '').splitlines()[0]}")
+
+
+@app.command()
+def verify(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MERGED FIRST WITH_PAST", help="A merged decoder and the pair made of it.")
+    ],
+    steps: Annotated[int, typer.Option(min=1, help="Greedy steps.")] = 8,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the generated inputs.")] = 0,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Of the report.")] = Format.text,
+) -> None:
+    """Prove a split: run the merged decoder and the pair in onnxruntime, and compare."""
+    from graphkit.errors import UsageError
+    from graphkit.model import load
+    from graphkit.verify.split import verify_split
+
+    if len(models) != 3:
+        raise UsageError("verify takes three models: the merged decoder, the first step, the later steps")
+    with _progress() as progress:
+        loaded = [load(name) for name in models]
+        progress("proving")
+        proof = verify_split(*loaded, steps=steps, tolerance=tolerance, seed=seed)
+    _show(proof, format)
+    if not proof.passed:
+        raise typer.Exit(1)
+
+
+def _placement(name: str) -> Placement:
+    from graphkit.errors import UsageError
+
+    if name not in ("shared", "in-place", "inline"):
+        raise UsageError(f"no placement '{name}' of weights - there are: shared, in-place, inline")
+    return name  # type: ignore[return-value]
+
+
+def _folder(model: Model) -> Path:
+    from graphkit.errors import UsageError
+    from graphkit.examples import example_name
+
+    if model.path is None or example_name(model.path):
+        raise UsageError(f"{model.label}: ships with graphkit - name a folder for the result with -o")
+    return model.path.parent
+
+
+def _show(result: Result, chosen: Format) -> None:
+    if chosen is Format.text:
+        from rich.console import Console
+
+        Console(highlight=False).print(result)
+    else:
+        sys.stdout.write(_rendered(result, chosen, None))
 
 
 def _rendered(result: Result, chosen: Format, output: Path | None) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Scope, build_scopes
 from graphkit.io import tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
-from graphkit.io.wire import Reference
+from graphkit.io.wire import Buffer, Reference
 
 __all__ = ["Model", "load"]
 
@@ -32,7 +31,7 @@ class Model:
     """
 
     source: Source
-    _maps: dict[Path, mmap.mmap] = field(default_factory=dict, repr=False)
+    _maps: dict[Path, Buffer] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
@@ -43,6 +42,10 @@ class Model:
         """
         data_files = tensors.check_tensors(proto, path, {})
         return cls(Source(proto, path, proto.ByteSize(), {}, tuple(data_files)))
+
+    def with_proto(self, proto: onnx.ModelProto) -> Model:
+        """Return a rewritten model whose weights lie where they lie for this one."""
+        return Model(replace(self.source, proto=proto), self._maps)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {sum(len(scope.nodes) for scope in self.scopes)} nodes)"
@@ -101,36 +104,46 @@ class Model:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             if tensor.HasField("raw_data"):
                 return memoryview(tensor.raw_data)
-            if tensor.data_type == onnx.TensorProto.STRING:
-                raise ModelError("strings have no bytes of fixed size", tensor=tensor.name)
-            return memoryview(onnx.numpy_helper.to_array(tensor).tobytes())
+            return memoryview(tensors.typed_payload(tensor))
+        path, offset, length = self.piece(tensor)
+        if path not in self._maps:
+            self._maps[path] = tensors.map_file(path)
+        return memoryview(self._maps[path])[offset : offset + length]
+
+    def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
+        """Return the file, the offset and the length of an external tensor's bytes.
+
+        Raises:
+            ModelError: The file is missing.
+        """
         place = tensors.extent(tensor)
         path = self._data_path(place.location, place.offset)
         if not path.is_file():
             raise ModelError("its data file is missing", file=str(path), tensor=tensor.name, hint="put it there")
-        if path not in self._maps:
-            self._maps[path] = tensors.map_file(path)
         length = place.length if place.length is not None else tensors.payload_size(tensor)
-        end = None if length is None else place.offset + length
-        return memoryview(self._maps[path])[place.offset : end]
+        return path, place.offset, path.stat().st_size - place.offset if length is None else length
 
     def _data_path(self, location: str, offset: int) -> Path:
         if self.path is not None and location == self.path.name and offset in self.references:
             return self.path
-        folder = self.path.parent if self.path else Path()
-        return tensors.find_data_file(folder, location).path
+        return tensors.find_data_file(self.path or Path("model.onnx"), location).path
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
         """Return a tensor's values, read from its file where it is external.
 
         Raises:
-            ModelError: The data file is missing.
+            ModelError: The data file is missing, or what the tensor holds does not fit its dtype and dims.
         """
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            return onnx.numpy_helper.to_array(tensor)
-        inline = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
-        inline.raw_data = bytes(self.payload(tensor))
-        return onnx.numpy_helper.to_array(inline)
+        inline = tensor
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            inline = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
+            inline.raw_data = bytes(self.payload(tensor))
+        try:
+            return onnx.numpy_helper.to_array(inline)
+        except (KeyError, TypeError, ValueError) as error:  # an unknown dtype, or no data
+            raise ModelError(
+                f"no values can be read: {error}", tensor=tensor.name, hint="export the model again, with its weights"
+            ) from error
 
     def restore(self) -> onnx.ModelProto:
         """Return the model as it stands in the file, weights included, equal field by field.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -111,8 +111,8 @@ def save_models(
     return tuple(path for _, path in renames)
 
 
-def _check_targets(targets: Sequence[Path], models: object, overwrite: bool) -> None:
-    sources = [path for model in models for path in model.files if path.exists()]  # type: ignore[attr-defined]
+def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: bool) -> None:
+    sources = [path for model in models for path in model.files if path.exists()]
     for target in targets:
         if not target.parent.is_dir():
             raise OutputError(f"{target.parent}: is not a folder - create it, or name another with -o")
@@ -167,7 +167,7 @@ def _check_inline(model: Model, proto: onnx.ModelProto, external: Sequence[onnx.
 
 
 @contextlib.contextmanager
-def _temporaries() -> Iterator[object]:
+def _temporaries() -> Iterator[Callable[[Path], Path]]:
     """Give a function that makes a temporary file beside a path; remove what was not renamed."""
     made: list[Path] = []
 
@@ -183,8 +183,10 @@ def _temporaries() -> Iterator[object]:
     try:
         yield make
     except OSError as error:
-        raise OutputError(f"{error.filename or 'output'}: cannot be written: {error.strerror} - nothing was left "
-                          "behind; check the folder and the space on its disk") from error
+        raise OutputError(
+            f"{error.filename or 'output'}: cannot be written: {error.strerror} - nothing was left "
+            "behind; check the folder and the space on its disk"
+        ) from error
     finally:
         for path in made:
             path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.graph.kv import cache_entries
 from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition, zero_length_outputs
-from graphkit.graph.names import family_label, family_pattern
+from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
@@ -124,7 +124,7 @@ def _explain(merged: Merged) -> Iterator[Block]:
         f"and later steps, with the cache, in {merged.cache_branch} ({merged.condition} = {when})."
     )
     if merged.zero_length:
-        label = _label(merged.zero_length)
+        label = family_labels(merged.zero_length)
         yield Prose(
             f"{merged.cache_branch} gives {label} as zero-length constants: carry the encoder KV from step 1; "
             "do not feed these back.",
@@ -135,11 +135,6 @@ def _explain(merged: Merged) -> Iterator[Block]:
         f"{'keeps this trap open' if merged.zero_length else 'some runtimes refuse it'}: "
         "`graphkit split-merged` makes two plain models of it."
     )
-
-
-def _label(names: tuple[str, ...]) -> str:
-    patterns = {family_pattern(name) for name in names}
-    return (family_label(names) if len(patterns) == 1 else None) or f"{names[0]} ... {names[-1]}"
 
 
 def control_flow(model: Model) -> ControlFlow:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
 from graphkit.graph.merged import MergedDecoder, merged_decoders
-from graphkit.graph.names import family_label, family_pattern
+from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
 from graphkit.graph.view import Value
 from graphkit.io.tensors import BITS
@@ -267,14 +267,12 @@ def _feeds(entries: Sequence[CacheEntry], merged: MergedDecoder | None) -> tuple
     feeds = []
     for (_, _, rule), members in families.items():
         pairs = tuple((e.past.name if e.past else "", e.present.name if e.present else "") for e in members)
-        feeds.append(Feed(_label([p for p, _ in pairs]), _label([p for _, p in pairs]), pairs, rule))
+        feeds.append(Feed(_labels(p for p, _ in pairs), _labels(p for _, p in pairs), pairs, rule))
     return tuple(feeds)
 
 
-def _label(names: list[str]) -> str:
-    if not any(names):
-        return ""
-    return family_label(names) or f"{names[0]} ... {names[-1]}"
+def _labels(names: Iterable[str]) -> str:
+    return family_labels(name for name in names if name)
 
 
 def _rule(entry: CacheEntry, merged: MergedDecoder | None, some_past: bool) -> str:
@@ -296,11 +294,11 @@ def _rule(entry: CacheEntry, merged: MergedDecoder | None, some_past: bool) -> s
 
 def _warnings(entries: Sequence[CacheEntry], merged: MergedDecoder | None) -> Iterator[str]:
     if merged is not None and merged.zero_length:
-        label = _label([value.name for value in merged.zero_length])
+        label = family_labels(value.name for value in merged.zero_length)
         yield (
             f"{len(merged.zero_length)} outputs ({label}) are zero-length constants in the cache branch: "
             "carry the encoder KV from step 1; do not feed these back."
         )
     orphans = [e.past.name for e in entries if e.past and not e.present and e.slot.attention != "encoder"]
     if orphans and any(entry.present for entry in entries):
-        yield f"{len(orphans)} past inputs have no present output: {_label(orphans)}."
+        yield f"{len(orphans)} past inputs have no present output: {family_labels(orphans)}."

@@ -24,7 +24,6 @@ AXES = {"axes", "axis", "roi"}
 LIST_LIMIT = 3
 MAX_DEPTH, MAX_LENGTH = 24, 4000  # an expression beyond these ends in the operator's name
 DRAWN_GROUPS, DRAWN_NODES = 3, 60
-LISTED_NODES = 3
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,14 @@ class Origins(Result):
         groups: Reshape first, then the other consumers; the largest group first.
         drawings: The largest groups that compute something, each with the cone of its first consumer.
         optimized: Whether this is the graph after onnxoptimizer.
+        full: Whether to show the nodes of each group.
     """
 
     title: ClassVar[str] = "Shape origins"
     groups: tuple[OriginGroup, ...]
     drawings: tuple[Drawing, ...] = ()
     optimized: bool = False
+    full: bool = False
 
     def heading(self) -> str:
         return f"{self.title} after onnxoptimizer" if self.optimized else self.title
@@ -103,9 +104,19 @@ class Origins(Result):
                     Column("#", "number"),
                     Column("Count", "number"),
                     Column("Expression", "code"),
-                    Column("Rests on", "note"),
+                    Column("Source", "note"),
+                    Column("Nodes", "note"),
                 ),
-                [(self.groups.index(g) + 1, f"{g.count}x", g.expression, _rests_on(g)) for g in groups],
+                [
+                    (
+                        self.groups.index(g) + 1,
+                        f"{g.count}x",
+                        g.expression,
+                        _rests_on(g),
+                        _nodes(g) if self.full else None,
+                    )
+                    for g in groups
+                ],
                 title=f"{op}: {name}",
             )
         yield from self.drawings
@@ -119,12 +130,16 @@ def _rests_on(group: OriginGroup) -> str | None:
     return f"rests on {first.tensor} ({first.producer}){rest}"
 
 
+def _nodes(group: OriginGroup) -> str:
+    return f"at {', '.join(group.nodes)}"
+
+
 def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Origins:
     """Group the shapes that nodes read by the expression that computes them.
 
     Args:
         model: The model.
-        full: Write lists out, where else they end after three.
+        full: Write lists out, where else they end after three, and name the nodes of each group.
         optimized: What to say of the model: that it is one after onnxoptimizer.
     """
     shapes = model.shape_tensors
@@ -139,7 +154,7 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Ori
     groups = tuple(_group(key, found[key], shapes) for key in order)
     largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
     drawings = (_drawing(key[2], found[key][0], key[1], shapes) for key in largest[:DRAWN_GROUPS])
-    return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized)
+    return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
 
 
 def group_drawing(model: Model, number: int) -> Drawing:

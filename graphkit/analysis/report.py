@@ -9,6 +9,7 @@ from typing import ClassVar
 from graphkit.analysis import SECTIONS
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
+from graphkit.analysis.fit import DECODERS, Fit, fit
 from graphkit.analysis.interface import interface
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.optimize import optimized
@@ -88,18 +89,24 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Several models side by side, then the report of each."""
+    """Several models side by side, how they fit together where one is a decoder, then the report of each."""
 
     title: ClassVar[str] = "Comparison"
     rows: tuple[ComparisonRow, ...]
+    fit: Fit | None
     reports: tuple[Report, ...]
 
     def findings(self) -> tuple[str, ...]:
-        return tuple(f"{report.model}: {finding}" for report in self.reports for finding in report.findings())
+        found = (f"{report.model}: {finding}" for report in self.reports for finding in report.findings())
+        return (*(self.fit.findings() if self.fit is not None else ()), *found)
 
     def to_dict(self) -> dict[str, object]:
         plain = super().to_dict()
-        return {"comparison": plain["rows"], "reports": [report.to_dict() for report in self.reports]}
+        return {
+            "comparison": plain["rows"],
+            "fit": plain["fit"],
+            "reports": [report.to_dict() for report in self.reports],
+        }
 
     def blocks(self) -> Iterator[Block]:
         yield Table(
@@ -127,6 +134,9 @@ class Comparison(Result):
                 for r in self.rows
             ],
         )
+        if self.fit is not None:
+            yield Heading(self.fit.heading())
+            yield from self.fit.blocks()
         for report in self.reports:
             yield Heading(report.heading())
             for section in report.sections.values():
@@ -213,4 +223,5 @@ def compare(
                 facts.total_weight_bytes,
             )
         )
-    return Comparison(tuple(rows), tuple(report(model, options, progress=progress) for model in models))
+    together = fit(models) if any(row.role in DECODERS for row in rows) else None
+    return Comparison(tuple(rows), together, tuple(report(model, options, progress=progress) for model in models))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphkit.graph.view import Node
 
-__all__ = ["family_label", "family_pattern", "module_path"]
+__all__ = ["family_label", "family_labels", "family_pattern", "module_path"]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
@@ -29,6 +29,14 @@ def family_label(names: Sequence[str]) -> str | None:
     if math.prod(map(len, distinct)) != len(names):
         return None
     return "".join(_choice(words) for words in distinct)
+
+
+def family_labels(names: Iterable[str]) -> str:
+    """Return names as text, each family as one label, `first ... last` where a family has gaps."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(family_pattern(name), []).append(name)
+    return ", ".join(family_label(members) or f"{members[0]} ... {members[-1]}" for members in families.values())
 
 
 def _choice(words: tuple[str, ...]) -> str:

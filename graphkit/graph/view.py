@@ -17,7 +17,7 @@ from onnx import AttributeProto
 
 from graphkit.errors import ModelError
 
-__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "build_scopes"]
+__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "body_graphs", "build_scopes"]
 
 Kind = Literal["input", "initializer", "node", "undefined"]
 
@@ -212,6 +212,15 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
         yield from scope.nodes
 
 
+def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """Yield the graph attributes of a node by name, in the order of `Node.bodies`; `name[i]` for those of a list."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        for number, graph in enumerate(attribute.graphs):
+            yield f"{attribute.name}[{number}]", graph
+
+
 def _opsets(imports: object) -> dict[str, int]:
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in imports}  # type: ignore[attr-defined]
 
@@ -284,12 +293,8 @@ class _Builder:
 
     def fill_bodies(self, node: Node) -> None:
         bodies: dict[str, Scope] = {}
-        for attribute in node.proto.attribute:
-            graphs = [attribute.g] if attribute.HasField("g") else []
-            for number, graph in enumerate([*graphs, *attribute.graphs]):
-                name = attribute.name if attribute.HasField("g") else f"{attribute.name}[{number}]"
-                body = Scope(f"{node.path}/{name}", node.scope, node, node.scope.opsets)
-                self.fill_graph(body, graph)
-                bodies[name] = body
+        for name, graph in body_graphs(node.proto):
+            body = bodies[name] = Scope(f"{node.path}/{name}", node.scope, node, node.scope.opsets)
+            self.fill_graph(body, graph)
         if bodies:
             node.bodies = bodies

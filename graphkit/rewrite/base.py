@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
 from graphkit.model import Model
 
-__all__ = ["Declined", "Outcome", "Pass", "run_passes"]
+__all__ = ["Declined", "Outcome", "Pass", "copy_proto", "keep", "run_passes"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ def run_passes(model: Model, passes: Iterable[Pass]) -> Outcome:
         changes += [f"{step.name()}: {change}" for change in outcome.changes]
         declined += outcome.declined
     return Outcome(model, tuple(changes), tuple(declined))
+
+
+def keep(field: MutableSequence[Any], wanted: Sequence[bool]) -> None:
+    """Keep the members of a repeated field that are wanted, in place."""
+    if not all(wanted):
+        kept = [member for member, keep_it in zip(field, wanted, strict=True) if keep_it]
+        del field[:]
+        field.extend(kept)
 
 
 def copy_proto(model: Model) -> onnx.ModelProto:

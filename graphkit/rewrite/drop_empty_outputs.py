@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.graph.merged import zero_length_outputs
+from graphkit.graph.names import family_labels
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 
 __all__ = ["DropEmptyOutputs"]
 
@@ -39,6 +40,5 @@ class DropEmptyOutputs(Pass):
             return Outcome(model)
         proto = copy_proto(model)
         names = [proto.graph.output[index].name for index in empty]
-        for index in reversed(empty):
-            del proto.graph.output[index]
-        return Outcome(model.with_proto(proto), (f"{len(names)} outputs dropped: {', '.join(names)}",))
+        keep(proto.graph.output, [index not in empty for index in range(len(proto.graph.output))])
+        return Outcome(model.with_proto(proto), (f"{len(names)} outputs dropped: {family_labels(names)}",))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphkit.graph.names import family_labels
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.eliminate_dead_code import live_values
 
 __all__ = ["DropUnusedInputs"]
@@ -36,7 +37,6 @@ class DropUnusedInputs(Pass):
         if not names:
             return Outcome(model)
         proto = copy_proto(model)
-        for field in (proto.graph.input, proto.graph.initializer):
-            for index in reversed([i for i, member in enumerate(field) if member.name in names]):
-                del field[index]
-        return Outcome(model.with_proto(proto), (f"{len(names)} inputs dropped: {', '.join(names)}",))
+        keep(proto.graph.input, [info.name not in names for info in proto.graph.input])
+        keep(proto.graph.initializer, [tensor.name not in names for tensor in proto.graph.initializer])
+        return Outcome(model.with_proto(proto), (f"{len(names)} inputs dropped: {family_labels(names)}",))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableSequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs, build_scopes
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 
 __all__ = ["EliminateDeadCode", "live_values"]
 
@@ -42,7 +41,7 @@ class EliminateDeadCode(Pass):
         removed = _clean_graph(proto.graph, model.scopes[0], live)
         for function, scope in zip(proto.functions, model.scopes[1:], strict=True):
             removed += _clean_nodes(function.node, scope, live)
-            _keep(function.value_info, [_is_used(scope, info.name, live) for info in function.value_info])
+            keep(function.value_info, [_is_used(scope, info.name, live) for info in function.value_info])
         _clean_functions(proto)
         return Outcome(model.with_proto(proto), (f"{removed:,} nodes removed",) if removed else ())
 
@@ -75,37 +74,29 @@ def _clean_graph(graph: onnx.GraphProto, scope: Scope, live: set[Value]) -> int:
     """Remove dead code from a copy of a scope's graph and return the number of nodes removed."""
     removed = _clean_nodes(graph.node, scope, live)
     inputs = {info.name for info in graph.input}
-    _keep(graph.initializer, [t.name in inputs or _is_used(scope, t.name, live) for t in graph.initializer])
-    _keep(graph.sparse_initializer, [_is_used(scope, s.values.name, live) for s in graph.sparse_initializer])
-    _keep(graph.value_info, [_is_used(scope, info.name, live) for info in graph.value_info])
+    keep(graph.initializer, [t.name in inputs or _is_used(scope, t.name, live) for t in graph.initializer])
+    keep(graph.sparse_initializer, [_is_used(scope, s.values.name, live) for s in graph.sparse_initializer])
+    keep(graph.value_info, [_is_used(scope, info.name, live) for info in graph.value_info])
     annotations = graph.quantization_annotation
-    _keep(annotations, [_is_used(scope, annotation.tensor_name, live) for annotation in annotations])
+    keep(annotations, [_is_used(scope, annotation.tensor_name, live) for annotation in annotations])
     return removed
 
 
 def _clean_nodes(protos: MutableSequence[onnx.NodeProto], scope: Scope, live: set[Value]) -> int:
     removed = 0
     wanted = [_is_live(node, live) for node in scope.nodes]
-    for proto, node, keep in zip(protos, scope.nodes, wanted, strict=True):
-        if not keep:
+    for proto, node, stays in zip(protos, scope.nodes, wanted, strict=True):
+        if not stays:
             removed += 1 + sum(len(inner.nodes) for body in node.bodies.values() for inner in body.walk())
         elif node.bodies:
             for (_, graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
                 removed += _clean_graph(graph, body, live)
-    _keep(protos, wanted)
+    keep(protos, wanted)
     return removed
 
 
 def _is_used(scope: Scope, name: str, live: set[Value]) -> bool:
     return scope.values.get(name) in live
-
-
-def _keep(field: MutableSequence[Any], wanted: list[bool]) -> None:
-    """Keep the members of a repeated field that are wanted."""
-    if not all(wanted):
-        kept = [member for member, keep in zip(field, wanted, strict=True) if keep]
-        del field[:]
-        field.extend(kept)
 
 
 def _clean_functions(proto: onnx.ModelProto) -> None:
@@ -115,4 +106,4 @@ def _clean_functions(proto: onnx.ModelProto) -> None:
         wanted = [(function.domain, function.name) in called for function in proto.functions]
         if all(wanted):
             return
-        _keep(proto.functions, wanted)
+        keep(proto.functions, wanted)

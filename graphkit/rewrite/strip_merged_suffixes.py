@@ -59,10 +59,10 @@ class StripMergedSuffixes(Pass):
 
 def _rename_graph(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     """Rename main-graph values, also where bodies read them; nothing else has these names."""
-    sparse = [member.values for member in graph.sparse_initializer]
-    for member in [*graph.initializer, *sparse, *graph.value_info]:
-        if member.name in names:
-            member.name = names[member.name]
+    for tensor in [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for info in graph.value_info:
+        info.name = names.get(info.name, info.name)
     for annotation in graph.quantization_annotation:
         annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
         for entry in annotation.quant_parameter_tensor_names:

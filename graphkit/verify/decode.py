@@ -23,6 +23,9 @@ from graphkit.verify.sizes import Sizes
 __all__ = ["Decoded", "Decoder", "decode"]
 
 
+PROMPT = Sizes(batch=2, sequence=3, encoder=5)
+
+
 @dataclass(frozen=True)
 class Decoded:
     """What a loop gave.
@@ -72,7 +75,7 @@ class Decoder:
 
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run the first step and return its outputs and the cache."""
-        outputs = self.first_session.run(self._condition(feed, self.first, later=False))
+        outputs = self.first_session.run(self._condition(feed, later=False))
         entries = cache_entries(self.first.graph)
         cache = {e.slot: outputs[e.present.name] for e in entries if e.present is not None}
         return outputs, cache
@@ -83,7 +86,7 @@ class Decoder:
         """Run a later step with a cache and return its outputs and the next cache."""
         entries = cache_entries(self.later.graph)
         past = {entry.past.name: self._take(cache, entry) for entry in entries if entry.past is not None}
-        outputs = self.later_session.run(self._condition({**feed, **past}, self.later, later=True))
+        outputs = self.later_session.run(self._condition({**feed, **past}, later=True))
         updates = {e.slot: outputs[e.present.name] for e in entries if e.present is not None and not self._constant(e)}
         return outputs, {**cache, **updates}
 
@@ -96,7 +99,7 @@ class Decoder:
     def _constant(self, entry: CacheEntry) -> bool:
         return self._merged is not None and entry.present in self._merged.zero_length
 
-    def _condition(self, feed: Mapping[str, np.ndarray], model: Model, *, later: bool) -> dict[str, np.ndarray]:
+    def _condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         if self._merged is None:
             return dict(feed)
         name = self._merged.condition.input.name
@@ -107,7 +110,7 @@ class Decoder:
 def decode(
     decoder: Decoder,
     *,
-    sizes: Sizes = Sizes(batch=2, sequence=3, encoder=5),
+    sizes: Sizes = PROMPT,
     steps: int = 8,
     seed: int = 0,
     given: Mapping[str, np.ndarray] | None = None,
@@ -168,4 +171,3 @@ def _logits(outputs: Mapping[str, np.ndarray], decoder: Decoder) -> np.ndarray:
         if "logits" in name and value.ndim == 3:
             return value
     raise ModelError("no output is logits [batch, sequence, vocabulary]", file=decoder.later.label)
-

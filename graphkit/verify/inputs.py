@@ -51,10 +51,8 @@ class InputMaker:
                 feed[value.name] = given[value.name] if given and value.name in given else made
         return feed
 
-    def _array(
-        self, value: Value, symbols: Mapping[str, int], sizes: Sizes, rng: np.random.Generator
-    ) -> np.ndarray:
-        declared, shape = declared_type(value), input_shape(value, symbols)
+    def _array(self, value: Value, symbols: Mapping[str, int], sizes: Sizes, rng: np.random.Generator) -> np.ndarray:
+        declared, shape = declared_type(value), input_shape(value, symbols, sizes)
         if declared is None or shape is None:
             raise ModelError(
                 "no input can be made for it: its shape or type is not declared",

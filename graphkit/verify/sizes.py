@@ -17,6 +17,7 @@ from graphkit.graph.view import Scope, Value
 __all__ = ["Sizes", "input_shape", "symbol_sizes"]
 
 OTHER = 5  # for a symbol of which nothing is known
+DECODER_MASK = re.compile(r"(decoder_)?attention_mask")
 TOKENS = re.compile(r"(^|_)(input_ids|decoder_input_ids|position_ids|token_type_ids|inputs_embeds)$")
 
 
@@ -78,12 +79,19 @@ def _by_name(name: str, dim: str, axis: int, sizes: Sizes, has_past: bool) -> in
     return OTHER
 
 
-def input_shape(value: Value, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Return the shape of an input at these sizes, or None where its rank is unknown."""
+def input_shape(value: Value, symbols: Mapping[str, int], sizes: Sizes) -> tuple[int, ...] | None:
+    """Return the shape of an input at these sizes, or None where its rank is unknown.
+
+    The mask of a decoder spans past and new tokens, whatever a merged decoder declares of it: that is what one of
+    its two branches wanted.
+    """
     declared = declared_type(value)
     if declared is None or declared.dims is None:
         return None
-    return tuple(_size(dim, symbols) for dim in declared.dims)
+    shape = tuple(_size(dim, symbols) for dim in declared.dims)
+    if DECODER_MASK.fullmatch(value.name) and len(shape) == 2 and isinstance(declared.dims[1], str):
+        return shape[0], sizes.past + sizes.sequence
+    return shape
 
 
 def _size(dim: Dim, symbols: Mapping[str, int]) -> int:

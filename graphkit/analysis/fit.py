@@ -1,0 +1,200 @@
+"""How the files of one encoder-decoder fit together: what feeds what, checked for dtypes and dims."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.analysis.architecture import architecture
+from graphkit.graph.kv import Slot, cache_entries
+from graphkit.graph.merged import merged_decoders
+from graphkit.graph.names import family_labels, family_pattern
+from graphkit.graph.types import declared_type, dtype_name, shape_text
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["DECODERS", "Fit", "Link", "fit"]
+
+ENCODER_INPUTS = ("encoder_hidden_states", "encoder_outputs", "encoder_last_hidden_state")
+ENCODER_OUTPUTS = ("last_hidden_state", "encoder_hidden_states", "hidden_states")
+DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
+
+
+@dataclass(frozen=True)
+class Link:
+    """Outputs of one model that feed inputs of another, or of itself at the next step.
+
+    Attributes:
+        source, target: Labels of the models.
+        outputs, inputs: Labels of the tensors.
+        count: How many pairs.
+        problems: Pairs whose dtypes or dims do not fit, in words.
+    """
+
+    source: str
+    outputs: str
+    target: str
+    inputs: str
+    count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fit(Result):
+    """How some models fit together.
+
+    Attributes:
+        roles: (label, role) of each.
+        links: What feeds what.
+        missing: Inputs that should come from another model and come from none.
+        leftover: Cache outputs that no model takes.
+    """
+
+    title: ClassVar[str] = "How they fit together"
+    roles: tuple[tuple[str, str], ...]
+    links: tuple[Link, ...]
+    missing: tuple[str, ...]
+    leftover: tuple[str, ...]
+
+    def findings(self) -> tuple[str, ...]:
+        problems = (problem for link in self.links for problem in link.problems)
+        return (*problems, *(f"nothing gives {name}" for name in self.missing))
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.links:
+            yield Prose("No output of one is recognised as an input of another.")
+        else:
+            yield Table(
+                (Column("Output", "code"), Column("Feeds", "note"), Column("Tensors", "number"), Column("Fits")),
+                [
+                    (
+                        f"{link.source}: {link.outputs}",
+                        f"-> {link.target}: {link.inputs}",
+                        link.count,
+                        "no" if link.problems else "yes",
+                    )
+                    for link in self.links
+                ],
+            )
+        for name in self.leftover:
+            yield Prose(f"Left over: no model takes {name}.")
+        for finding in self.findings():
+            yield Prose(finding, "warning")
+
+
+def fit(models: Sequence[Model]) -> Fit:
+    """Tell which outputs of some models feed which inputs of others.
+
+    Args:
+        models: An encoder, decoders of the first and of later steps, a merged decoder: any of them.
+    """
+    names = _short_names(models)
+    roles = {name: architecture(model).role for name, model in names.items()}
+    pairs: list[tuple[str, Value, str, Value]] = []
+    for target in names:
+        if roles[target] in DECODERS:
+            pairs += _encoder_pairs(names, roles, target)
+            pairs += _cache_pairs(names, roles, target)
+    fed = {(target, value.name) for _, _, target, value in pairs}
+    taken = {(source, value.name) for source, value, _, _ in pairs}
+    return Fit(
+        tuple(roles.items()),
+        tuple(_links(pairs)),
+        tuple(_missing(names, roles, fed)),
+        tuple(_leftover(names, roles, taken)),
+    )
+
+
+def _short_names(models: Sequence[Model]) -> dict[str, Model]:
+    """Return the models by file name, or by label where two have the same."""
+    names = [model.name for model in models]
+    return {model.name if names.count(model.name) == 1 else model.label: model for model in models}
+
+
+def _encoder_pairs(
+    names: dict[str, Model], roles: dict[str, str], target: str
+) -> Iterator[tuple[str, Value, str, Value]]:
+    wanted = [value for value in names[target].graph.inputs if value.name in ENCODER_INPUTS]
+    for source, model in names.items():
+        if roles[source] in ("encoder", "vision"):
+            given = [value for value in model.graph.outputs if value.name in ENCODER_OUTPUTS]
+            yield from ((source, output, target, value) for value in wanted for output in given[:1])
+
+
+def _cache_pairs(
+    names: dict[str, Model], roles: dict[str, str], target: str
+) -> Iterator[tuple[str, Value, str, Value]]:
+    pasts = {entry.slot: entry.past for entry in cache_entries(names[target].graph) if entry.past is not None}
+    for source, model in names.items():
+        if roles[source] != "first-step decoder" and source != target:
+            continue
+        for slot, present in _presents(model).items():
+            if slot in pasts:
+                yield source, present, target, pasts[slot]
+
+
+def _presents(model: Model) -> dict[Slot, Value]:
+    """Return the outputs that give a cache; not those that a cache branch gives empty."""
+    empty = {value for merged in merged_decoders(model.graph) for value in merged.zero_length}
+    entries = cache_entries(model.graph)
+    return {e.slot: e.present for e in entries if e.present is not None and e.present not in empty}
+
+
+def _links(pairs: Sequence[tuple[str, Value, str, Value]]) -> Iterator[Link]:
+    groups: dict[tuple[str, str, str, str], list[tuple[Value, Value]]] = defaultdict(list)
+    for source, output, target, value in pairs:
+        groups[source, family_pattern(output.name), target, family_pattern(value.name)].append((output, value))
+    for (source, _, target, _), members in groups.items():
+        problems = (_problem(source, output, target, value) for output, value in members)
+        yield Link(
+            source,
+            family_labels(output.name for output, _ in members),
+            target,
+            family_labels(value.name for _, value in members),
+            len(members),
+            tuple(problem for problem in problems if problem),
+        )
+
+
+def _problem(source: str, output: Value, target: str, value: Value) -> str:
+    """Return what keeps an output from feeding an input, "" if nothing does; symbols fit anything."""
+    given, taken = declared_type(output), declared_type(value)
+    if given is None or taken is None:
+        return ""
+    where = f"{source}: {output.name} -> {target}: {value.name}"
+    if given.dtype != taken.dtype:
+        return f"{where}: {dtype_name(given.dtype)} into {dtype_name(taken.dtype)}"
+    if given.dims is None or taken.dims is None:
+        return ""
+    numbers = zip(given.dims, taken.dims, strict=False)
+    clash = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in numbers)
+    if clash or len(given.dims) != len(taken.dims):
+        return f"{where}: {shape_text(given.dims)} into {shape_text(taken.dims)}"
+    return ""
+
+
+def _missing(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
+    for name, model in names.items():
+        has_encoder = any(role in ("encoder", "vision") for role in roles.values())
+        pasts = [entry.past for entry in cache_entries(model.graph) if entry.past is not None]
+        wanted = [value.name for value in pasts] if roles[name] == "decoder with past" else []
+        wanted += [v.name for v in model.graph.inputs if v.name in ENCODER_INPUTS and has_encoder]
+        yield from _grouped(name, [port for port in wanted if (name, port) not in fed])
+
+
+def _leftover(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:
+    if not any(role == "decoder with past" for role in roles.values()):
+        return
+    for name, model in names.items():
+        if roles[name] in ("first-step decoder", "decoder with past"):
+            presents = [value.name for value in _presents(model).values()]
+            yield from _grouped(name, [port for port in presents if (name, port) not in taken])
+
+
+def _grouped(model: str, ports: list[str]) -> Iterator[str]:
+    if ports:
+        yield f"{model}: {family_labels(ports)}"
