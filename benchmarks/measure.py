@@ -10,6 +10,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,5 +111,7 @@ def warm(path: Path) -> None:
 
 def environment() -> str:
     """Name the versions and the machine, for the line above a table."""
-    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return f"Python {platform.python_version()}, {packages}; {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    software = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in PACKAGES)]
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    bytecode = "not written (a checkout is compiled at every import)" if sys.dont_write_bytecode else "cached"
+    return f"{', '.join(software)}; {machine}; bytecode {bytecode}"

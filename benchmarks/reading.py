@@ -59,22 +59,26 @@ def peaks(model: Path) -> dict[str, Memory]:
     return found
 
 
-def generate(folder: Path, megabytes: int) -> Path:
-    """Write a chain of MatMul and Relu with random weights, all inside one file; needs twice its size in memory."""
-    random = np.random.default_rng(0)
-    nodes, weights = [], []
-    for layer in range(max(1, megabytes * 10**6 // (4 * WIDTH * WIDTH))):
-        values = random.standard_normal((WIDTH, WIDTH), dtype=np.float32) / WIDTH**0.5
-        weights.append(helper.make_tensor(f"w{layer}", TensorProto.FLOAT, values.shape, values.tobytes(), raw=True))
+def generate(folder: Path, size: int) -> Path:
+    """Write a chain of MatMul and Relu with random weights, `size` megabytes inside one file."""
+    layers = max(1, size * 10**6 // (4 * WIDTH * WIDTH))
+    nodes = []
+    for layer in range(layers):
         nodes.append(helper.make_node("MatMul", [f"x{layer}", f"w{layer}"], [f"y{layer}"], f"matmul{layer}"))
         nodes.append(helper.make_node("Relu", [f"y{layer}"], [f"x{layer + 1}"], f"relu{layer}"))
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", WIDTH]) for name in ("x0", nodes[-1].output[0])
-    ]
-    graph = helper.make_graph(nodes, "synthetic", ends[:1], ends[1:], weights)
+    first, last = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", WIDTH]) for name in ("x0", f"x{layers}")
+    )
+    graph = helper.make_graph(nodes, "synthetic", [first], [last])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    random = np.random.default_rng(0)
+    for layer in range(layers):  # filled in place: helpers that take whole messages copy them
+        weight = random.standard_normal((WIDTH, WIDTH), dtype=np.float32) / np.float32(WIDTH**0.5)
+        raw = weight.astype("<f4").tobytes()
+        model.graph.initializer.add(name=f"w{layer}", data_type=TensorProto.FLOAT, dims=weight.shape, raw_data=raw)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"synthetic-{megabytes}MB.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    path = folder / f"synthetic-{size}MB.onnx"
+    onnx.save(model, path)
     return path
 
 
@@ -117,7 +121,7 @@ def main() -> None:
         parser.error(f"--rounds is at least 1, and --size from 1 to {LARGEST}")
     models = [*options.models, *([generate(options.generate, options.size)] if options.generate else [])]
     console = Console(width=120, highlight=False)
-    console.print(f"{environment()}; {options.rounds} rounds; median (least to greatest)")
+    console.print(f"{environment()}\n{options.rounds} rounds; median (least to greatest)", soft_wrap=True)
     for model in models:
         console.print(table(model, options.rounds))
 

@@ -63,8 +63,8 @@ def main() -> None:
         parser.error(f"no such file: {', '.join(missing)}")
     if options.rounds < 1:
         parser.error("--rounds is at least 1")
-    console = Console(width=120, highlight=False)
-    console.print(f"{environment()}; {options.rounds} rounds; median (least to greatest)")
+    console = Console(width=140, highlight=False)
+    console.print(f"{environment()}\n{options.rounds} rounds; median (least to greatest)", soft_wrap=True)
     console.print(starts(options.rounds))
     if options.models:
         console.print(reports(options.models, options.rounds))
