@@ -12,10 +12,11 @@ import onnx.helper
 import onnx.numpy_helper
 
 from graphkit.errors import UsageError
-from graphkit.graph.types import TensorType, declared_type, dtype_name
+from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs, build_scopes
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.eliminate_dead_code import live_values
 
 __all__ = ["SpecializeInput"]
 
@@ -70,7 +71,7 @@ class SpecializeInput(Pass):
                 del graph.node[:]
                 graph.node.extend(nodes)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
-        changes += _bind(proto, bound, declared, self.value)
+        changes += _bind(proto, bound, declared, self.value, model.label)
         declined = tuple(
             Declined(node.path, f"its condition does not depend on '{self.input}' alone") for node in undecided
         )
@@ -338,15 +339,19 @@ def _copies(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return copies
 
 
-def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int) -> list[str]:
-    """Put a constant in the place of the input."""
-    index = next(i for i, info in enumerate(proto.graph.input) if info.name == bound.name)
-    del proto.graph.input[index]
-    dims = declared.dims if declared.dims is not None else ()
-    shape = tuple(dim if isinstance(dim, int) else 1 for dim in dims)
-    for at, tensor in enumerate(proto.graph.initializer):
-        if tensor.name == bound.name:
-            del proto.graph.initializer[at]
-            break
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(_array(declared, number, shape), bound.name))
+def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str) -> list[str]:
+    """Put a constant in the place of the input, where something still reads it."""
+    scopes = build_scopes(proto)
+    live = scopes[0].values[bound.name] in live_values(scopes)
+    dims = declared.dims if declared.dims is not None else ("?",)
+    shape = tuple(dim for dim in dims if isinstance(dim, int))
+    if live and len(shape) != len(dims):
+        raise UsageError(
+            f"{label}: input '{bound.name}' is read at a shape that is not fixed: {shape_text(declared.dims)} - "
+            "declare its dims as numbers first"
+        )
+    keep(proto.graph.input, [info.name != bound.name for info in proto.graph.input])
+    keep(proto.graph.initializer, [tensor.name != bound.name for tensor in proto.graph.initializer])
+    if live:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(_array(declared, number, shape), bound.name))
     return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]
