@@ -92,7 +92,9 @@ def _signed(result: Model, part: str, source: Model) -> Model:
 
 
 def _choose(model: Model, condition: str | None) -> MergedDecoder:
-    candidates = {found.condition.input.name: found for found in reversed(list(merged_decoders(model.graph)))}
+    candidates: dict[str, MergedDecoder] = {}
+    for found in merged_decoders(model.graph):
+        candidates.setdefault(found.condition.input.name, found)
     if condition is not None:
         if condition in candidates:
             return candidates[condition]

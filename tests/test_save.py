@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graphkit.errors import ModelError, OutputError
+from graphkit.model import Model, load
+from graphkit.save import save_models
+
+WIDTH = 64
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Write a model with three weights, two of them equal, and one that is small."""
+    rng = np.random.default_rng(0)
+    one, two = (rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) for _ in range(2))
+    weights = {"a": one, "b": two, "c": one, "small": np.ones(3, np.float32)}
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [name], [f"out_{name}"]) for name in weights],
+        "weights",
+        [],
+        [helper.make_tensor_value_info(f"out_{name}", TensorProto.FLOAT, w.shape) for name, w in weights.items()],
+        [numpy_helper.from_array(w, name) for name, w in weights.items()],
+    )
+    path = tmp_path / "source" / "model.onnx"
+    path.parent.mkdir()
+    onnx.save(helper.make_model(graph), path)
+    return path
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    return folder
+
+
+def values(path: Path) -> dict[str, bytes]:
+    return {t.name: numpy_helper.to_array(t).tobytes() for t in onnx.load(path).graph.initializer}
+
+
+def test_shared_writes_each_distinct_tensor_once_aligned(source: Path, target: Path) -> None:
+    model = load(source)
+    written = save_models({target / "one.onnx": model, target / "two.onnx": model}, data_name="shared.data")
+    assert [path.name for path in written] == ["shared.data", "one.onnx", "two.onnx"]
+    assert (target / "shared.data").stat().st_size == 2 * 4 * WIDTH * WIDTH
+    proto = onnx.load(target / "one.onnx", load_external_data=False)
+    offsets = [int(entry.value) for t in proto.graph.initializer for entry in t.external_data if entry.key == "offset"]
+    assert offsets == [0, 4 * WIDTH * WIDTH, 0]
+    assert all(offset % 4096 == 0 for offset in offsets)
+    assert values(target / "one.onnx") == values(target / "two.onnx") == values(source)
+
+
+def test_tensors_that_differ_in_the_middle_only_are_told_apart(tmp_path: Path, target: Path) -> None:
+    one = np.zeros(20_000, np.float32)
+    two = one.copy()
+    two[10_000] = 1
+    graph = helper.make_graph([], "g", [], [], [numpy_helper.from_array(one, "a"), numpy_helper.from_array(two, "b")])
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    save_models({target / "m.onnx": load(tmp_path / "m.onnx")})
+    assert values(target / "m.onnx") == values(tmp_path / "m.onnx")
+
+
+def test_inline_gives_one_self_contained_file(source: Path, target: Path) -> None:
+    (written,) = save_models({target / "out.onnx": load(source)}, weights="inline")
+    shutil.rmtree(source.parent)
+    assert written == target / "out.onnx"
+    assert len(values(written)) == 4
+
+
+def test_in_place_copies_no_weight_and_refers_to_the_source(source: Path) -> None:
+    (written,) = save_models({source.parent / "out.onnx": load(source)}, weights="in-place")
+    assert written.stat().st_size < 4 * WIDTH * WIDTH
+    assert values(written) == values(source)
+
+
+def test_in_place_of_external_data_refers_to_the_data_file(source: Path, target: Path) -> None:
+    save_models({target / "out.onnx": load(source)}, data_name="w.data")
+    (written,) = save_models({target / "again.onnx": load(target / "out.onnx")}, weights="in-place")
+    assert values(written) == values(source)
+
+
+def test_inline_and_external_data_in_one_source_are_both_written(source: Path, target: Path) -> None:
+    proto = onnx.load(source)
+    raw = proto.graph.initializer[0].raw_data
+    (source.parent / "x.data").write_bytes(b"\0" * 8 + raw)
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "x.data", offset=8, length=len(raw))
+    proto.graph.initializer[0].ClearField("raw_data")
+    source.write_bytes(proto.SerializeToString())
+    save_models({target / "out.onnx": load(source)})
+    assert values(target / "out.onnx") == values(source)
+
+
+def test_the_smallest_external_data_may_leave_out_its_length(source: Path, target: Path) -> None:
+    proto = onnx.load(source)
+    (source.parent / "x.data").write_bytes(proto.graph.initializer[0].raw_data)
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "x.data")
+    proto.graph.initializer[0].ClearField("raw_data")
+    source.write_bytes(proto.SerializeToString())
+    save_models({target / "out.onnx": load(source)})
+    assert values(target / "out.onnx") == values(source)
+
+
+def test_in_place_into_another_folder_is_refused(source: Path, target: Path) -> None:
+    with pytest.raises(OutputError, match="is not the folder of .* - write there, or use --weights shared"):
+        save_models({target / "out.onnx": load(source)}, weights="in-place")
+    assert not list(target.iterdir())
+
+
+def test_inline_past_two_gigabytes_is_refused_before_anything_is_read(source: Path, target: Path) -> None:
+    proto = load(source).restore()
+    tensor = proto.graph.initializer[0]
+    tensor.dims[:] = [1 << 30]
+    tensor.data_type = TensorProto.INT8
+    size = 1 << 30
+    with (source.parent / "big.data").open("wb") as file:
+        file.truncate(2 * size)
+    onnx.external_data_helper.set_external_data(tensor, "big.data", 0, size)
+    tensor.ClearField("raw_data")
+    twin = proto.graph.initializer.add()
+    twin.CopyFrom(tensor)
+    twin.name = "twin"
+    source.write_bytes(proto.SerializeToString())
+    with pytest.raises(OutputError, match="do not fit into one protobuf file of at most 2,147,483,647"):
+        save_models({target / "out.onnx": load(source)}, weights="inline")
+    assert not list(target.iterdir())
+
+
+def test_an_input_is_never_replaced_even_through_a_link(source: Path) -> None:
+    before = source.read_bytes()
+    link = source.parent / "link.onnx"
+    link.hardlink_to(source)
+    for path in (source, link):
+        with pytest.raises(OutputError, match="is an input, which is never overwritten"):
+            save_models({path: load(source)}, overwrite=True)
+    assert source.read_bytes() == before
+
+
+def test_a_file_that_exists_is_kept_unless_told(source: Path, target: Path) -> None:
+    (target / "out.onnx").write_bytes(b"precious")
+    with pytest.raises(OutputError, match="exists - name another folder with -o, or replace it with --overwrite"):
+        save_models({target / "out.onnx": load(source)})
+    assert (target / "out.onnx").read_bytes() == b"precious"
+    save_models({target / "out.onnx": load(source)}, overwrite=True)
+    assert values(target / "out.onnx") == values(source)
+
+
+def test_a_folder_that_does_not_exist_is_named(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="nowhere: is not a folder"):
+        save_models({tmp_path / "nowhere" / "out.onnx": load(source)})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_named(source: Path, target: Path) -> None:
+    target.chmod(0o500)
+    with pytest.raises(OutputError, match="cannot be written"):
+        save_models({target / "out.onnx": load(source)})
+
+
+def test_missing_weights_are_named_and_nothing_is_left(source: Path, target: Path) -> None:
+    save_models({target / "out.onnx": load(source)}, data_name="w.data")
+    (target / "w.data").unlink()
+    model = load(target / "out.onnx")
+    with pytest.raises(ModelError, match=r"w\.data, tensor 'a': its data file is missing"):
+        save_models({target / "copy.onnx": model})
+    assert [path.name for path in target.iterdir()] == ["out.onnx"]
+
+
+@pytest.fixture
+def file_size_limit() -> Iterator[Callable[[int], None]]:
+    """Limit the size of files that this process may write, as a full disk or a quota would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_out_of_space_leaves_nothing_behind_and_nothing_lost(
+    source: Path, target: Path, file_size_limit: Callable[[int], None]
+) -> None:
+    (target / "out.onnx").write_bytes(b"precious")
+    model = load(source)
+    file_size_limit(5000)
+    with pytest.raises(OutputError, match="cannot be written: .* - nothing was left behind"):
+        save_models({target / "out.onnx": model}, overwrite=True)
+    assert [path.name for path in target.iterdir()] == ["out.onnx"]
+    assert (target / "out.onnx").read_bytes() == b"precious"
+
+
+def test_typed_payloads_are_written_as_raw_bytes(tmp_path: Path, target: Path) -> None:
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, [1000], np.arange(1000, dtype=np.float32).tolist())
+    onnx.save(helper.make_model(helper.make_graph([], "g", [], [], [tensor])), tmp_path / "m.onnx")
+    save_models({target / "m.onnx": load(tmp_path / "m.onnx")})
+    assert values(target / "m.onnx") == values(tmp_path / "m.onnx")
+
+
+def test_a_model_from_memory_is_written_too(target: Path) -> None:
+    graph = helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(2000, np.float32), "w")])
+    save_models({target / "m.onnx": Model.from_proto(helper.make_model(graph))})
+    assert len(values(target / "m.onnx")["w"]) == 8000

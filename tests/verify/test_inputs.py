@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from graphkit.errors import ModelError
+from graphkit.model import Model, load
+from graphkit.verify.inputs import InputMaker, padding_mask
+from graphkit.verify.sizes import Sizes, symbol_sizes
+
+RealModel = Callable[[str], Model]
+SIZES = Sizes(batch=2, sequence=3, past=4, encoder=5)
+
+
+def shapes(model: Model, sizes: Sizes = SIZES) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in InputMaker(model).make(sizes).items()}
+
+
+def test_a_merged_decoder(real_model: RealModel) -> None:
+    found = shapes(real_model("nllb-600m/decoder_model_merged"))
+    assert found["input_ids"] == (2, 3)
+    assert found["encoder_hidden_states"] == (2, 5, 1024)
+    assert found["past_key_values.0.decoder.key"] == (2, 16, 4, 64)
+    assert found["past_key_values.0.encoder.key"] == (2, 16, 5, 64)
+    assert found["use_cache_branch"] == (1,)
+
+
+def test_a_decoder_only_model_with_a_mask_over_past_and_new_tokens(real_model: RealModel) -> None:
+    found = shapes(real_model("gemma-270m/model"))
+    assert (found["attention_mask"], found["position_ids"]) == ((2, 7), (2, 3))
+    assert found["past_key_values.17.value"] == (2, 1, 4, 256)
+
+
+@pytest.mark.parametrize(
+    ("style", "name", "shape"),
+    [
+        ("stacked", "past_key_values", (3, 2, 2, 4, 4, 8)),
+        ("past_0-2bhsd", "past_1", (2, 2, 4, 4, 8)),
+        ("bshd", "k_cache_0", (2, 4, 1, 8)),
+        ("anonymous", "arg3", (2, 4, 4, 8)),
+    ],
+)
+def test_other_cache_layouts(style: str, name: str, shape: tuple[int, ...], real_model: RealModel) -> None:
+    assert shapes(real_model(f"cache-styles/{style}"))[name] == shape
+
+
+def test_an_empty_past(real_model: RealModel) -> None:
+    found = shapes(real_model("gemma-270m/model"), Sizes(batch=1, sequence=2, past=0))
+    assert found["past_key_values.0.key"] == (1, 1, 0, 256)
+
+
+def test_the_mask_of_a_merged_decoder_only_model_spans_the_past(real_model: RealModel) -> None:
+    assert shapes(real_model("gpt2-tiny/decoder_model_merged"))["attention_mask"] == (2, 7)
+
+
+def test_symbols_can_be_given_by_name(real_model: RealModel) -> None:
+    sizes = Sizes(symbols=(("height", 64), ("width", 96), ("num_channels", 3)))
+    assert shapes(real_model("detr-resnet-50/model_quantized"), sizes)["pixel_values"] == (1, 3, 64, 96)
+
+
+def test_ids_are_within_the_vocabulary_and_seeded(real_model: RealModel) -> None:
+    maker = InputMaker(load("example:causal-attention"), seed=3)
+    ids = maker.make(Sizes(batch=8, sequence=50))["input_ids"]
+    assert ids.dtype == np.int64
+    assert 0 <= ids.min() < ids.max() < 64
+    np.testing.assert_array_equal(ids, maker.make(Sizes(batch=8, sequence=50))["input_ids"])
+
+
+def test_arrays_can_be_given() -> None:
+    ids = np.array([[1, 2, 3]])
+    feed = InputMaker(load("example:causal-attention")).make(Sizes(sequence=3), {"input_ids": ids})
+    assert feed["input_ids"] is ids
+
+
+def test_expressions_of_symbols_follow_from_them(real_model: RealModel) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "past_len + seq + 1"])
+    graph = helper.make_graph([], "g", [value], [])
+    model = Model.from_proto(helper.make_model(graph))
+    sizes = Sizes(batch=2, symbols=(("past_len", 4), ("seq", 3)))
+    assert shapes(model, sizes) == {"x": (2, 8)}
+    assert symbol_sizes(model.graph, sizes) == {"batch": 2, "past_len": 4, "seq": 3}
+
+
+def test_an_input_without_a_declared_shape_is_an_error() -> None:
+    graph = helper.make_graph([], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)], [])
+    with pytest.raises(ModelError, match="tensor 'x': no input can be made for it: its shape or type is not declared"):
+        InputMaker(Model.from_proto(helper.make_model(graph))).make(SIZES)
+
+
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 99))
+def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: int, columns: int, seed: int) -> None:
+    mask = padding_mask((rows, columns), np.random.default_rng(seed))
+    assert mask[:, 0].all()
+    assert (np.diff(mask, axis=1) <= 0).all()
+    assert mask[0].all()
+    assert columns == 1 or not mask[1:].all(axis=1).any()

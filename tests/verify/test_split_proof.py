@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from graphkit.errors import UsageError
+from graphkit.model import Model, load
+from graphkit.rewrite.split_merged import split_merged
+from graphkit.save import save_models
+from graphkit.verify.compare import compare_outputs
+from graphkit.verify.inputs import InputMaker
+from graphkit.verify.session import Session
+from graphkit.verify.sizes import Sizes
+from graphkit.verify.split import verify_split
+
+ModelFile = Callable[[str], Path]
+COMPLETE = ["marian-tiny", "nllb-tiny", "whisper-tiny", "gpt2-tiny"]
+
+
+def merged_path(folder: str, model_file: ModelFile) -> Path:
+    return model_file(f"{folder}/decoder_model_merged{'_quantized' if folder == 'nllb-tiny' else ''}")
+
+
+def pair(model: Model, folder: Path, weights: str = "shared") -> tuple[Model, Model]:
+    made = split_merged(model)
+    paths = folder / "first.onnx", folder / "later.onnx"
+    save_models({paths[0]: made.first, paths[1]: made.with_past}, weights=weights)  # type: ignore[arg-type]
+    return load(paths[0]), load(paths[1])
+
+
+@pytest.mark.parametrize("folder", COMPLETE)
+def test_real_splits_are_proven_to_the_last_bit(folder: str, model_file: ModelFile, tmp_path: Path) -> None:
+    merged = load(merged_path(folder, model_file))
+    proof = verify_split(merged, *pair(merged, tmp_path))
+    assert proof.passed
+    assert [branch.absolute for branch in proof.branches] == [0.0, 0.0]
+    assert (proof.loop.absolute, proof.loop.steps) == (0.0, 8)
+    assert not any(branch.skipped for branch in proof.branches)
+
+
+@pytest.mark.parametrize("folder", COMPLETE)
+def test_results_pass_the_full_check_of_onnx(folder: str, model_file: ModelFile, tmp_path: Path) -> None:
+    for model in pair(load(merged_path(folder, model_file)), tmp_path):
+        onnx.checker.check_model(str(model.path), full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("merged", "truths"),
+    [
+        ("example:merged-decoder", ("merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model")),
+        (
+            "nllb-tiny/decoder_model_merged_quantized",
+            ("nllb-tiny/decoder_model_quantized", "nllb-tiny/decoder_with_past_model_quantized"),
+        ),
+    ],
+)
+def test_results_give_what_the_models_give_that_were_merged(
+    merged: str, truths: tuple[str, str], model_file: ModelFile, tmp_path: Path
+) -> None:
+    model = load(merged if merged.startswith("example:") else model_file(merged))
+    for result, truth in zip(pair(model, tmp_path, "inline"), truths, strict=True):
+        feed = InputMaker(result).make(Sizes(batch=2, sequence=1, past=3, encoder=5))
+        assert result.path is not None
+        expected, actual = Session(model_file(truth)).run(feed), Session(result.path).run(feed)
+        assert list(actual) == list(expected)
+        assert all(difference.within(0.0) for difference in compare_outputs(expected, actual))
+
+
+def test_a_changed_weight_is_found_and_the_first_output_named(tmp_path: Path) -> None:
+    merged = load("example:merged-decoder")
+    first, _ = pair(merged, tmp_path, "inline")
+    assert first.path is not None
+    proto = onnx.load(first.path)
+    bias = next(t for t in proto.graph.initializer if t.name == "final_logits_bias")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(0.5), bias.name))
+    onnx.save(proto, first.path)
+    proof = verify_split(merged, load(first.path), load(tmp_path / "later.onnx"))
+    assert not proof.passed
+    assert proof.branches[0].failure.startswith("logits at batch 1, sequence 1, past 0, encoder 4: differs by")
+    assert not proof.branches[1].failure
+    assert proof.loop.failure.startswith("logits of step 1: differ by")
+    assert "differs" in proof.to_text()
+
+
+def test_a_tolerance_allows_small_differences(tmp_path: Path) -> None:
+    merged = load("example:merged-decoder")
+    first, later = pair(merged, tmp_path, "inline")
+    assert first.path is not None
+    proto = onnx.load(first.path)
+    bias = next(t for t in proto.graph.initializer if t.name == "final_logits_bias")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1e-6), bias.name))
+    onnx.save(proto, first.path)
+    assert not verify_split(merged, load(first.path), later).passed
+    assert verify_split(merged, load(first.path), later, tolerance=1e-4).passed
+
+
+def test_the_original_must_be_a_merged_decoder() -> None:
+    model = load("example:causal-attention")
+    with pytest.raises(UsageError, match="is not a merged decoder - give the model that was split first"):
+        verify_split(model, model, model)
