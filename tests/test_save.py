@@ -111,7 +111,7 @@ def test_the_smallest_external_data_may_leave_out_its_length(source: Path, targe
 
 
 def test_in_place_into_another_folder_is_refused(source: Path, target: Path) -> None:
-    with pytest.raises(OutputError, match="is not the folder of .* - write there, or use --weights shared"):
+    with pytest.raises(OutputError, match=r"is not the folder of .* - write there, or use --weights shared"):
         save_models({target / "out.onnx": load(source)}, weights="in-place")
     assert not list(target.iterdir())
 
@@ -159,11 +159,11 @@ def test_a_folder_that_does_not_exist_is_named(source: Path, tmp_path: Path) -> 
         save_models({tmp_path / "nowhere" / "out.onnx": load(source)})
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_named(source: Path, target: Path) -> None:
     target.chmod(0o500)
-    with pytest.raises(OutputError, match="cannot be written"):
-        save_models({target / "out.onnx": load(source)})
+    folder = target if os.geteuid() else Path("/proc")  # root may write anywhere but there
+    with pytest.raises(OutputError, match=r"cannot be written: .* - nothing was left behind"):
+        save_models({folder / "out.onnx": load(source)})
 
 
 def test_missing_weights_are_named_and_nothing_is_left(source: Path, target: Path) -> None:
@@ -189,7 +189,7 @@ def test_out_of_space_leaves_nothing_behind_and_nothing_lost(
     (target / "out.onnx").write_bytes(b"precious")
     model = load(source)
     file_size_limit(5000)
-    with pytest.raises(OutputError, match="cannot be written: .* - nothing was left behind"):
+    with pytest.raises(OutputError, match=r"cannot be written: .* - nothing was left behind"):
         save_models({target / "out.onnx": model}, overwrite=True)
     assert [path.name for path in target.iterdir()] == ["out.onnx"]
     assert (target / "out.onnx").read_bytes() == b"precious"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"GGUF", "a GGUF model", "export the original model to ONNX"),
     (8, b'{"', "a safetensors file", "export the model to ONNX first"),
     (0, b"<!DOCTYPE", "an HTML page", "the download went wrong; fetch the file again"),
+    (0, b"<!doctype", "an HTML page", "the download went wrong; fetch the file again"),
     (0, b"<html", "an HTML page", "the download went wrong; fetch the file again"),
 )
 
@@ -72,6 +74,10 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
         ModelError: The file is missing, broken or hostile, or is not a model.
     """
     size = _regular_size(path)
+    try:
+        path.name.encode()
+    except UnicodeEncodeError as error:
+        raise ModelError("has a name that is not UTF-8", file=str(path), hint="rename the file") from error
     kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     references: Mapping[int, wire.Reference] = {}
     if kind in (None, "protobuf"):
@@ -99,11 +105,9 @@ def _regular_size(path: Path) -> int:
 
 
 def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, wire.Reference]]:
-    try:
-        data = map_file(path)
-    except OSError as error:
-        raise ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions") from error
-    if hasattr(mmap, "MADV_RANDOM"):  # the weights between the nodes are not worth reading ahead
+    data = map_file(path)
+    # The weights between the nodes are not worth reading ahead.
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
         data.madvise(mmap.MADV_RANDOM)
     for offset, magic, what, hint in LOOKALIKES:
         if data[offset : offset + len(magic)] == magic:
@@ -125,14 +129,15 @@ def _parse(light: bytes, data: wire.Buffer) -> onnx.ModelProto:
     """Parse the light bytes; where that fails or leaves something unknown, walk all of `data` for the fault."""
     try:
         proto = onnx.ModelProto.FromString(light)
-        known = onnx.ModelProto.FromString(light)
     except DecodeError as error:
         wire.validate(data)
         raise wire.Fault(0, f"protobuf cannot parse it ({error})") from error
-    known.DiscardUnknownFields()
-    if known.ByteSize() != proto.ByteSize():
-        wire.validate(data)
-    return proto
+    size = proto.ByteSize()
+    proto.DiscardUnknownFields()
+    if proto.ByteSize() == size:
+        return proto
+    wire.validate(data)
+    return onnx.ModelProto.FromString(light)
 
 
 def _read_text(path: Path, size: int, kind: str) -> onnx.ModelProto:
@@ -142,19 +147,24 @@ def _read_text(path: Path, size: int, kind: str) -> onnx.ModelProto:
             file=str(path),
             hint="convert it to binary .onnx with onnx.load and onnx.save",
         )
-    content = path.read_bytes()
-    depth = deepest = 0
-    for byte in content:
-        if byte in b"{[(<":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"}])>":
-            depth = max(depth - 1, 0)
     hint = f"it does not read as {kind}; the suffix decides the format"
-    if deepest > MAX_TEXT_DEPTH:
+    content = map_file(path)[:]
+    if _nests_too_deep(content):
         raise ModelError(f"brackets are nested more than {MAX_TEXT_DEPTH} deep", file=str(path), hint=hint)
     try:
         return onnx.load_model_from_string(content, format=kind)
     except Exception as error:  # each format's parser raises errors of its own
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"cannot be parsed: {reason}", file=str(path), hint=hint) from error
+
+
+def _nests_too_deep(content: bytes) -> bool:
+    """Whether brackets, outside of strings and comments, are nested too deep for a recursive parser."""
+    content = re.sub(rb"\\[^\n]", b"", content)  # an escaped quote does not end a string
+    content = re.sub(rb"""#[^\n]*|"[^"]*"?|'[^']*'?|=>""", b"", content)
+    depth = 0
+    for bracket in re.findall(rb"[][{}()<>]", content):
+        depth = depth + 1 if bracket in b"{[(<" else max(depth - 1, 0)
+        if depth > MAX_TEXT_DEPTH:
+            return True
+    return False

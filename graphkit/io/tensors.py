@@ -8,7 +8,6 @@ Source: onnx/onnx.proto (TensorProto, external data), onnx's docs/ExternalData.m
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import stat
@@ -16,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
-from graphkit.io.wire import Reference, encode_bytes
+from graphkit.io.wire import Buffer, Reference, encode_bytes
 
 __all__ = [
     "DataFile",
@@ -31,6 +31,7 @@ __all__ = [
     "map_file",
     "payload_size",
     "restore",
+    "typed_payload",
     "walk_tensors",
 ]
 
@@ -54,8 +55,21 @@ BITS: Mapping[int, int] = {
     **dict.fromkeys((17, 18, 19, 20, 24), 8),  # FLOAT8E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
     **dict.fromkeys((21, 22, 23), 4),  # UINT4, INT4, FLOAT4E2M1
     **dict.fromkeys((25, 26), 2),  # UINT2, INT2
+    **dict.fromkeys((27, 28), 6),  # FLOAT6E2M3, FLOAT6E3M2
 }
-TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+# Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
+TYPED_FIELDS: Mapping[int, str] = {
+    TensorProto.FLOAT: "float_data",
+    TensorProto.COMPLEX64: "float_data",
+    TensorProto.DOUBLE: "double_data",
+    TensorProto.COMPLEX128: "double_data",
+    TensorProto.INT64: "int64_data",
+    TensorProto.UINT32: "uint64_data",
+    TensorProto.UINT64: "uint64_data",
+    TensorProto.STRING: "string_data",
+}
+VALUE_TYPES: Mapping[str, str] = {"float_data": "<f4", "double_data": "<f8", "int64_data": "<i8"}
+COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 MAX_ELEMENTS = (1 << 63) - 1
 
 
@@ -108,8 +122,7 @@ def _graph_tensors(graph: onnx.GraphProto) -> Iterator[tuple[TensorProto, str | 
 
 def _node_tensors(node: onnx.NodeProto) -> Iterator[tuple[TensorProto, str | None]]:
     for attribute in node.attribute:
-        if attribute.type in (4, 5, 9, 10, 11, 12) or not attribute.type:  # TENSOR(S), GRAPH(S), SPARSE_TENSOR(S)
-            yield from _attribute_tensors(attribute, node.name or node.op_type)
+        yield from _attribute_tensors(attribute, node.name or node.op_type)
 
 
 def _attribute_tensors(attribute: onnx.AttributeProto, node: str) -> Iterator[tuple[TensorProto, str | None]]:
@@ -128,14 +141,49 @@ def _attribute_tensors(attribute: onnx.AttributeProto, node: str) -> Iterator[tu
 
 
 def element_count(tensor: TensorProto) -> int:
-    """Return the number of elements that the dims of a tensor promise."""
-    return math.prod(tensor.dims)
+    """Return the number of elements that the dims of a tensor promise, or any number above 2^63 where it is larger."""
+    if 0 in tensor.dims:
+        return 0
+    count = 1
+    for dim in tensor.dims:
+        count *= dim
+        if count > MAX_ELEMENTS:  # a file may claim a million dims, and their product would take hours
+            break
+    return count
 
 
 def payload_size(tensor: TensorProto) -> int | None:
     """Return the bytes that dtype and dims promise, or None where a dtype has no fixed size (strings)."""
     bits = BITS.get(tensor.data_type)
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
+
+
+def typed_payload(tensor: TensorProto) -> bytes:
+    """Return what `raw_data` would hold for the values of a tensor that has them in a typed field.
+
+    Raises:
+        ModelError: Its dtype has no fixed size.
+    """
+    bits = BITS.get(tensor.data_type)
+    if bits is None:
+        raise ModelError("strings and unknown dtypes have no bytes of fixed size", tensor=tensor.name)
+    field = TYPED_FIELDS.get(tensor.data_type, "int32_data")
+    values = getattr(tensor, field)
+    if field in VALUE_TYPES:
+        return np.array(values, VALUE_TYPES[field]).tobytes()
+    whole = np.array(values, np.uint64 if field == "uint64_data" else np.int64)
+    if bits == 6:  # one value an entry here, a stream of bits in raw_data
+        stream = np.unpackbits(whole.astype("u1")[:, None], axis=1, count=6, bitorder="little")
+        return np.packbits(stream, bitorder="little").tobytes()
+    return whole.astype(f"<u{max(bits // 8, 1)}").tobytes()
+
+
+def _typed_values(tensor: TensorProto) -> tuple[int, int]:
+    """Return how many values a tensor has in its typed field, and how many dtype and dims promise."""
+    values = len(getattr(tensor, TYPED_FIELDS.get(tensor.data_type, "int32_data")))
+    if BITS.get(tensor.data_type) in (2, 4):  # packed: a value is a byte
+        return values, payload_size(tensor) or 0
+    return values, element_count(tensor) * (2 if tensor.data_type in COMPLEX else 1)
 
 
 def extent(tensor: TensorProto) -> Extent:
@@ -155,13 +203,12 @@ def extent(tensor: TensorProto) -> Extent:
                     hint="the reference is corrupt; export the model again",
                 )
             numbers[key] = int(entries[key])
-    if not entries.get("location"):
-        raise ModelError(
-            "external data without a location",
-            tensor=tensor.name,
-            hint="the reference is incomplete; export the model again",
-        )
-    return Extent(entries["location"], numbers["offset"] or 0, numbers["length"])
+    location = entries.get("location")
+    if not location or type(location) is not str:  # protobuf gives bytes where a string is not UTF-8
+        where = f"at {location!r:.80}, which is not UTF-8" if location else "without a location"
+        hint = "the reference is corrupt; export the model again"
+        raise ModelError(f"external data {where}", tensor=tensor.name, hint=hint)
+    return Extent(location, numbers["offset"] or 0, numbers["length"])
 
 
 def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
@@ -180,9 +227,18 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
             or external data lies outside the model's folder or past the end of its file.
     """
     data_files: dict[str, DataFile] = {}
+    left_in_file = set(references)
     for tensor, node in walk_tensors(model):
         try:
-            _check_tensor(tensor, file, references, data_files)
+            _check_tensor(tensor)
+            if tensor.data_location == TensorProto.EXTERNAL and file is not None:
+                place = extent(tensor)
+                if place.location == file.name and place.offset in references:
+                    _claim(place, left_in_file)
+                    continue
+                if place.location not in data_files:
+                    data_files[place.location] = find_data_file(file, place.location)
+                check_bounds(place, data_files[place.location], payload_size(tensor))
         except ModelError as error:
             raise ModelError(
                 error.problem,
@@ -194,55 +250,64 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
     return list(data_files.values())
 
 
-def _check_tensor(
-    tensor: TensorProto, file: Path | None, references: Mapping[int, Reference], data_files: dict[str, DataFile]
-) -> None:
+def _check_tensor(tensor: TensorProto) -> None:
     dims = tensor.dims
-    if dims and (min(dims) < 0 or (0 not in dims and element_count(tensor) > MAX_ELEMENTS)):
+    if dims and (min(dims) < 0 or element_count(tensor) > MAX_ELEMENTS):
         raise ModelError(
             f"dims {list(dims)[:8]} are {'negative' if min(dims) < 0 else 'more than 2^63 elements'}",
             hint="the tensor is corrupt; export the model again",
         )
-    promised = payload_size(tensor)
+    promised, found, unit = payload_size(tensor), None, "bytes of data"
     if tensor.data_location == TensorProto.EXTERNAL:
-        place = extent(tensor)
-        if file is not None and not (place.location == file.name and place.offset in references):
-            if place.location not in data_files:
-                data_files[place.location] = find_data_file(file.parent, place.location)
-            check_bounds(place, data_files[place.location], promised)
-        size = place.length
-    else:
-        size = len(tensor.raw_data) or None
-    if promised is not None and size is not None and size != promised:
+        found = extent(tensor).length
+    elif tensor.raw_data:
+        found = len(tensor.raw_data)
+    elif tensor.data_type in BITS or tensor.data_type == TensorProto.STRING:
+        (values, promised), unit = _typed_values(tensor), "values"
+        found = values or None  # a tensor may come without its data
+    if promised is not None and found is not None and found != promised:
         raise ModelError(
-            f"{size:,} bytes of data, but dtype and dims {list(dims)[:8]} need {promised:,}",
+            f"{found:,} {unit}, but dtype and dims {list(dims)[:8]} need {promised:,}",
             hint="the file was cut or edited; export the model again",
         )
 
 
-def find_data_file(folder: Path, location: str) -> DataFile:
+def _claim(place: Extent, left_in_file: set[int]) -> None:
+    """Note that a tensor was left in the model file; external data that the file itself declares must not lie there."""
+    if place.offset not in left_in_file:
+        raise ModelError(
+            f"two tensors have their data at byte {place.offset:,} of the model file",
+            hint="move the one that is external data into a file of its own",
+        )
+    left_in_file.remove(place.offset)
+
+
+def find_data_file(model: Path, location: str) -> DataFile:
     """Return the data file that a location names, inside the model's folder.
+
+    Where the model is a link, the folder of the file that it leads to will do too: the cache of Hugging Face
+    links both the model and its data to such a folder.
 
     Raises:
         ModelError: The location leaves the folder, or is not a regular file.
     """
     hint = "put the data file into the model's folder and name it by a relative path"
     if "\0" in location or PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
-        raise ModelError(f"external data at '{location!r:.80}' is not a relative path", hint=hint)
-    path = folder / location
-    inside = os.path.realpath(folder)
+        raise ModelError(f"external data at {location!r:.80} is not a relative path", hint=hint)
     if Path(os.path.normpath(location)).parts[:1] == ("..",):
-        raise ModelError(f"external data at '{location:.80}' lies outside the model's folder", hint=hint)
-    if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
-        raise ModelError(f"external data at '{location:.80}' is a link that leads out of the model's folder", hint=hint)
+        raise ModelError(f"external data at {location!r:.80} lies outside the model's folder", hint=hint)
+    path = model.parent / location
+    folders = (os.path.realpath(model.parent), Path(os.path.realpath(model)).parent)
+    if not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in folders):
+        raise ModelError(f"external data at {location!r:.80} is a link that leads out of the model's folder", hint=hint)
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return DataFile(location, path, None)
     except OSError as error:
-        raise ModelError(f"external data at '{location:.80}' cannot be opened: {error.strerror}", hint=hint) from error
+        raise ModelError(f"external data at {location!r:.80} cannot be opened: {error.strerror}", hint=hint) from error
     if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"external data at '{location:.80}' is not a regular file", hint=hint)
+        raise ModelError(f"external data at {location!r:.80} is not a regular file", hint=hint)
     return DataFile(location, path, status.st_size)
 
 
@@ -262,10 +327,19 @@ def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> No
         )
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """Return a read-only memory map of a file that is not empty."""
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def map_file(path: Path) -> Buffer:
+    """Return a read-only memory map of a file; an empty file, which cannot be mapped, is empty bytes.
+
+    Raises:
+        ModelError: It cannot be opened.
+    """
+    try:
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions") from error
 
 
 def restore(model: onnx.ModelProto, file: Path, references: Mapping[int, Reference]) -> None:

@@ -53,18 +53,27 @@ SINGULAR = {
 }
 # Where else messages are nested (types, shapes, key-value entries): walked by `validate` only.
 PLAIN_CHILDREN: dict[str, dict[int, str]] = {
-    "ModelProto": {8: "Opset", 14: "Entry"},
-    "GraphProto": {11: "ValueInfo", 12: "ValueInfo", 13: "ValueInfo", 16: "Entry"},
+    "ModelProto": {8: "Opset", 14: "Entry", 26: "Device"},
+    "TrainingInfoProto": {3: "Entry", 4: "Entry"},
+    "GraphProto": {11: "ValueInfo", 12: "ValueInfo", 13: "ValueInfo", 14: "Annotation", 16: "Entry"},
     "FunctionProto": {9: "Opset", 12: "ValueInfo", 14: "Entry"},
-    "NodeProto": {9: "Entry"},
+    "NodeProto": {9: "Entry", 10: "NodeDevice"},
     "AttributeProto": {14: "Type", 15: "Type"},
-    "TensorProto": {13: "Entry", 16: "Entry"},
+    "TensorProto": {3: "Segment", 13: "Entry", 16: "Entry"},
+    "Annotation": {2: "Entry"},
+    "NodeDevice": {2: "Sharding"},
     "ValueInfo": {2: "Type", 4: "Entry"},
-    "Type": {1: "TensorType", 4: "ElementType", 5: "MapType", 8: "TensorType", 9: "ElementType"},
+    "Type": {1: "TensorType", 4: "ElementType", 5: "MapType", 7: "OpaqueType", 8: "TensorType", 9: "ElementType"},
     "TensorType": {2: "Shape"},
     "ElementType": {1: "Type"},
     "MapType": {2: "Type"},
     "Shape": {1: "Dimension"},
+}
+# Numbers that may lie packed in one length-delimited field: bytes of one, 0 for varints.
+PACKED: dict[str, dict[int, int]] = {
+    "AttributeProto": {7: 4, 8: 0},
+    "SparseTensorProto": {3: 0},
+    "TensorProto": {1: 0, 4: 4, 5: 0, 7: 0, 10: 8, 11: 0},
 }
 
 # TensorProto: payload fields whose bytes are the little-endian values, with the dtypes they may hold.
@@ -103,8 +112,8 @@ class Fault(Exception):
         self.offset = offset
 
 
-def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Return the varint at `position` and the position after it."""
+def read_varint(data: Buffer, position: int, end: int, limit: int = 10) -> tuple[int, int]:
+    """Return the varint at `position` and the position after it; protobuf allows 10 bytes, 5 in tags and lengths."""
     value = shift = 0
     start = position
     while position < end:
@@ -114,8 +123,8 @@ def read_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-        if shift >= 70:
-            raise Fault(start, "a varint is longer than 10 bytes")
+        if shift >= 7 * limit:
+            raise Fault(start, f"a varint is longer than {limit} bytes")
     raise Fault(start, "the data ends inside a varint")
 
 
@@ -130,13 +139,13 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
         if tag < 0x80:
             position += 1
         else:
-            tag, position = read_varint(data, position, end)
+            tag, position = read_varint(data, position, end, 5)
         wire_type = tag & 7
         if wire_type == BYTES:
             if position < end and (length := data[position]) < 0x80:
                 position += 1
             else:
-                length, position = read_varint(data, position, end)
+                length, position = read_varint(data, position, end, 5)
             stop = position + length
             if stop > end:
                 raise Fault(start, f"a field of {length:,} bytes runs {stop - end:,} bytes past its end")
@@ -149,8 +158,8 @@ def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, in
         else:
             kind = "group" if wire_type in (GROUP_START, GROUP_END) else "reserved"
             raise Fault(start, f"field {tag >> 3} has the {kind} wire type {wire_type}, which ONNX never uses")
-        if not tag >> 3:
-            raise Fault(start, "field number 0 does not exist")
+        if not 0 < tag >> 3 < 1 << 29:
+            raise Fault(start, f"field number {tag >> 3} does not exist")
         yield start, tag >> 3, wire_type, position, stop
         position = stop
 
@@ -204,8 +213,8 @@ class Lightener:
             pieces += light
             copied = stop
         if len(singles) != len(set(singles)):
-            for offset in list(self.references)[references_before:]:
-                del self.references[offset]
+            while len(self.references) > references_before:
+                self.references.popitem()  # the newest first
             return [self.view[begin:end]]
         pieces.append(self.view[copied:end])
         return pieces
@@ -290,6 +299,16 @@ def _validate(data: Buffer, kind: str, begin: int, end: int, depth: int) -> None
     if depth > MAX_DEPTH:
         raise Fault(begin, f"messages are nested more than {MAX_DEPTH} deep")
     children = {**CHILDREN.get(kind, {}), **PLAIN_CHILDREN.get(kind, {})}
-    for _, field, wire_type, value, stop in fields(data, begin, end):
+    packed = PACKED.get(kind, {})
+    for start, field, wire_type, value, stop in fields(data, begin, end):
         if wire_type == BYTES and field in children:
             _validate(data, children[field], value, stop, depth + 1)
+        elif wire_type == BYTES and field in packed:
+            _validate_packed(data, start, value, stop, packed[field])
+
+
+def _validate_packed(data: Buffer, start: int, value: int, stop: int, width: int) -> None:
+    if width and (stop - value) % width:
+        raise Fault(start, f"{stop - value:,} bytes are no whole number of {width}-byte values")
+    while not width and value < stop:
+        _, value = read_varint(data, value, stop)

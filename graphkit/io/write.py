@@ -23,20 +23,30 @@ def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
     Raises:
         OutputError: `path` is one of the inputs, or cannot be written; then nothing has changed.
     """
-    if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
-        raise OutputError(f"{path}: is an input, which is never overwritten - name another output")
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder - name a file in it")
-    temporary = None
+    target = Path(os.path.realpath(path))  # a link stays, what it leads to is replaced
+    temporary: Path | None = None
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+        if target.exists():
+            _check_replaceable(path, target, inputs)
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = Path(name)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
         umask = os.umask(0)
         os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror} - check the folder") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _check_replaceable(path: Path, target: Path, inputs: Iterable[Path]) -> None:
+    if any(source.exists() and target.samefile(source) for source in inputs):
+        raise OutputError(f"{path}: is an input, which is never overwritten - name another output")
+    if target.is_dir():
+        raise OutputError(f"{path}: is a folder - name a file in it")
+    if not target.is_file():  # a device such as /dev/null must not be replaced
+        raise OutputError(f"{path}: is not a regular file - name one, or leave the output out to print")

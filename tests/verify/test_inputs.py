@@ -63,7 +63,7 @@ def test_symbols_can_be_given_by_name(real_model: RealModel) -> None:
     assert shapes(real_model("detr-resnet-50/model_quantized"), sizes)["pixel_values"] == (1, 3, 64, 96)
 
 
-def test_ids_are_within_the_vocabulary_and_seeded(real_model: RealModel) -> None:
+def test_ids_are_within_the_vocabulary_and_seeded() -> None:
     maker = InputMaker(load("example:causal-attention"), seed=3)
     ids = maker.make(Sizes(batch=8, sequence=50))["input_ids"]
     assert ids.dtype == np.int64
@@ -77,7 +77,7 @@ def test_arrays_can_be_given() -> None:
     assert feed["input_ids"] is ids
 
 
-def test_expressions_of_symbols_follow_from_them(real_model: RealModel) -> None:
+def test_expressions_of_symbols_follow_from_them() -> None:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "past_len + seq + 1"])
     graph = helper.make_graph([], "g", [value], [])
     model = Model.from_proto(helper.make_model(graph))
