@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphkit.analysis.architecture import Architecture, architecture
     from graphkit.analysis.control_flow import ControlFlow, control_flow
+    from graphkit.analysis.fit import Fit, fit
     from graphkit.analysis.interface import Interface, interface
     from graphkit.analysis.kv_cache import KVCache, kv_cache
     from graphkit.analysis.optimize import optimized
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
     from graphkit.graph.view import Node, Scope, Value
     from graphkit.model import Model, load
     from graphkit.render.result import Result
+    from graphkit.rewrite.split_merged import Split, split_merged
+    from graphkit.save import save_models
+    from graphkit.split import SplitOptions, SplitReport, split_file
+    from graphkit.verify.split import SplitProof, verify_split
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "graphkit.analysis.architecture": ("Architecture", "architecture"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
+    "graphkit.analysis.fit": ("Fit", "fit"),
     "graphkit.analysis.interface": ("Interface", "interface"),
     "graphkit.analysis.kv_cache": ("KVCache", "kv_cache"),
     "graphkit.analysis.optimize": ("optimized",),
@@ -45,6 +51,10 @@ _HOMES = {
     "graphkit.graph.view": ("Node", "Scope", "Value"),
     "graphkit.model": ("Model", "load"),
     "graphkit.render.result": ("Result",),
+    "graphkit.rewrite.split_merged": ("Split", "split_merged"),
+    "graphkit.save": ("save_models",),
+    "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
+    "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -52,6 +62,7 @@ __all__ = [
     "Architecture",
     "Comparison",
     "ControlFlow",
+    "Fit",
     "GraphkitError",
     "Interface",
     "KVCache",
@@ -65,6 +76,10 @@ __all__ = [
     "Result",
     "Scope",
     "ShapeOps",
+    "Split",
+    "SplitOptions",
+    "SplitProof",
+    "SplitReport",
     "Summary",
     "UsageError",
     "Value",
@@ -72,15 +87,20 @@ __all__ = [
     "compare",
     "cone",
     "control_flow",
+    "fit",
     "interface",
     "kv_cache",
     "load",
     "optimized",
     "origins",
     "report",
+    "save_models",
     "shape_ops",
+    "split_file",
+    "split_merged",
     "summary",
     "to_networkx",
+    "verify_split",
 ]
 
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphkit.analysis.report import Report, ReportOptions, report
-from graphkit.model import load
+from graphkit.model import Model, load
+from graphkit.render.result import Result
+from graphkit.split import SplitReport, split_file
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent / "tests" / "models"
@@ -22,17 +24,29 @@ REPORTS = {
     "marian-tiny-merged": ("marian-tiny/decoder_model_merged", ReportOptions()),
     "gemma-270m": ("gemma-270m/model", ReportOptions()),
 }
+SPLITS = {"nllb-tiny-split": "nllb-tiny/decoder_model_merged_quantized"}
 
 
-def reports() -> Iterator[tuple[str, Report]]:
+def reports() -> Iterator[tuple[str, Result]]:
     """Yield the name and the report of each example."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         for name, (model, options) in REPORTS.items():
-            path = Path(folder) / f"{model}.onnx"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(lzma.decompress((MODELS / f"{model}.onnx.xz").read_bytes()))
-            made = report(load(path), options)
-            yield name, Report(f"{model}.onnx", made.sections)
+            yield name, Report(f"{model}.onnx", report(_load(model, folder), options).sections)
+        for name, model in SPLITS.items():
+            (folder / name).mkdir()
+            yield name, _split(model, folder, folder / name)
+
+
+def _load(model: str, folder: Path) -> Model:
+    path = folder / f"{model}.onnx"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(lzma.decompress((MODELS / f"{model}.onnx.xz").read_bytes()))
+    return load(path)
+
+
+def _split(model: str, folder: Path, target: Path) -> SplitReport:
+    return split_file(_load(model, folder), target)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.compare import Difference, compare_outputs
-from graphkit.verify.decode import Decoded, Decoder, decode
+from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes

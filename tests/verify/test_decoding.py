@@ -8,7 +8,7 @@ import pytest
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
-from graphkit.verify.decode import Decoder, decode
+from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
