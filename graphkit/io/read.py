@@ -27,6 +27,7 @@ __all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
 DEFAULT_THRESHOLD = 1024
 MAX_TEXT_SIZE = 64 << 20
 MAX_TEXT_DEPTH = 200
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}()<>"))
 
 # First bytes of files that are often passed by mistake: where they stand, and what to do about it.
 LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
@@ -163,7 +164,7 @@ def _nests_too_deep(content: bytes) -> bool:
     content = re.sub(rb"\\[^\n]", b"", content)  # an escaped quote does not end a string
     content = re.sub(rb"""#[^\n]*|"[^"]*"?|'[^']*'?|=>""", b"", content)
     depth = 0
-    for bracket in re.findall(rb"[][{}()<>]", content):
+    for bracket in content.translate(None, NO_BRACKETS):
         depth = depth + 1 if bracket in b"{[(<" else max(depth - 1, 0)
         if depth > MAX_TEXT_DEPTH:
             return True

@@ -297,8 +297,9 @@ def find_data_file(model: Path, location: str) -> DataFile:
     if Path(os.path.normpath(location)).parts[:1] == ("..",):
         raise ModelError(f"external data at {location!r:.80} lies outside the model's folder", hint=hint)
     path = model.parent / location
-    folders = (os.path.realpath(model.parent), Path(os.path.realpath(model)).parent)
-    if not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in folders):
+    real = Path(os.path.realpath(path))
+    inside = real.is_relative_to(os.path.realpath(model.parent))
+    if not inside and not real.is_relative_to(Path(os.path.realpath(model)).parent):
         raise ModelError(f"external data at {location!r:.80} is a link that leads out of the model's folder", hint=hint)
     try:
         status = os.stat(path)
