@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from onnx import TensorProto, helper
+
+from graphkit.analysis.fit import Fit, Link, fit
+from graphkit.graph.types import Dim
+from graphkit.model import Model
+
+RealModel = Callable[[str], Model]
+Ports = Mapping[str, Sequence[Dim]]
+
+PAST, PRESENT = "past_key_values.{0-5}", "present.{0-5}"
+FIRST, LATER = "decoder_model.onnx", "decoder_with_past_model.onnx"
+
+
+def opus(real_model: RealModel, *names: str) -> Fit:
+    return fit([real_model(f"opus-mt-en-fr/{name}") for name in names])
+
+
+@pytest.fixture(scope="module")
+def whole(real_model: RealModel) -> Fit:
+    return opus(real_model, "encoder_model", "decoder_model", "decoder_with_past_model")
+
+
+def test_the_roles_of_a_whole_pipeline(whole: Fit) -> None:
+    assert whole.roles == (
+        ("encoder_model.onnx", "encoder"),
+        (FIRST, "first-step decoder"),
+        (LATER, "decoder with past"),
+    )
+
+
+def test_the_links_of_a_whole_pipeline(whole: Fit) -> None:
+    decoder, encoder = ".decoder.{key|value}", ".encoder.{key|value}"
+    assert whole.links == (
+        Link("encoder_model.onnx", "last_hidden_state", FIRST, "encoder_hidden_states", 1, ()),
+        Link(FIRST, PRESENT + decoder, LATER, PAST + decoder, 12, ()),
+        Link(FIRST, PRESENT + encoder, LATER, PAST + encoder, 12, ()),
+        Link(LATER, PRESENT + decoder, LATER, PAST + decoder, 12, ()),
+    )
+
+
+def test_a_whole_pipeline_fits(whole: Fit) -> None:
+    assert (whole.missing, whole.leftover, whole.findings()) == ((), (), ())
+
+
+def test_a_whole_pipeline_as_text(whole: Fit) -> None:
+    assert whole.to_text() == (
+        """\
+How they fit together
+
+Output                                                            Tensors  Fits
+────────────────────────────────────────────────────────────────────────────────
+encoder_model.onnx: last_hidden_state                                   1  yes
+  -> decoder_model.onnx: encoder_hidden_states
+decoder_model.onnx: present.{0-5}.decoder.{key|value}                  12  yes
+  -> decoder_with_past_model.onnx:
+past_key_values.{0-5}.decoder.{key|value}
+decoder_model.onnx: present.{0-5}.encoder.{key|value}                  12  yes
+  -> decoder_with_past_model.onnx:
+past_key_values.{0-5}.encoder.{key|value}
+decoder_with_past_model.onnx: present.{0-5}.decoder.{key|value}        12  yes
+  -> decoder_with_past_model.onnx:
+past_key_values.{0-5}.decoder.{key|value}
+
+"""
+    )
+
+
+def test_without_the_first_step_the_encoder_kv_is_missing(real_model: RealModel) -> None:
+    found = opus(real_model, "encoder_model", "decoder_with_past_model")
+    assert found.findings() == (f"nothing gives {LATER}: {PAST}.encoder.{{key|value}}",)
+
+
+def test_a_merged_decoder_feeds_itself(real_model: RealModel) -> None:
+    found = opus(real_model, "encoder_model", "decoder_model_merged")
+    merged = "decoder_model_merged.onnx"
+    assert [(link.source, link.target, link.count) for link in found.links] == [
+        ("encoder_model.onnx", merged, 1),
+        (merged, merged, 12),
+    ]
+
+
+def test_the_outputs_that_a_merged_decoder_gives_empty_feed_nothing(real_model: RealModel) -> None:
+    found = opus(real_model, "decoder_model_merged")
+    assert [link.outputs for link in found.links] == [f"{PRESENT}.decoder.{{key|value}}"]
+
+
+def test_a_hidden_state_of_another_width_does_not_fit(real_model: RealModel) -> None:
+    found = fit([real_model("opus-mt-en-fr/encoder_model"), real_model("nllb-600m/decoder_model_merged")])
+    assert found.findings() == (
+        "encoder_model.onnx: last_hidden_state -> decoder_model_merged.onnx: encoder_hidden_states: "
+        "[batch_size, encoder_sequence_length, 512] into [batch_size, encoder_sequence_length, 1024]",
+    )
+
+
+def test_models_that_have_nothing_to_do_with_each_other(real_model: RealModel) -> None:
+    found = fit([real_model("vit-qdq/model"), real_model("search/loop-greedy")])
+    assert found.to_text() == ("How they fit together\n\nNo output of one is recognised as an input of another.\n\n")
+
+
+def opaque(name: str, inputs: Ports, outputs: Ports, dtype: int = TensorProto.FLOAT) -> Model:
+    """Return a model of one opaque node with these inputs and outputs."""
+    node = helper.make_node("Opaque", list(inputs), list(outputs), domain="custom")
+    given, made = (
+        [helper.make_tensor_value_info(port, dtype, dims) for port, dims in ports.items()]
+        for ports in (inputs, outputs)
+    )
+    return Model.from_proto(helper.make_model(helper.make_graph([node], name, given, made)))
+
+
+LONG: Sequence[Dim] = ("b", 2, "t", 4)
+SHORT: Sequence[Dim] = ("b", 2, "p", 4)
+ENCODED: Ports = {"encoder_hidden_states": ["b", "e", 8]}
+
+
+def first_step(presents: Ports, dtype: int = TensorProto.FLOAT) -> Model:
+    return opaque("first", ENCODED, presents, dtype)
+
+
+def later_steps(pasts: Ports) -> Model:
+    return opaque("later", {**ENCODED, **pasts}, {"present_key_0": LONG})
+
+
+def test_a_present_that_no_model_takes_is_left_over() -> None:
+    found = fit([first_step({"present_key_0": LONG, "present_key_1": LONG}), later_steps({"past_key_0": SHORT})])
+    assert found.leftover == ("first: present_key_1",)
+    assert "Left over: no model takes first: present_key_1." in found.to_text()
+
+
+def test_another_dtype_does_not_fit() -> None:
+    found = fit([first_step({"present_key_0": LONG}, TensorProto.FLOAT16), later_steps({"past_key_0": SHORT})])
+    assert found.findings() == ("first: present_key_0 -> later: past_key_0: float16 into float32",)
+
+
+@pytest.mark.parametrize("dims", [["b", 3, "t", 4], ["b", 2, "t"], ["b", 2, "t", 4, 1]])
+def test_other_dims_do_not_fit(dims: Sequence[Dim]) -> None:
+    (finding,) = fit([first_step({"present_key_0": dims}), later_steps({"past_key_0": SHORT})]).findings()
+    assert finding.startswith("first: present_key_0 -> later: past_key_0: [b, ")
+
+
+@pytest.mark.parametrize("dims", [["x", 2, 7, 4], ["b", "h", "t", 4], ["b", None, "t", None]])
+def test_symbols_fit_anything(dims: Sequence[Dim]) -> None:
+    assert fit([first_step({"present_key_0": dims}), later_steps({"past_key_0": SHORT})]).findings() == ()
+
+
+def test_models_of_the_same_name_are_told_apart(real_model: RealModel) -> None:
+    models = [real_model(f"{folder}/decoder_model") for folder in ("opus-mt-en-fr", "nllb-600m")]
+    assert [name for name, _ in fit(models).roles] == [model.label for model in models]

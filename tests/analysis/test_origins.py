@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import onnx
+import onnx.parser
+import pytest
+
+from graphkit.analysis.optimize import optimized
+from graphkit.analysis.origins import MAX_DEPTH, Origins, Source, expression, group_drawing, origins
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.render.blocks import Drawing
+
+RealModel = Callable[[str], Model]
+
+CHAIN = """
+g (float[N,4] x) => (float[M] y) <int64 first = {0}, int64[1] front = {0}, int64[1] rest = {-1}> {
+    shape = Shape(x)
+    size = Gather(shape, first)
+    row = Unsqueeze(size, front)
+    target = Concat <axis = 0> (row, rest)
+    [flat] y = Reshape(x, target)
+}
+"""
+
+
+def model(graph: str, opset: int = 17) -> Model:
+    header = f'<ir_version: 8, opset_import: ["" : {opset}, "custom" : 1]>'
+    return Model.from_proto(onnx.parser.parse_model(f"{header} {graph}"))
+
+
+def expressed(nodes: str, full: bool = False) -> str:
+    """Return the expression of the value `e` that some nodes compute."""
+    graph = f"g (float[N] x, int64[1] i) => (int64[1] e) <int64[1] w = {{0}}, int64 n = {{0}}> {{ {nodes} }}"
+    return expression(model(graph).graph.values["e"], full)
+
+
+def groups(found: Origins, op: str, name: str) -> list[str]:
+    return [str(group) for group in found.groups if (group.op, group.input) == (op, name)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ("e = Shape(x)", "Shape(...)"),
+        ("s = Shape(x)  e = Gather(s, n)", "Gather(Shape(...))"),
+        ("s = Shape(x)  g = Gather(s, n)  e = Unsqueeze(g, w)", "Unsqueeze(Gather(Shape(...)))"),
+        ("e = Constant <value = int64[1] {1}> ()", "CONST"),
+        ("e = Constant <value_ints = [1]> ()", "CONST"),
+        ("e = Concat(w, i)", "Concat([CONST, i])"),
+        ("e = Unsqueeze(i, w)", "Unsqueeze(i)"),
+        ("s = Shape(x)  e = Slice(s, w, w)", "Slice"),
+        ("m = Mul(i, i)  e = Unsqueeze(m, w)", "Unsqueeze(Mul)"),
+        ("e = custom.Thing(i)", "custom.Thing"),
+        ("e = custom.Shape(i)", "custom.Shape"),
+        ("e = Concat(w, i, w)", "Concat([CONST, i, CONST])"),
+        ("e = Concat(w, i, w, i)", "Concat([CONST, i, CONST, ...])"),
+        ("e = Concat()", "Concat([])"),
+        ("e = Concat(w, , i)", "Concat([CONST, , i])"),
+        ("e = Gather(ghost, n)", "Gather(ghost)"),
+    ],
+)
+def test_expression(nodes: str, text: str) -> None:
+    assert expressed(nodes) == text
+
+
+def test_an_initializer_is_a_constant() -> None:
+    assert expression(model(CHAIN).graph.values["rest"]) == "CONST"
+
+
+def test_a_graph_input_is_named() -> None:
+    assert expression(model(CHAIN).graph.values["x"]) == "x"
+
+
+def test_a_default_of_an_input_is_named() -> None:
+    assert expression(model("g (int64[1] s = {1}) => () {}").graph.values["s"]) == "s"
+
+
+def test_an_input_that_is_left_out_is_nothing() -> None:
+    assert expression(None) == ""
+
+
+def test_full_writes_lists_out() -> None:
+    assert expressed("e = Concat(w, i, w, i)", full=True) == "Concat([CONST, i, CONST, i])"
+
+
+def test_full_reaches_into_lists_in_lists() -> None:
+    nodes = "a = Concat(i, i, i, i)  e = Concat(a, w)"
+    assert expressed(nodes, full=True) == "Concat([Concat([i, i, i, i]), CONST])"
+
+
+def unsqueezed(levels: int) -> str:
+    names = ["i", *(f"u{level}" for level in range(levels - 1)), "e"]
+    return "  ".join(f"{after} = Unsqueeze({before}, w)" for before, after in itertools.pairwise(names))
+
+
+def test_a_deep_expression_is_written_out_up_to_the_limit() -> None:
+    assert expressed(unsqueezed(MAX_DEPTH)) == "Unsqueeze(" * MAX_DEPTH + "i" + ")" * MAX_DEPTH
+
+
+def test_a_deeper_expression_ends_in_an_operator() -> None:
+    assert expressed(unsqueezed(MAX_DEPTH + 1)) == "Unsqueeze(" * MAX_DEPTH + "Unsqueeze" + ")" * MAX_DEPTH
+
+
+def test_a_long_expression_ends_in_its_operator() -> None:
+    wide = f"a = Concat({', '.join(['i'] * 1500)})  e = Unsqueeze(a, w)"
+    assert expressed(wide, full=True) == "Unsqueeze(Concat)"
+
+
+def test_consumers_with_the_same_expression_are_one_group() -> None:
+    found = origins(model("g (float[N] x) => (z) { s = Shape(x)  t = Shape(x)  y = Reshape(x, s)  z = Reshape(x, t) }"))
+    assert [(str(group), group.nodes) for group in found.groups] == [("2x Shape(...)", ("Reshape#2", "Reshape#3"))]
+
+
+def test_different_inputs_are_different_groups() -> None:
+    found = origins(model("g (float[N] x, int64[1] i) => (y) <int64[1] w = {0}> { y = Slice(x, w, i, w, w) }"))
+    assert [(group.input, group.expression) for group in found.groups] == [
+        ("starts", "CONST"),
+        ("ends", "i"),
+        ("steps", "CONST"),
+    ]
+
+
+def test_axes_are_left_out() -> None:
+    assert origins(model("g (float[N] x) => (y) <int64[1] w = {0}> { y = Unsqueeze(x, w) }")).groups == ()
+
+
+def test_reshape_comes_first_and_the_largest_group_of_it() -> None:
+    found = origins(
+        model(
+            """g (float[N] x, int64[1] i) => (y) <int64[1] w = {0}> {
+                a = Tile(x, w)  b = Expand(x, w)  c = Reshape(x, i)  d = Reshape(x, w)  y = Reshape(x, w)
+            }"""
+        )
+    )
+    assert [(group.op, str(group)) for group in found.groups] == [
+        ("Reshape", "2x CONST"),
+        ("Reshape", "1x i"),
+        ("Expand", "1x CONST"),
+        ("Tile", "1x CONST"),
+    ]
+
+
+def test_a_group_rests_on_what_its_shapes_measure() -> None:
+    (group,) = origins(model(CHAIN)).groups
+    assert group.sources == (Source("x", "graph input", 1),)
+
+
+def test_sources_are_counted_by_consumer_the_most_used_first() -> None:
+    (group,) = origins(
+        model(
+            """g (float[N] x) => (c) <float[2] w = {0, 0}> {
+                r = Relu(x)  s = Shape(x)  t = Shape(r)  u = Shape(r)
+                a = Reshape(x, s)  b = Reshape(x, t)  c = Reshape(x, u)
+            }"""
+        )
+    ).groups
+    assert group.sources == (Source("r", "Relu", 2), Source("x", "graph input", 1))
+
+
+def test_a_shape_that_is_an_input_rests_on_itself() -> None:
+    (group,) = origins(model("g (float[N] x, int64[1] i) => (y) { y = Reshape(x, i) }")).groups
+    assert group.sources == (Source("i", "graph input", 1),)
+
+
+def test_a_constant_rests_on_nothing() -> None:
+    (group,) = origins(model("g (float[N] x) => (y) <int64[1] w = {0}> { y = Reshape(x, w) }")).groups
+    assert group.sources == ()
+
+
+def test_the_input_of_a_body_is_told_from_that_of_the_graph() -> None:
+    (group,) = origins(
+        model(
+            """g (int64 n, bool go, float[N] x) => (y) { y = Loop <
+                body = b (int64 i, bool c, float[N] old) => (bool again, float[N] new) {
+                    again = Identity(c)  s = Shape(old)  new = Reshape(old, s)
+                }> (n, go, x)
+            }"""
+        )
+    ).groups
+    assert group.sources == (Source("old", "body input", 1),)
+
+
+def test_a_model_that_reads_no_shape_says_so() -> None:
+    text = origins(model("g (float[N] x) => (y) { y = Relu(x) }")).to_text()
+    assert text == "Shape origins\n\nNo node reads a shape from a tensor.\n\n"
+
+
+def test_a_chain_as_text() -> None:
+    assert origins(model(CHAIN)).to_text() == (
+        """\
+Shape origins
+
+What feeds each shape input, the same expression counted once. CONST is a
+constant; what is not expanded is named by its operator.
+
+Reshape: shape
+#  Count  Expression
+─────────────────────────────────────────────────────────
+1     1x  Concat([Unsqueeze(Gather(Shape(...))), CONST])
+            rests on x (graph input)
+
+"""
+    )
+
+
+def test_the_heading_tells_of_onnxoptimizer() -> None:
+    assert origins(model(CHAIN), optimized=True).heading() == "Shape origins after onnxoptimizer"
+
+
+CONE = Drawing(
+    "Concat([Unsqueeze(Gather(Shape(...))), CONST])",
+    (
+        ("0", "Reshape flat", "consumer"),
+        ("1", "Concat", "op"),
+        ("2", "Unsqueeze", "op"),
+        ("3", "CONST", "const"),
+        ("4", "Gather", "op"),
+        ("5", "CONST", "const"),
+        ("6", "Shape", "shape"),
+        ("7", "CONST", "const"),
+        ("8", "x", "data"),
+    ),
+    (("1", "0"), ("2", "1"), ("3", "1"), ("4", "2"), ("5", "2"), ("6", "4"), ("7", "4"), ("8", "6")),
+)
+
+
+def test_a_group_is_drawn_with_the_cone_of_its_first_consumer() -> None:
+    assert origins(model(CHAIN)).drawings == (CONE,)
+
+
+def test_one_group_can_be_drawn_by_its_number() -> None:
+    assert group_drawing(model(CHAIN), 1) == CONE
+
+
+def test_a_node_that_two_paths_share_is_drawn_once() -> None:
+    drawing = group_drawing(
+        model("g (float[N] x) => (y) { s = Shape(x)  t = Concat <axis = 0> (s, s)  y = Reshape(x, t) }"), 1
+    )
+    assert [label for _, label, _ in drawing.nodes] == ["Reshape Reshape#2", "Concat", "Shape", "x"]
+    assert drawing.edges == (("1", "0"), ("2", "1"), ("3", "2"))
+
+
+def test_a_chain_of_shared_nodes_is_drawn_once() -> None:
+    chain = "  ".join(f"s{level + 1} = Add(s{level}, s{level})" for level in range(12))
+    drawing = group_drawing(model(f"g (float[N] x) => (y) {{ s0 = Shape(x)  {chain}  y = Reshape(x, s12) }}"), 1)
+    assert (len(drawing.nodes), len(drawing.edges)) == (15, 14)
+
+
+def test_a_cone_ends_at_the_tensor_that_is_measured() -> None:
+    drawing = group_drawing(model("g (float[N] x) => (y) { r = Relu(x)  s = Shape(r)  y = Reshape(x, s) }"), 1)
+    assert [(label, role) for _, label, role in drawing.nodes[1:]] == [("Shape", "shape"), ("r", "data")]
+
+
+def test_constants_are_not_drawn_among_the_largest_groups() -> None:
+    assert origins(model("g (float[N] x) => (y) <int64[1] w = {0}> { y = Reshape(x, w) }")).drawings == ()
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_a_group_that_does_not_exist_is_an_error(number: int) -> None:
+    message = rf"^no group {number} - this model has 1, numbered from 1 \(see `report`\)$"
+    with pytest.raises(UsageError, match=message):
+        group_drawing(model(CHAIN), number)
+
+
+@pytest.fixture(scope="module")
+def detr(real_model: RealModel) -> Origins:
+    return origins(optimized(real_model("detr-resnet-50/model_quantized")), optimized=True)
+
+
+def test_detr_reshapes_after_onnxoptimizer(detr: Origins) -> None:
+    size = "Unsqueeze(Gather(Shape(...)))"
+    assert groups(detr, "Reshape", "shape") == [
+        "54x Concat([Unsqueeze(Mul), CONST, CONST])",
+        f"36x Concat([{size}, CONST, CONST, ...])",
+        f"30x Concat([{size}, CONST, {size}, ...])",
+        f"18x Concat([{size}, {size}, CONST, ...])",
+        f"18x Concat([{size}, {size}, {size}])",
+        f"12x Concat([Unsqueeze(Mul), {size}, {size}])",
+        "5x CONST",
+        "4x Concat([Slice, CONST])",
+    ]
+
+
+def test_detr_consumers_come_in_the_order_of_the_report(detr: Origins) -> None:
+    assert list(dict.fromkeys((group.op, group.input) for group in detr.groups)) == [
+        ("Reshape", "shape"),
+        ("Expand", "shape"),
+        ("ConstantOfShape", "shape"),
+        ("Slice", "starts"),
+        ("Slice", "ends"),
+        ("Slice", "steps"),
+        ("Tile", "repeats"),
+        ("Resize", "scales"),
+        ("Resize", "sizes"),
+    ]
+
+
+def test_detr_repeats_by_the_batch_of_its_image(detr: Origins) -> None:
+    tile = next(group for group in detr.groups if group.op == "Tile")
+    assert tile.sources == (Source("pixel_values", "graph input", 1),)
+
+
+def test_detr_draws_its_three_largest_groups(detr: Origins) -> None:
+    largest = sorted((group for group in detr.groups if group.expression != "CONST"), key=lambda g: -g.count)[:3]
+    assert [drawing.title for drawing in detr.drawings] == [group.expression for group in largest]
+
+
+def test_full_lists_have_as_many_consumers(real_model: RealModel) -> None:
+    model = real_model("gemma-270m/model")
+    short, full = origins(model), origins(model, full=True)
+    assert sum(group.count for group in short.groups) == sum(group.count for group in full.groups)
+
+
+def test_full_lists_have_no_dots(real_model: RealModel) -> None:
+    found = origins(real_model("gemma-270m/model"), full=True)
+    assert [group for group in found.groups if ", ..." in group.expression] == []

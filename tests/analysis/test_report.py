@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from graphkit.analysis import SECTIONS
+from graphkit.analysis.report import ComparisonRow, Report, ReportOptions, compare, report
+from graphkit.errors import UsageError
+from graphkit.model import Model, load
+
+MODELS = Path(__file__).parent.parent / "models"
+MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
+RealModel = Callable[[str], Model]
+
+ARCHITECTURE = ReportOptions(only=("architecture",))
+
+
+def test_a_report_has_all_sections_in_order(real_model: RealModel) -> None:
+    assert tuple(report(real_model("search/loop-greedy")).sections) == SECTIONS
+
+
+def test_chosen_sections_keep_the_order_of_the_report(real_model: RealModel) -> None:
+    made = report(real_model("search/loop-greedy"), ReportOptions(only=("control-flow", "interface")))
+    assert tuple(made.sections) == ("interface", "control-flow")
+
+
+def test_an_unknown_section_is_an_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        ReportOptions(only=("interface", "weather"))
+    assert str(caught.value) == (
+        "no section 'weather' - there are: summary, architecture, interface, kv-cache, shape-ops, origins, control-flow"
+    )
+
+
+def test_a_report_is_headed_by_its_model() -> None:
+    assert report(load("example:merged-decoder"), ARCHITECTURE).heading() == "example:merged-decoder"
+
+
+def test_a_report_as_text() -> None:
+    assert report(load("example:merged-decoder"), ARCHITECTURE).to_text() == (
+        """\
+example:merged-decoder
+
+Architecture
+
+Role: merged decoder (an If on a boolean input, one branch of which reads the
+past).
+
+Size             Value
+───────────────────────
+layers               1
+attention heads      2
+KV heads             2
+head dim             8
+vocabulary          64
+
+"""
+    )
+
+
+def test_a_report_as_markdown() -> None:
+    assert report(load("example:merged-decoder"), ARCHITECTURE).to_markdown() == (
+        """\
+# example:merged-decoder
+
+## Architecture
+
+Role: merged decoder (an If on a boolean input, one branch of which reads the past).
+
+| Size | Value |
+|---|---:|
+| layers | 1 |
+| attention heads | 2 |
+| KV heads | 2 |
+| head dim | 8 |
+| vocabulary | 64 |
+"""
+    )
+
+
+def test_a_report_as_json() -> None:
+    made = report(load("example:merged-decoder"), ARCHITECTURE)
+    assert json.loads(made.to_json()) == {
+        "schema": 1,
+        "model": "example:merged-decoder",
+        "findings": [],
+        "sections": {
+            "architecture": {
+                "role": "merged decoder",
+                "reason": "an If on a boolean input, one branch of which reads the past",
+                "layers": 1,
+                "heads": 2,
+                "kv_heads": 2,
+                "head_dim": 8,
+                "vocabulary": 64,
+            }
+        },
+    }
+
+
+def test_findings_are_those_of_the_sections(real_model: RealModel) -> None:
+    made = report(real_model("nllb-600m/decoder_model_merged"))
+    assert made.findings() == (*made.sections["summary"].findings(), *made.sections["kv-cache"].findings())
+    assert len(made.findings()) == 2
+
+
+def test_a_finding_of_a_section_that_is_not_shown_does_not_count(real_model: RealModel) -> None:
+    assert report(real_model("nllb-600m/decoder_model_merged"), ARCHITECTURE).findings() == ()
+
+
+def test_a_finding_of_two_sections_is_told_once(real_model: RealModel) -> None:
+    section = report(real_model("gemma-270m/model"), ReportOptions(only=("summary",))).sections["summary"]
+    assert Report("twice", {"one": section, "other": section}).findings() == section.findings()
+
+
+def test_context_reaches_the_kv_cache(real_model: RealModel) -> None:
+    made = report(real_model("llama-int4/model"), ReportOptions(only=("kv-cache",), context=10))
+    assert "10 tokens = 0.0 MB" in made.to_text()
+
+
+def test_full_reaches_the_origins(real_model: RealModel) -> None:
+    model = real_model("marian-tiny/decoder_model_merged")
+    short, full = (report(model, ReportOptions(only=("origins",), full=full)).to_text() for full in (False, True))
+    assert ("CONST, ...])" in short, "CONST, ...])" in full) == (True, False)
+
+
+def test_hash_reaches_the_summary(real_model: RealModel) -> None:
+    made = report(real_model("vit-qdq/model"), ReportOptions(only=("summary",), hash_weights=True))
+    assert "No two large tensors have the same bytes." in made.to_text()
+
+
+def test_optimize_compares_shape_operators_and_takes_origins_after(real_model: RealModel) -> None:
+    text = report(real_model("search/loop-greedy"), ReportOptions(optimize=True)).to_text()
+    assert "Before and after onnxoptimizer (default passes)" in text
+    assert "Shape origins after onnxoptimizer" in text
+
+
+def steps(make: Callable[[Callable[[str], None]], object]) -> list[str]:
+    told: list[str] = []
+    make(told.append)
+    return told
+
+
+def test_each_step_is_told_before_it_starts(real_model: RealModel) -> None:
+    model = real_model("search/loop-greedy")
+    assert steps(lambda tell: report(model, progress=tell)) == list(SECTIONS)
+
+
+def test_the_optimizer_is_a_step(real_model: RealModel) -> None:
+    options = ReportOptions(only=("shape-ops",), optimize=True)
+    model = real_model("search/loop-greedy")
+    assert steps(lambda tell: report(model, options, progress=tell)) == ["onnxoptimizer", "shape-ops"]
+
+
+def test_the_optimizer_runs_only_for_sections_that_need_it(real_model: RealModel) -> None:
+    options = ReportOptions(only=("interface",), optimize=True)
+    model = real_model("search/loop-greedy")
+    assert steps(lambda tell: report(model, options, progress=tell)) == ["interface"]
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_every_real_model_has_a_report_in_json(name: str, real_model: RealModel) -> None:
+    made = json.loads(report(real_model(name)).to_json())
+    assert list(made["sections"]) == list(SECTIONS)
+
+
+EXAMPLES = ("example:merged-decoder", "example:causal-attention")
+
+
+def examples() -> list[Model]:
+    return [load(name) for name in EXAMPLES]
+
+
+def test_a_comparison_has_a_row_for_each_model() -> None:
+    assert compare(examples(), ARCHITECTURE).rows == (
+        ComparisonRow("example:merged-decoder", "merged decoder", 720, 294, 196, 8, 5, 21928),
+        ComparisonRow("example:causal-attention", "decoder-only", 213, 79, 64, 1, 1, 37096),
+    )
+
+
+def test_a_comparison_has_the_report_of_each_model() -> None:
+    found = compare(examples(), ARCHITECTURE).reports
+    assert [(made.model, tuple(made.sections)) for made in found] == [(name, ("architecture",)) for name in EXAMPLES]
+
+
+def test_a_comparison_as_text_starts_with_its_table() -> None:
+    assert (
+        compare(examples(), ARCHITECTURE)
+        .to_text()
+        .startswith(
+            """\
+Comparison
+
+Model                     Nodes  Shape ops  On shapes  In  Out  Weights MiB
+────────────────────────────────────────────────────────────────────────────
+example:merged-decoder      720        294        196   8    5          0.0
+  merged decoder
+example:causal-attention    213         79         64   1    1          0.0
+  decoder-only
+
+"""
+        )
+    )
+
+
+def test_a_comparison_in_json_has_the_reports_of_each_model() -> None:
+    models = examples()
+    made = json.loads(compare(models, ARCHITECTURE).to_json())
+    assert made["reports"] == [report(model, ARCHITECTURE).to_dict() for model in models]
+
+
+def test_findings_of_a_comparison_name_the_model(real_model: RealModel) -> None:
+    options = ReportOptions(only=("kv-cache",))
+    models = [real_model("whisper-tiny/decoder_model_merged"), load(EXAMPLES[1])]
+    found = compare(models, options).findings()
+    assert [finding.partition(": 4 outputs")[0] for finding in found] == [models[0].label]
+
+
+def test_a_report_without_sections_is_its_heading() -> None:
+    assert Report("m.onnx", {}).to_markdown() == "# m.onnx\n"

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx.parser
+import pytest
+
+from graphkit.analysis.optimize import optimized
+from graphkit.analysis.shape_ops import SHAPE_OPS, Change, ShapeOp, ShapeOps, ValueRead, shape_ops
+from graphkit.model import Model
+
+RealModel = Callable[[str], Model]
+DETR = "detr-resnet-50/model_quantized"
+
+CHAIN = """
+g (float[N,4] x) => (float[M] y) <int64 first = {0}, int64[1] front = {0}, int64[1] rest = {-1}> {
+    shape = Shape(x)
+    size = Gather(shape, first)
+    row = Unsqueeze(size, front)
+    target = Concat <axis = 0> (row, rest)
+    y = Reshape(x, target)
+}
+"""
+
+
+def model(graph: str, opset: int = 17) -> Model:
+    header = f'<ir_version: 8, opset_import: ["" : {opset}, "custom" : 1]>'
+    return Model.from_proto(onnx.parser.parse_model(f"{header} {graph}"))
+
+
+def counted(graph: str, opset: int = 17) -> dict[str, ShapeOp]:
+    return {op.op: op for op in shape_ops(model(graph, opset)).ops}
+
+
+def test_nodes_that_compute_a_shape_are_on_shapes() -> None:
+    assert {op.op: (op.on_shapes, op.on_data) for op in counted(CHAIN).values()} == {
+        "Shape": (1, 0),
+        "Gather": (1, 0),
+        "Unsqueeze": (1, 0),
+        "Concat": (1, 0),
+        "Reshape": (0, 1),
+    }
+
+
+def test_the_same_operator_counts_on_shapes_and_on_data() -> None:
+    found = counted(CHAIN.replace("y = Reshape(x, target)", "a = Reshape(x, target)  y = Unsqueeze(a, front)"))
+    assert (found["Unsqueeze"].total, found["Unsqueeze"].on_shapes, found["Unsqueeze"].on_data) == (2, 1, 1)
+
+
+def test_a_value_from_constants_alone_is_read_statically() -> None:
+    assert counted(CHAIN)["Unsqueeze"].reads == (ValueRead("axes", 1, 0),)
+
+
+def test_a_value_from_a_shape_is_read_dynamically() -> None:
+    assert counted(CHAIN)["Reshape"].reads == (ValueRead("shape", 0, 1),)
+
+
+def test_a_value_computed_from_constants_is_static() -> None:
+    found = counted("g (float[N] x) => (y) <int64[1] s = {-1}> { t = Neg(s)  y = Reshape(x, t) }")
+    assert found["Reshape"].reads == (ValueRead("shape", 1, 0),)
+
+
+def test_a_default_of_an_input_is_dynamic() -> None:
+    found = counted("g (float[N] x, int64[1] s = {-1}) => (y) { y = Reshape(x, s) }")
+    assert found["Reshape"].reads == (ValueRead("shape", 0, 1),)
+
+
+@pytest.mark.parametrize(("opset", "reads"), [(11, ()), (13, (ValueRead("axes", 1, 0),))])
+def test_axes_are_read_from_opset_13_on(opset: int, reads: tuple[ValueRead, ...]) -> None:
+    assert (
+        counted("g (float[N] x) => (y) <int64[1] a = {0}> { y = Unsqueeze(x, a) }", opset)["Unsqueeze"].reads == reads
+    )
+
+
+def test_each_input_is_read_by_its_name() -> None:
+    found = counted("g (float[N] x, int64[1] a) => (y) <int64[1] b = {2}> { y = Slice(x, a, b) }")
+    assert found["Slice"].reads == (ValueRead("starts", 0, 1), ValueRead("ends", 1, 0))
+
+
+def test_an_operator_of_another_domain_does_not_count() -> None:
+    assert counted("g (float[N] x) => (y) { y = custom.Reshape(x, x) }") == {}
+
+
+def test_bodies_and_functions_count() -> None:
+    found = shape_ops(
+        model(
+            """g (bool c, float[N] x) => (y) {
+                a = custom.f(x)
+                y = If (c) <then_branch = t () => (int64[1] s) { s = Shape(a) },
+                            else_branch = e () => (int64[1] t) { t = Shape(x) }>
+            }
+            <domain: "custom", opset_import: ["" : 17]> f (p) => (q) { s = Shape(p)  q = Identity(p) }"""
+        )
+    )
+    assert (found.nodes, [(op.op, op.total) for op in found.ops]) == (6, [("Shape", 3)])
+
+
+def test_a_model_without_shape_operators_says_so() -> None:
+    assert shape_ops(model("g (float[N] x) => (y) { y = Relu(x) }")).to_text() == (
+        "Shape operators\n\nNone: no operator of this model moves, makes or reads a shape.\n\n"
+    )
+
+
+def test_a_chain_as_text() -> None:
+    assert shape_ops(model(CHAIN)).to_text() == (
+        """\
+Shape operators
+
+5 of 5 nodes are shape operators; 4 of them compute shapes.
+
+Op         Total  On shapes  On data  Reads value of  Static  Dynamic
+──────────────────────────────────────────────────────────────────────
+Shape          1          1        0
+Gather         1          1        0
+Unsqueeze      1          1        0  axes                 1        0
+Concat         1          1        0
+Reshape        1          0        1  shape                0        1
+
+"""
+    )
+
+
+def test_a_comparison_as_text() -> None:
+    before, after = model(CHAIN), model("g (float[N] x) => (y) <int64[1] s = {-1}> { y = Reshape(x, s) }")
+    assert shape_ops(before, after).to_text() == (
+        """\
+Shape operators
+
+5 of 5 nodes are shape operators; 4 of them compute shapes.
+
+Op         Total  On shapes  On data  Reads value of  Static  Dynamic
+──────────────────────────────────────────────────────────────────────
+Shape          1          1        0
+Gather         1          1        0
+Unsqueeze      1          1        0  axes                 1        0
+Concat         1          1        0
+Reshape        1          0        1  shape                0        1
+
+Before and after onnxoptimizer (default passes)
+Op         Before  After  Change
+─────────────────────────────────
+Shape           1      0      -1
+Gather          1      0      -1
+Unsqueeze       1      0      -1
+Concat          1      0      -1
+Reshape         1      1       0
+all nodes       5      1      -4
+
+"""
+    )
+
+
+def test_an_operator_that_an_optimizer_adds_is_compared() -> None:
+    before, after = model("g (float[N] x) => (y) { y = Relu(x) }"), model("g (float[N] x) => (y) { y = Flatten(x) }")
+    assert shape_ops(before, after).changes == (Change("Flatten", 0, 1),)
+
+
+@pytest.fixture(scope="module")
+def detr(real_model: RealModel) -> ShapeOps:
+    before = real_model(DETR)
+    return shape_ops(before, optimized(before))
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after"),
+    [
+        ("Unsqueeze", 307, 97),
+        ("Concat", 181, 180),
+        ("Reshape", 179, 177),
+        ("Shape", 80, 39),
+        ("Gather", 72, 72),
+        ("Slice", 11, 11),
+        ("ConstantOfShape", 4, 4),
+        ("Expand", 3, 3),
+        ("Tile", 1, 1),
+        ("Resize", 1, 1),
+    ],
+)
+def test_detr_before_and_after_onnxoptimizer(op: str, before: int, after: int, detr: ShapeOps) -> None:
+    assert Change(op, before, after) in detr.changes
+
+
+def test_detr_loses_nodes_to_onnxoptimizer(detr: ShapeOps) -> None:
+    assert (detr.nodes, detr.nodes_after) == (3211, 2159)
+
+
+def test_detr_computes_shapes_with_most_of_its_shape_operators(detr: ShapeOps) -> None:
+    assert (sum(op.total for op in detr.ops), detr.on_shapes) == (844, 637)
+
+
+def test_detr_reads_most_shapes_of_reshape_dynamically(detr: ShapeOps) -> None:
+    reshape = next(op for op in detr.ops if op.op == "Reshape")
+    assert reshape.reads == (ValueRead("shape", 7, 172),)
+
+
+def test_operators_come_in_the_order_of_the_report(detr: ShapeOps) -> None:
+    positions = [SHAPE_OPS.index(op.op) for op in detr.ops]
+    assert positions == sorted(positions)
+
+
+def test_gemma_reads_axes_as_inputs(real_model: RealModel) -> None:
+    found = {op.op: op for op in shape_ops(real_model("gemma-270m/model")).ops}
+    assert found["Unsqueeze"] == ShapeOp("Unsqueeze", 580, 530, 50, (ValueRead("axes", 580, 0),))
+
+
+def test_most_where_of_marian_are_shape_arithmetic(real_model: RealModel) -> None:
+    found = {op.op: op for op in shape_ops(real_model("marian-tiny/decoder_model_merged")).ops}
+    assert (found["Where"].on_shapes, found["Where"].on_data) == (12, 4)

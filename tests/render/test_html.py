@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.result import Result
+
+VOID = {"meta", "path", "rect"}
+HOSTILE = ['<script>alert("x")</script>', "</td></table>", '" onload="x', "'><b>", "&lt;", "<!--", "]]>"]
+
+
+@dataclass(frozen=True)
+class Shown(Result):
+    title: ClassVar[str] = "Title"
+    parts: tuple[Block, ...]
+
+    def blocks(self) -> Iterable[Block]:
+        return self.parts
+
+
+def body(*blocks: Block) -> str:
+    """Return the HTML of blocks, without the style and the title."""
+    return Shown(blocks)._repr_html_().partition("<h1>Title</h1>\n")[2].removesuffix("</div>\n")
+
+
+class Outline(HTMLParser):
+    """The tags, the attributes and the text of a page; fails on tags that do not match."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: set[tuple[str, str | None]] = set()
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.update(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def everywhere(text: str) -> tuple[Block, ...]:
+    """Return blocks with a text in all places that take one."""
+    return (
+        Heading(text),
+        Prose(text),
+        Prose(text, "warning"),
+        Table((Column("A"), Column("B", "code"), Column("C", "note")), [(text, text, text)], title=text),
+        Bars(text, ("one",), [(text, (1,))]),
+        Drawing(text, (("0", text, "op"), ("1", text, "data")), (("1", "0"),)),
+    )
+
+
+def test_prose_is_a_paragraph() -> None:
+    assert body(Prose("One.")) == "<p>One.</p>\n"
+
+
+def test_a_warning_stands_out() -> None:
+    assert body(Prose("Broken.", "warning")) == '<p class="warning">Broken.</p>\n'
+
+
+def test_a_heading_is_below_the_title() -> None:
+    assert body(Heading("Part")) == "<h2>Part</h2>\n"
+
+
+def test_a_table() -> None:
+    table = Table(
+        (Column("Name", "code"), Column("Kind"), Column("Remark", "note"), Column("Count", "number")),
+        [("first", None, "rests on x", 1234567)],
+        title="Things",
+    )
+    assert body(table) == (
+        '<div class="scroll"><table><caption>Things</caption><thead><tr><th>Name</th><th>Kind</th><th>Remark</th>'
+        '<th class="number">Count</th></tr></thead>\n<tbody>\n'
+        '<tr><td><code>first</code></td><td></td><td>rests on x</td><td class="number">1,234,567</td></tr>\n'
+        "</tbody></table></div>\n"
+    )
+
+
+def test_a_table_without_a_title_has_no_caption() -> None:
+    assert "caption" not in body(Table((Column("Name"),), []))
+
+
+def test_bars_are_as_long_as_their_numbers() -> None:
+    assert body(Bars("Operators", ("nodes",), [("Add", (4,)), ("Mul", (1,))])) == (
+        '<figure><figcaption>Operators</figcaption><div class="bars">\n'
+        '<span>Add</span><span class="number">4</span><span class="bar bar0" style="width: 100.0%"></span>\n'
+        '<span>Mul</span><span class="number">1</span><span class="bar bar0" style="width: 25.0%"></span>\n'
+        "</div></figure>\n"
+    )
+
+
+def test_bars_of_two_series_have_a_legend() -> None:
+    assert body(Bars("Nodes", ("before", "after"), [("Add", (2, 1))])) == (
+        '<figure><figcaption>Nodes (before, after)</figcaption><div class="bars">\n'
+        '<span>Add</span><span class="number">2</span><span class="bar bar0" style="width: 100.0%"></span>\n'
+        '<span></span><span class="number">1</span><span class="bar bar1" style="width: 50.0%"></span>\n'
+        "</div></figure>\n"
+    )
+
+
+@pytest.mark.parametrize("rows", [[], [("Add", (0,))]])
+def test_bars_without_numbers_have_no_length(rows: list[tuple[str, tuple[int]]]) -> None:
+    assert "width: 100" not in body(Bars("Nodes", ("nodes",), rows))
+
+
+def test_a_drawing_is_an_inline_svg() -> None:
+    shown = body(Drawing("Cone", (("0", "Shape", "shape"),), ()))
+    assert shown.startswith("<figure><figcaption>Cone</figcaption><svg ")
+    assert shown.endswith("</svg></figure>\n")
+
+
+def test_a_page_is_a_document_with_a_title() -> None:
+    page = Shown((Prose("One."),)).to_html()
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n')
+    assert "<title>Title</title>" in page
+    assert page.endswith("<h1>Title</h1>\n<p>One.</p>\n</div>\n</body>\n</html>\n")
+
+
+def test_a_page_needs_nothing_from_elsewhere() -> None:
+    page = Shown(everywhere("x")).to_html()
+    assert re.findall(r"(?i)<script|<link|src=|href=|url\(|@import|https?://", page) == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_adds_no_tags_and_no_attributes(text: str) -> None:
+    tame, hostile = Outline(Shown(everywhere("tame")).to_html()), Outline(Shown(everywhere(text)).to_html())
+    assert hostile.tags == tame.tags
+    assert {name for name, _ in hostile.attributes} == {name for name, _ in tame.attributes}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_is_shown_as_it_is(text: str) -> None:
+    assert Outline(Shown((Prose(text),)).to_html()).text.count(text) == 1
+
+
+def test_escapes_are_written_out_everywhere() -> None:
+    page = Shown(everywhere("\x1b[31m")).to_html()
+    assert "\x1b" not in page
+    assert page.count("\\x1b[31m") == 13
+
+
+@given(st.text(st.sampled_from("<>&\"'/ab\x1b\n"), max_size=20))
+def test_tags_match_whatever_the_text(text: str) -> None:
+    assert Outline(Shown(everywhere(text)).to_html()).open == []

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from rich.console import Console
+
+from graphkit.render.blocks import Block, Prose
+from graphkit.render.result import SCHEMA, Result
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Whole(Result):
+    title: ClassVar[str] = "Whole"
+    parts: tuple[Part, ...]
+    by_name: dict[str, Part]
+    note: str | None = None
+
+    def blocks(self) -> Iterable[Block]:
+        yield Prose(f"{len(self.parts)} parts.")
+
+
+WHOLE = Whole((Part("naïve", (1, 2)),), {"a": Part("b", ())})
+PLAIN = {
+    "parts": [{"name": "naïve", "sizes": [1, 2]}],
+    "by_name": {"a": {"name": "b", "sizes": []}},
+    "note": None,
+}
+
+
+def test_to_dict_gives_plain_values() -> None:
+    assert WHOLE.to_dict() == PLAIN
+
+
+def test_to_json_gives_the_fields_and_the_schema() -> None:
+    assert json.loads(WHOLE.to_json()) == {"schema": SCHEMA, **PLAIN}
+
+
+def test_to_json_is_readable() -> None:
+    assert WHOLE.to_json() == (
+        """\
+{
+  "schema": 1,
+  "parts": [
+    {
+      "name": "naïve",
+      "sizes": [
+        1,
+        2
+      ]
+    }
+  ],
+  "by_name": {
+    "a": {
+      "name": "b",
+      "sizes": []
+    }
+  },
+  "note": null
+}
+"""
+    )
+
+
+def test_the_heading_is_the_title() -> None:
+    assert WHOLE.heading() == "Whole"
+
+
+def test_there_are_no_findings_unless_a_result_has_some() -> None:
+    assert WHOLE.findings() == ()
+
+
+def test_rich_prints_what_to_text_returns() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(WHOLE)
+    assert capture.get() == WHOLE.to_text() == "Whole\n\n1 parts.\n\n"
+
+
+def test_a_notebook_shows_a_piece_of_html() -> None:
+    shown = WHOLE._repr_html_()
+    assert shown in WHOLE.to_html()
+    assert "<html" not in shown
+
+
+def test_a_result_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        WHOLE.note = "changed"  # type: ignore[misc]
+
+
+def test_a_result_without_blocks_says_so() -> None:
+    with pytest.raises(NotImplementedError):
+        Result().blocks()

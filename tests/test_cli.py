@@ -1,0 +1,580 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+import onnx.parser
+import pytest
+from markdown_it import MarkdownIt
+from onnx import TensorProto, helper
+from rich.cells import cell_len
+
+from graphkit import __version__
+from graphkit.analysis import SECTIONS
+from graphkit.analysis.report import ReportOptions, report
+from graphkit.cli import main
+from graphkit.model import load
+
+MODELS = Path(__file__).parent / "models"
+MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
+EXAMPLE = "example:merged-decoder"
+OTHER = "example:causal-attention"
+FORMATS = ("text", "markdown", "json", "html", "dot", "mermaid")
+SHORT = ("--only", "architecture")
+
+
+class Ran(NamedTuple):
+    """What a run of the command line left behind."""
+
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command line in this process, as if 80 columns wide."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["graphkit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return Ran(stop.value.code, *capsys.readouterr())
+
+    return call
+
+
+def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "graphkit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
+        check=False,
+    )
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version") == (0, f"graphkit {__version__}\n", "")
+
+
+def test_the_examples(run: Run) -> None:
+    ran = run("examples")
+    assert (ran.code, ran.err) == (0, "")
+    assert [line.split("  ")[0] for line in ran.out.splitlines()] == [EXAMPLE, OTHER]
+
+
+def test_help_names_the_commands(run: Run) -> None:
+    assert {"report", "examples"} <= set(run("--help").out.split())
+
+
+def test_a_report_is_text(run: Run) -> None:
+    ran = run("report", EXAMPLE, *SHORT)
+    lines = [line.rstrip() for line in ran.out.splitlines()]
+    assert (ran.code, ran.err) == (0, "")
+    assert lines == report(load(EXAMPLE), ReportOptions(only=("architecture",))).to_text().splitlines()
+
+
+@pytest.mark.parametrize("format", ["markdown", "json", "html"])
+def test_a_report_in_another_format(run: Run, format: str) -> None:
+    expected = getattr(report(load(EXAMPLE), ReportOptions(only=("architecture",))), f"to_{format}")()
+    assert run("report", EXAMPLE, *SHORT, "-f", format) == (0, expected, "")
+
+
+@pytest.mark.parametrize(("format", "start"), [("dot", "// Concat("), ("mermaid", 'flowchart TD\n    n0["Reshape ')])
+def test_a_drawing(run: Run, format: str, start: str) -> None:
+    ran = run("report", OTHER, "-f", format)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(start)
+
+
+def test_a_drawing_of_another_group(run: Run) -> None:
+    first, second = (run("report", OTHER, "-f", "dot", "--group", group).out for group in (1, 3))
+    assert (first.count("ConstantOfShape"), second.count('label="ConstantOfShape /')) == (0, 1)
+
+
+def test_a_group_that_does_not_exist(run: Run) -> None:
+    assert run("report", OTHER, "-f", "dot", "--group", 99) == (
+        2,
+        "",
+        "Error: no group 99 - this model has 7, numbered from 1 (see `report`)\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--group", "0"), ("--context", "0"), ("--format", "pdf"), ("--colour", "x")]
+)
+def test_an_option_out_of_range_is_bad_usage(run: Run, option: str, value: str) -> None:
+    ran = run("report", EXAMPLE, option, value)
+    assert (ran.code, ran.out) == (2, "")
+    assert option in ran.err
+
+
+def test_an_unknown_section(run: Run) -> None:
+    assert run("report", EXAMPLE, "--only", "interface,weather") == (
+        2,
+        "",
+        "Error: no section 'weather' - there are: "
+        "summary, architecture, interface, kv-cache, shape-ops, origins, control-flow\n",
+    )
+
+
+def test_only_takes_sections_with_spaces_between(run: Run) -> None:
+    made = json.loads(run("report", EXAMPLE, "--only", " interface , summary", "-f", "json").out)
+    assert list(made["sections"]) == ["summary", "interface"]
+
+
+def test_context_reaches_the_report(run: Run) -> None:
+    made = json.loads(run("report", EXAMPLE, "--context", 100, "-f", "json").out)
+    assert [row["context"] for row in made["sections"]["kv-cache"]["memory"]] == [100, 400]
+
+
+def test_full_reaches_the_report(run: Run) -> None:
+    short, full = (run("report", EXAMPLE, "--only", "origins", *extra).out for extra in ((), ("--full",)))
+    assert ("...])" in short, "...])" in full) == (True, False)
+
+
+def test_optimize_reaches_the_report(run: Run) -> None:
+    assert "Shape origins after onnxoptimizer" in run("report", OTHER, "--only", "origins", "--optimize").out
+
+
+def test_hash_reaches_the_report(run: Run) -> None:
+    made = json.loads(run("report", OTHER, "--only", "summary", "--hash", "-f", "json").out)
+    assert made["sections"]["summary"]["tied"] == []
+
+
+@pytest.mark.parametrize(
+    ("suffix", "format"),
+    [
+        (".md", "markdown"),
+        (".json", "json"),
+        (".html", "html"),
+        (".htm", "html"),
+        (".HTML", "html"),
+        (".dot", "dot"),
+        (".gv", "dot"),
+        (".mmd", "mermaid"),
+    ],
+)
+def test_the_suffix_of_the_output_says_the_format(run: Run, tmp_path: Path, suffix: str, format: str) -> None:
+    output = tmp_path / f"report{suffix}"
+    assert run("report", EXAMPLE, "-o", output) == (0, "", "")
+    assert output.read_text(encoding="utf-8") == run("report", EXAMPLE, "-f", format).out
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report"])
+def test_the_output_is_text_where_the_suffix_says_nothing(run: Run, tmp_path: Path, name: str) -> None:
+    output = tmp_path / name
+    run("report", EXAMPLE, "-o", output)
+    assert output.read_text(encoding="utf-8") == report(load(EXAMPLE)).to_text()
+
+
+def test_the_format_goes_before_the_suffix(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "report.md"
+    run("report", EXAMPLE, *SHORT, "-f", "json", "-o", output)
+    assert json.loads(output.read_text(encoding="utf-8"))["model"] == EXAMPLE
+
+
+def test_an_earlier_report_is_replaced(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "report.json"
+    output.write_text("old", encoding="utf-8")
+    run("report", EXAMPLE, "-o", output)
+    assert json.loads(output.read_text(encoding="utf-8"))["model"] == EXAMPLE
+
+
+def saved(folder: Path, graph: str = "g (float[N] x) => (float[N] y) { y = Relu(x) }") -> Path:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), path)
+    return path
+
+
+def linked(path: Path) -> Path:
+    link = path.with_name("link.onnx")
+    link.symlink_to(path)
+    return link
+
+
+@pytest.mark.parametrize("output", [Path, linked], ids=["itself", "a link to it"])
+def test_the_model_is_never_overwritten(run: Run, tmp_path: Path, output: Callable[[Path], Path]) -> None:
+    path = saved(tmp_path)
+    before, target = path.read_bytes(), output(path)
+    ran = run("report", path, "-o", target)
+    assert ran == (2, "", f"Error: {target}: is an input, which is never overwritten - name another output\n")
+    assert path.read_bytes() == before
+
+
+def test_the_data_file_of_a_model_is_never_overwritten(run: Run, tmp_path: Path) -> None:
+    path, data = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g () => () <float[2] w = {1, 2}> {}')
+    model.graph.initializer[0].raw_data = bytes(8)
+    del model.graph.initializer[0].float_data[:]
+    onnx.save(model, path, save_as_external_data=True, location=data.name, size_threshold=0)
+    assert run("report", path, "-o", data).code == 2
+    assert data.read_bytes() == bytes(8)
+
+
+def test_an_output_into_a_missing_folder(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "nowhere" / "report.md"
+    ran = run("report", EXAMPLE, *SHORT, "-o", output)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"Error: {output}: cannot be written: ")
+
+
+def test_a_failed_report_leaves_no_output(run: Run, tmp_path: Path) -> None:
+    run("report", tmp_path / "missing.onnx", "-o", tmp_path / "report.md")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_models_are_compared_first(run: Run) -> None:
+    ran = run("report", EXAMPLE, OTHER, *SHORT)
+    lines = ran.out.splitlines()
+    assert (ran.code, lines[0]) == (0, "Comparison")
+    assert [line for line in lines if line.startswith("example:")][-2:] == [EXAMPLE, OTHER]
+
+
+def test_several_models_in_json(run: Run) -> None:
+    made = json.loads(run("report", EXAMPLE, OTHER, *SHORT, "-f", "json").out)
+    assert [row["model"] for row in made["comparison"]] == [EXAMPLE, OTHER]
+    assert [one["model"] for one in made["reports"]] == [EXAMPLE, OTHER]
+
+
+def test_a_folder_means_the_models_in_it(run: Run, tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    (tmp_path / "other.txt").write_text("not a model", encoding="utf-8")
+    assert json.loads(run("report", tmp_path, *SHORT, "-f", "json").out)["model"] == str(path)
+
+
+def test_a_folder_without_models(run: Run, tmp_path: Path) -> None:
+    assert run("report", tmp_path) == (
+        2,
+        "",
+        f"Error: {tmp_path}: no .onnx file in this folder - name a model file\n",
+    )
+
+
+def test_strict_fails_on_findings(run: Run, model_file: Callable[[str], Path]) -> None:
+    ran = run("report", model_file("gemma-270m/model"), "--only", "summary", "--strict")
+    assert (ran.code, ran.err) == (
+        1,
+        "Finding: The data file 'model.weights' is missing: the model cannot run, and its weights cannot be read.\n",
+    )
+
+
+def test_strict_shows_the_report_all_the_same(run: Run, model_file: Callable[[str], Path]) -> None:
+    arguments = "report", model_file("gemma-270m/model"), "--only", "summary"
+    assert run(*arguments, "--strict").out == run(*arguments).out
+
+
+def test_strict_passes_without_findings(run: Run) -> None:
+    assert run("report", OTHER, *SHORT, "--strict").code == 0
+
+
+def test_findings_are_no_failure_unless_strict(run: Run, model_file: Callable[[str], Path]) -> None:
+    ran = run("report", model_file("gemma-270m/model"), "--only", "summary")
+    assert (ran.code, ran.err) == (0, "")
+
+
+BROKEN = {
+    "missing": None,
+    "empty": b"",
+    "text": b"not a model, and rather long for a header\n",
+    "html": b"<!DOCTYPE html><html></html>",
+    "truncated": b"\x08\x08\x3a\xff\xff\x03abc",
+    "zeros": bytes(64),
+    "no graph": b"\x08\x08",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_bad_file_is_one_line_on_stderr(run: Run, tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bad.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    ran = run("report", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert re.fullmatch(rf"Error: {re.escape(str(path))}[^\n]+\n", ran.err)
+
+
+def test_a_bad_file_among_good_ones(run: Run, tmp_path: Path) -> None:
+    ran = run("report", EXAMPLE, tmp_path / "missing.onnx")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+
+
+def test_an_unknown_example(run: Run) -> None:
+    assert run("report", "example:nope") == (
+        2,
+        "",
+        "Error: no example 'nope' - there are: merged-decoder, causal-attention\n",
+    )
+
+
+def test_the_name_of_a_bad_file_cannot_drive_the_terminal(run: Run) -> None:
+    assert run("report", "\x1b[31m\n.onnx").err == (
+        "Error: \\x1b[31m\\n.onnx: cannot be opened: No such file or directory - check the path\n"
+    )
+
+
+def test_weights_that_hash_needs_are_missing(run: Run, model_file: Callable[[str], Path]) -> None:
+    ran = run("report", model_file("gemma-270m/model"), "--hash")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_no_line_is_wider_than_80_columns(run: Run, name: str, model_file: Callable[[str], Path]) -> None:
+    ran = run("report", model_file(name))
+    assert ran.code == 0
+    assert [line for line in ran.out.splitlines() if cell_len(line) > 80] == []
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_the_width_is_that_of_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = run("report", EXAMPLE, *SHORT).out.splitlines()
+    assert columns // 2 < max(map(len, lines)) <= columns
+
+
+def test_a_merged_decoder_is_split_and_proved(run: Run, tmp_path: Path) -> None:
+    ran = run("split-merged", EXAMPLE, "-o", tmp_path, "--steps", 2, "-f", "json")
+    assert (ran.code, ran.err, json.loads(ran.out)["condition"]) == (0, "", "use_cache_branch")
+    pair = [tmp_path / name for name in ("decoder_model.onnx", "decoder_with_past_model.onnx")]
+    assert run("verify", EXAMPLE, *pair, "--steps", 2).code == 0
+
+
+def test_a_pipeline_of_passes_is_run(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    ran = run("rewrite", OTHER, "-o", output, "-p", "eliminate-dead-code", "--weights", "inline")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"wrote {output}" in ran.out.splitlines()
+
+
+def test_passes_are_listed_and_explained(run: Run) -> None:
+    names = [line.split()[0] for line in run("explain").out.splitlines()]
+    assert "eliminate-dead-code" in names
+    assert all(run("explain", name).code == 0 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("verify", "a.onnx", "b.onnx"),
+            "verify takes three models: the merged decoder, the first step, the later steps",
+        ),
+        (
+            ("split-merged", EXAMPLE),
+            "example:merged-decoder: ships with graphkit - name a folder for the result with -o",
+        ),
+        (
+            ("split-merged", EXAMPLE, "--weights", "nowhere"),
+            "no placement 'nowhere' of weights - there are: shared, in-place, inline",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    assert run(*arguments) == (2, "", f"Error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("explain", "nope"), ("rewrite", EXAMPLE, "-o", "out.onnx", "-p", "nope")], ids=["explain", "rewrite"]
+)
+def test_an_unknown_pass_is_named(run: Run, arguments: tuple[str, ...]) -> None:
+    ran = run(*arguments)
+    assert (ran.code, ran.out, ran.err.partition(" - ")[0]) == (2, "", "Error: no pass 'nope'")
+
+
+def test_files_that_exist_are_not_replaced_by_a_split(run: Run, tmp_path: Path) -> None:
+    existing = tmp_path / "decoder_model.onnx"
+    existing.write_bytes(b"mine")
+    assert run("split-merged", EXAMPLE, "-o", tmp_path).code == 2
+    assert [path.name for path in tmp_path.iterdir()] == [existing.name]
+    assert existing.read_bytes() == b"mine"
+
+
+HOSTILE = {
+    "markup": "[bold]x[/bold]",
+    "broken markup": "[/]x",
+    "escape": "\x1b[31mred\x1b[0m",
+    "tag": "<script>x</script>",
+    "attribute": '"><img onerror="x',
+    "emphasis": "*a* **b**",
+    "code": "`x`",
+    "pipe": "a|b",
+    "link": "[x](http://example.org)",
+    "entity": "&lt;b&gt;",
+    "quotes": "'a' \"b\" \\",
+    "line break": "a\nb\r\tc",
+    "direction": "\u202egnp",
+}
+
+
+@pytest.fixture(params=list(HOSTILE.values()), ids=list(HOSTILE))
+def hostile(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """Return a hostile name, and a model in which all is named so."""
+    name = str(request.param)
+    shown = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [name]),
+        helper.make_tensor_value_info(f"{name}2", TensorProto.INT64, [1]),
+    ]
+    node = helper.make_node("Reshape", [name, f"{name}2"], [f"{name}3"], name=name, domain="")
+    custom = helper.make_node(name, [f"{name}3"], [f"{name}4"], name=name, domain=name)
+    outputs = [helper.make_tensor_value_info(f"{name}4", TensorProto.FLOAT, [name])]
+    weight = helper.make_tensor(f"{name}5", TensorProto.FLOAT, [1], [0.0])
+    graph = helper.make_graph([node, custom], name, shown, outputs, [weight], doc_string=name)
+    model = helper.make_model(graph, producer_name=name, opset_imports=[helper.make_opsetid("", 17)])
+    model.metadata_props.add(key=name, value=name)
+    path = tmp_path / "hostile.onnx"
+    onnx.save(model, path)
+    return name, path
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_hostile_names_cannot_drive_the_terminal(run: Run, hostile: tuple[str, Path], format: str) -> None:
+    ran = run("report", hostile[1], "-f", format)
+    assert (ran.code, ran.err) == (0, "")
+    assert re.findall(r"[\x00-\x09\x0b-\x1f\x7f]", ran.out) == []
+
+
+def visible(name: str) -> str:
+    """Return a name as graphkit shows it, with control characters written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def test_hostile_names_are_shown_in_text(run: Run, hostile: tuple[str, Path]) -> None:
+    assert run("report", hostile[1], "--only", "interface").out.count(visible(hostile[0])) == 5
+
+
+def test_hostile_names_are_exact_in_json(run: Run, hostile: tuple[str, Path]) -> None:
+    made = json.loads(run("report", hostile[1], "-f", "json").out)
+    assert made["sections"]["interface"]["inputs"][0]["names"] == [hostile[0]]
+
+
+class Tags(HTMLParser):
+    """The tags and attribute names of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.update([tag, *(name for name, _ in attrs)])
+
+
+def test_hostile_names_add_no_tags_to_html(run: Run, hostile: tuple[str, Path]) -> None:
+    found = Tags(run("report", hostile[1], "-f", "html").out).found
+    assert found.isdisjoint({"script", "img", "onerror", "b", "a"})
+
+
+def test_hostile_names_are_not_interpreted_in_markdown(run: Run, hostile: tuple[str, Path]) -> None:
+    text = run("report", hostile[1], "-f", "markdown").out
+    tokens = [
+        child.type for token in MarkdownIt("gfm-like", {"linkify": False}).parse(text) for child in token.children or []
+    ]
+    assert set(tokens) <= {"text", "text_special", "softbreak", "code_inline", "strong_open", "strong_close"}
+
+
+def test_hostile_names_stay_in_their_labels_in_dot(run: Run, hostile: tuple[str, Path]) -> None:
+    lines = run("report", hostile[1], "-f", "dot").out.splitlines()
+    vertex = re.compile(r'    "\d+" \[label="(\\\\|\\"|[^"\\])*", shape=\w+\];')
+    assert [line for line in lines[3:-2] if not vertex.fullmatch(line)] == []
+
+
+def test_hostile_names_stay_in_their_labels_in_mermaid(run: Run, hostile: tuple[str, Path]) -> None:
+    lines = run("report", hostile[1], "-f", "mermaid").out.splitlines()
+    assert [line for line in lines[1:-1] if not re.fullmatch(r'    n\d+\["[^"<>]*"\]', line)] == []
+
+
+def test_the_module_runs_as_a_command() -> None:
+    ran = command("--version")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"graphkit {__version__}\n", "")
+
+
+def test_a_command_fails_without_a_traceback() -> None:
+    ran = command("report", "missing.onnx")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (
+        2,
+        "",
+        "Error: missing.onnx: cannot be opened: No such file or directory - check the path\n",
+    )
+
+
+def test_a_pipe_gets_no_escapes() -> None:
+    assert "\x1b" not in command("report", EXAMPLE, TERM="xterm-256color").stdout
+
+
+@pytest.mark.parametrize("format", ["text", "markdown"])
+def test_an_output_of_another_encoding_gets_names_written_out(tmp_path: Path, format: str) -> None:
+    path = saved(tmp_path, 'g (float[N] "naïve") => (float[N] y) { y = Relu("naïve") }')
+    ran = command("report", path, "--only", "interface", "-f", format, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "na\\xefve" in ran.stdout
+
+
+def test_a_reader_that_leaves_early_gets_no_message() -> None:
+    arguments = [sys.executable, "-m", "graphkit", "report", EXAMPLE, "-f", "html"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def terminal(*arguments: object, **environment: str) -> bytes:
+    """Return what the command line writes to a terminal."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    clean = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphkit", *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**clean, **environment},
+    )
+    os.close(theirs)
+    written = b""
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        while True:
+            try:
+                piece = screen.read(65536)
+            except OSError:  # Linux reports so that the other end is closed
+                break
+            if not piece:
+                break
+            written += piece
+    process.wait()
+    return written
+
+
+def test_a_dumb_terminal_gets_no_escapes() -> None:
+    assert b"\x1b" not in terminal("report", EXAMPLE, TERM="dumb")
+
+
+def test_a_terminal_without_color_gets_no_colors() -> None:
+    written = terminal("report", EXAMPLE, TERM="xterm-256color", NO_COLOR="1")
+    assert re.findall(rb"\x1b\[[0-9;]*\b(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])m", written) == []
+
+
+def test_a_color_terminal_gets_a_yellow_warning() -> None:
+    assert b"\x1b[33m" in terminal("report", EXAMPLE, TERM="xterm-256color")
+
+
+def test_every_section_can_be_asked_for_alone(run: Run) -> None:
+    made = [json.loads(run("report", EXAMPLE, "--only", name, "-f", "json").out)["sections"] for name in SECTIONS]
+    assert [list(sections) for sections in made] == [[name] for name in SECTIONS]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.checker
+import pytest
+
+import graphkit.examples
+from graphkit.errors import UsageError
+from graphkit.examples import EXAMPLES, example_name, resolve
+from graphkit.model import load
+
+FOLDER = Path(graphkit.examples.__file__).parent
+
+
+def test_every_model_of_the_folder_is_an_example() -> None:
+    assert {path.stem for path in FOLDER.glob("*.onnx")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_a_file_of_the_package(name: str) -> None:
+    assert resolve(f"example:{name}") == FOLDER / f"{name}.onnx"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_a_valid_model(name: str) -> None:
+    onnx.checker.check_model(onnx.load(resolve(f"example:{name}")), full_check=True)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_labelled_by_its_name(name: str) -> None:
+    assert load(f"example:{name}").label == f"example:{name}"
+
+
+@pytest.mark.parametrize("path", ["model.onnx", "examples/model.onnx", "c:model.onnx", "examples"])
+def test_another_path_stays_as_it_is(path: str) -> None:
+    assert resolve(path) == Path(path)
+
+
+def test_a_path_object_may_name_an_example() -> None:
+    assert resolve(Path("example:merged-decoder")) == FOLDER / "merged-decoder.onnx"
+
+
+@pytest.mark.parametrize("name", ["", "nope", "../examples/merged-decoder", "merged-decoder.onnx"])
+def test_an_unknown_example_is_an_error(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(f"example:{name}")
+    assert str(caught.value) == f"no example '{name}' - there are: merged-decoder, causal-attention"
+
+
+@pytest.mark.parametrize("path", [Path("merged-decoder.onnx"), FOLDER / "__init__.py", FOLDER / "other.onnx"])
+def test_another_file_is_not_an_example(path: Path) -> None:
+    assert example_name(path) is None

@@ -1,0 +1,99 @@
+"""Imports point downwards only, and each heavy dependency has its few homes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import graphkit
+
+PACKAGE = Path(graphkit.__file__).parent
+# From the bottom up; rooms of one layer do not import each other.
+LAYERS = (
+    ("errors",),
+    ("examples", "graph", "io", "render"),
+    ("model",),
+    ("shapes",),
+    ("analysis", "rewrite", "save"),
+    ("verify",),
+    ("split",),
+    ("cli",),
+    ("__main__",),
+)
+RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+HOMES = {
+    "networkx": {"graph/networks.py", "render/svg.py"},
+    "onnxoptimizer": {"analysis/optimize.py"},
+    "onnxruntime": {"verify/session.py"},
+    "rich": {"cli.py", "render/result.py", "render/terminal.py"},
+    "typer": {"cli.py"},
+}
+
+
+class Import(NamedTuple):
+    """An import, wherever in a file it stands."""
+
+    file: str
+    module: str
+
+
+def imports() -> Iterator[Import]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file}: write imports in full"
+                yield Import(file, str(node.module))
+            elif isinstance(node, ast.Import):
+                yield from (Import(file, alias.name) for alias in node.names)
+
+
+ALL = list(imports())
+
+
+def room(file: str) -> str:
+    return file.split("/")[0].removesuffix(".py")
+
+
+def inside() -> Iterator[tuple[str, str, str]]:
+    """Yield (file, its room, the room that it imports) for each import from another room."""
+    for file, module in ALL:
+        parts = module.split(".")
+        if parts[0] == "graphkit" and len(parts) > 1 and parts[1] != room(file) and file != "__init__.py":
+            yield file, room(file), parts[1]
+
+
+def test_every_room_has_a_layer() -> None:
+    rooms = {room(path.relative_to(PACKAGE).as_posix()) for path in PACKAGE.rglob("*.py")}
+    assert rooms - {"__init__"} <= set(RANK)
+
+
+def test_imports_point_downwards() -> None:
+    assert [(file, target) for file, own, target in inside() if RANK[target] >= RANK[own]] == []
+
+
+def test_results_are_rendered_without_knowing_them() -> None:
+    assert {target for _, own, target in inside() if own == "render"} <= {"errors"}
+
+
+def test_files_are_read_without_knowing_graphs() -> None:
+    assert {target for _, own, target in inside() if own == "io"} == {"errors"}
+
+
+@pytest.mark.parametrize("dependency", HOMES)
+def test_a_dependency_has_its_homes(dependency: str) -> None:
+    assert {file for file, module in ALL if module.split(".")[0] == dependency} == HOMES[dependency]
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+    assert printing == set()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from graphkit.render.result import Result
+
+FOLDER = Path(__file__).parent.parent / "reports"
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("regenerate", FOLDER / "regenerate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".md", ".html"))
+WRITERS: dict[str, Callable[[Result], str]] = {".md": Result.to_markdown, ".html": Result.to_html}
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Result]:
+    return dict(script().reports())
+
+
+def test_every_report_is_committed_in_both_formats(made: dict[str, Result]) -> None:
+    assert sorted(f"{name}{suffix}" for name in made for suffix in WRITERS) == FILES
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_report_is_what_its_model_gives_now(file: str, made: dict[str, Result]) -> None:
+    committed = (FOLDER / file).read_text(encoding="utf-8")
+    current = WRITERS[Path(file).suffix](made[Path(file).stem])
+    assert committed == current, f"reports/{file} is out of date: run `make reports` and look at the difference"
