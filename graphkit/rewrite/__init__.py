@@ -6,6 +6,7 @@ from graphkit.rewrite.base import Pass
 from graphkit.rewrite.drop_empty_outputs import DropEmptyOutputs
 from graphkit.rewrite.drop_unused_inputs import DropUnusedInputs
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
+from graphkit.rewrite.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.specialize_input import SpecializeInput
 from graphkit.rewrite.strip_merged_suffixes import StripMergedSuffixes
 
@@ -16,5 +17,6 @@ PASSES: tuple[type[Pass], ...] = (
     DropEmptyOutputs,
     EliminateDeadCode,
     DropUnusedInputs,
+    InferOutputShapes,
     StripMergedSuffixes,
 )

@@ -1,0 +1,32 @@
+"""The shape engine: every tensor's dims as integer expressions over the model's input dims."""
+
+from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
+from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.equalities import Equality, Requirement
+from graphkit.shapes.expr import Expr, const, symbol
+from graphkit.shapes.infer import infer
+from graphkit.shapes.parse import parse
+from graphkit.shapes.results import Shapes
+from graphkit.shapes.site import Finding
+from graphkit.shapes.tensor import Ratio, Tensor, is_known
+
+__all__ = [
+    "Equality",
+    "Expr",
+    "Finding",
+    "Ratio",
+    "Requirement",
+    "Shapes",
+    "Tensor",
+    "ceil_div",
+    "const",
+    "floor_div",
+    "infer",
+    "is_known",
+    "lower",
+    "maximum",
+    "minimum",
+    "parse",
+    "symbol",
+    "upper",
+]

@@ -1,0 +1,243 @@
+"""Floor and ceil division, mod, min and max of expressions, simplified where polynomials and bounds decide.
+
+Every result is in normal form: constants and multiples of the divisor are taken out of a division (`(h - 1) // 2 + 1`
+is `(h + 1) // 2`), nested divisions are one (`((h + 1) // 2 + 1) // 2` is `(h + 3) // 4`), and what cannot be the
+least is not in a `min`. Ceil division and mod have no forms of their own: they are `(a + b - 1) // b` and
+`a - b*(a // b)`, so that padding to a multiple, `a + (-a) % 8`, is `8*((a + 7) // 8)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from graphkit.shapes.bounds import is_nonzero, lower, upper
+from graphkit.shapes.expr import Call, Expr, Monomial, Operation, Symbol, const
+
+__all__ = [
+    "FUNCTIONS",
+    "ceil_div",
+    "divide_exactly",
+    "floor_div",
+    "maximum",
+    "minimum",
+    "modulo",
+    "substitute",
+    "without_common_factor",
+]
+
+Value = Expr | int
+
+
+def floor_div(dividend: Value, divisor: Value) -> Expr:
+    """Return `dividend // divisor`, rounded down.
+
+    Raises:
+        ZeroDivisionError: The divisor is 0.
+    """
+    return _floor_div(Expr.of(dividend), Expr.of(divisor))
+
+
+@lru_cache(maxsize=8192)
+def _floor_div(dividend: Expr, divisor: Expr) -> Expr:
+    size = divisor.constant
+    if size is not None:
+        return _floor_div_number(dividend, size) if size > 0 else _floor_div_number(-dividend, -size)
+    if not dividend.terms:
+        return dividend
+    if not is_nonzero(divisor):
+        return Expr.from_atom(Call("//", (dividend, divisor)))
+    quotient, rest = _polynomial_division(dividend, divisor)
+    if not rest.terms or (lower(rest) >= 0 and lower(divisor - rest) > 0):
+        return quotient
+    if upper(rest) < 0 and lower(rest + divisor) >= 0:
+        return quotient - 1
+    rest, divisor = without_common_factor(rest, divisor)
+    if divisor.constant is not None:
+        return quotient + _floor_div(rest, divisor)
+    return quotient + Expr.from_atom(Call("//", (rest, divisor)))
+
+
+def _floor_div_number(dividend: Expr, size: int) -> Expr:
+    if size == 0:
+        raise ZeroDivisionError("division of a dim by 0")
+    rest = Expr.from_terms({monomial: _least_rest(monomial, factor, size) for monomial, factor in dividend.terms})
+    quotient = _shrunk(dividend - rest, size)
+    low, high = lower(rest), upper(rest)
+    if math.isfinite(low) and math.isfinite(high) and int(low) // size == int(high) // size:
+        return quotient + int(low) // size
+    if rest.terms[0][1] < 0:  # the floor of -x/c is minus the ceiling of x/c
+        return quotient - _floor_div_number(-rest + (size - 1), size)
+    shared = math.gcd(size, *(factor for monomial, factor in rest.terms if monomial))
+    if shared > 1:
+        return quotient + _floor_div_number(_shrunk(rest, shared), size // shared)
+    inner = [atoms[0] for atoms, factor in rest.terms if factor == 1 and len(atoms) == 1 and _is_division(atoms[0])]
+    if len(inner) == 1:  # (s + x // d) // c is (d*s + x) // (c*d)
+        dividend, divisor = inner[0].args  # type: ignore[union-attr]
+        outer = rest - Expr.from_atom(inner[0])
+        return quotient + _floor_div_number(outer * divisor + dividend, size * int(divisor))
+    return quotient + Expr.from_atom(Call("//", (rest, const(size))))
+
+
+def _least_rest(monomial: Monomial, factor: int, size: int) -> int:
+    """Return what stays of a coefficient: the smallest, of its own sign where two are; for the constant 0 or more."""
+    rest = factor % size
+    if monomial and (2 * rest > size or (2 * rest == size and factor < 0)):
+        rest -= size
+    return rest
+
+
+def _shrunk(expr: Expr, factor: int) -> Expr:
+    return Expr.from_terms({monomial: k // factor for monomial, k in expr.terms})
+
+
+def _is_division(atom: Symbol | Call) -> bool:
+    return isinstance(atom, Call) and atom.op == "//" and atom.args[1].constant is not None
+
+
+def ceil_div(dividend: Value, divisor: Value) -> Expr:
+    """Return `dividend / divisor`, rounded up.
+
+    Raises:
+        ZeroDivisionError: The divisor is 0.
+    """
+    dividend, divisor = Expr.of(dividend), Expr.of(divisor)
+    if lower(divisor) >= 1:
+        return floor_div(dividend + divisor - 1, divisor)
+    return -floor_div(-dividend, divisor)
+
+
+def modulo(dividend: Value, divisor: Value) -> Expr:
+    """Return `dividend % divisor`, of the divisor's sign as in Python.
+
+    Raises:
+        ZeroDivisionError: The divisor is 0.
+    """
+    return _modulo(Expr.of(dividend), Expr.of(divisor))
+
+
+def _modulo(dividend: Expr, divisor: Expr) -> Expr:
+    if divisor.constant is None and not is_nonzero(divisor):
+        return Expr.from_atom(Call("%", (dividend, divisor))) if dividend.terms else dividend
+    return dividend - divisor * _floor_div(dividend, divisor)
+
+
+def minimum(*args: Value) -> Expr:
+    """Return the least of some expressions."""
+    return _extreme("min", frozenset(map(Expr.of, args)))
+
+
+def maximum(*args: Value) -> Expr:
+    """Return the greatest of some expressions."""
+    return _extreme("max", frozenset(map(Expr.of, args)))
+
+
+@lru_cache(maxsize=8192)
+def _extreme(op: str, args: frozenset[Expr]) -> Expr:
+    flat: dict[Expr, None] = {}
+    for arg in args:
+        atom = arg.atom
+        flat.update(dict.fromkeys(atom.args if isinstance(atom, Call) and atom.op == op else (arg,)))
+    kept: list[Expr] = []
+    for arg in sorted(flat, key=str):
+        if any(_is_covered(op, arg, other) for other in kept):
+            continue
+        kept = [other for other in kept if not _is_covered(op, other, arg)]
+        kept.append(arg)
+    return kept[0] if len(kept) == 1 else Expr.from_atom(Call("min" if op == "min" else "max", tuple(kept)))
+
+
+def _is_covered(op: str, arg: Expr, other: Expr) -> bool:
+    """Whether `other` makes `arg` needless."""
+    return lower(arg - other) >= 0 if op == "min" else lower(other - arg) >= 0
+
+
+def divide_exactly(dividend: Value, divisor: Value) -> Expr:
+    """Return the quotient of a division that leaves no rest, by a divisor that is not 0: the caller knows both.
+
+    So `(past*b) / past` is b, though past may be 0 elsewhere.
+    """
+    dividend, divisor = Expr.of(dividend), Expr.of(divisor)
+    if divisor.constant is None:
+        quotient, rest = _polynomial_division(dividend, divisor)
+        if not rest.terms:
+            return quotient
+        dividend, divisor = without_common_factor(dividend, divisor)
+    return floor_div(dividend, divisor)
+
+
+def _polynomial_division(dividend: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+    """Return quotient and rest; by a divisor of several terms the rest is all or nothing."""
+    quotient, rest = const(0), dividend
+    if len(divisor.terms) == 1:
+        for term in dividend.terms:
+            factor = _term_quotient(term, divisor.terms[0])
+            if factor is not None:
+                quotient, rest = quotient + factor, rest - factor * divisor
+        return quotient, rest
+    while rest.terms:
+        factor = _term_quotient(rest.terms[0], divisor.terms[0])
+        if factor is None:
+            return const(0), dividend
+        quotient, rest = quotient + factor, rest - factor * divisor
+    return quotient, rest
+
+
+def _term_quotient(term: tuple[Monomial, int], divisor: tuple[Monomial, int]) -> Expr | None:
+    if term[1] % divisor[1]:
+        return None
+    left = list(term[0])
+    for atom in divisor[0]:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return Expr.from_terms({tuple(left): term[1] // divisor[1]})
+
+
+def without_common_factor(left: Expr, right: Expr, is_certain: bool = True) -> tuple[Expr, Expr]:
+    """Return both divided by the number and the atoms that all their terms share.
+
+    Args:
+        left: One expression.
+        right: The other one.
+        is_certain: Whether no shared atom is 0; if not, only atoms that cannot be 0 are divided by.
+    """
+    terms = left.terms + right.terms
+    if not left.terms or not right.terms:
+        return left, right
+    shared = Counter(terms[0][0])
+    for monomial, _ in terms[1:]:
+        shared &= Counter(monomial)
+    atoms = tuple(atom for atom in shared.elements() if is_certain or is_nonzero(Expr.from_atom(atom)))
+    number = math.gcd(*(factor for _, factor in terms))
+    if number == 1 and not atoms:
+        return left, right
+    halves = []
+    for expr in (left, right):
+        quotients = [_term_quotient(term, (atoms, number)) for term in expr.terms]
+        halves.append(sum((quotient for quotient in quotients if quotient is not None), const(0)))
+    return halves[0], halves[1]
+
+
+FUNCTIONS: dict[Operation, Callable[..., Expr]] = {"//": floor_div, "%": modulo, "min": minimum, "max": maximum}
+
+
+def substitute(expr: Expr, assignment: Mapping[str, Value]) -> Expr:
+    """Return an expression with symbols replaced, simplified anew."""
+    if not expr.symbols & assignment.keys():
+        return expr
+    total = const(0)
+    for monomial, factor in expr.terms:
+        product = const(factor)
+        for atom in monomial:
+            product = product * _substituted(atom, assignment)
+        total = total + product
+    return total
+
+
+def _substituted(atom: Symbol | Call, assignment: Mapping[str, Value]) -> Expr:
+    if isinstance(atom, Symbol):
+        return Expr.of(assignment[atom.name]) if atom.name in assignment else Expr.from_atom(atom)
+    return FUNCTIONS[atom.op](*(substitute(arg, assignment) for arg in atom.args))

@@ -1,0 +1,151 @@
+"""Lower and upper bounds of expressions, from the bounds of their symbols.
+
+Interval arithmetic alone cannot see that `b*h - b` is never negative. Two refinements can: measure every symbol from
+its lower bound, so that a polynomial without negative coefficients is at least its constant term; and replace `min`,
+`max`, `//` and `%` by what bounds them. Both are sound, neither is complete: a bound may be wider than need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from graphkit.shapes.expr import INF, Bound, Call, Expr, Monomial, Operation, Symbol, TooComplexError, const
+
+__all__ = ["is_nonzero", "lower", "upper"]
+
+Interval = tuple[Bound, Bound]
+MAX_DEPTH = 4  # calls replaced one after the other; each doubles the work
+
+
+def lower(expr: Expr) -> Bound:
+    """Return a number that the expression is never below, minus infinity where none is known."""
+    value = expr.constant
+    return value if value is not None else _lower(expr, MAX_DEPTH)
+
+
+def upper(expr: Expr) -> Bound:
+    """Return a number that the expression is never above, infinity where none is known."""
+    return -lower(-expr)
+
+
+def is_nonzero(expr: Expr) -> bool:
+    """Whether the expression cannot be 0."""
+    return lower(expr) > 0 or upper(expr) < 0
+
+
+@lru_cache(maxsize=8192)
+def _lower(expr: Expr, depth: int) -> Bound:
+    best = sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.terms)
+    if all(factor > 0 for monomial, factor in expr.terms if monomial):
+        return best
+    try:
+        best = max(best, _shifted_lower(expr))
+        if depth:
+            best = max(best, _lower_by_case(expr, depth - 1))
+    except TooComplexError:
+        pass
+    return best
+
+
+def _term_interval(monomial: Monomial, factor: int) -> Interval:
+    low: Bound = factor
+    high: Bound = factor
+    for atom in monomial:
+        bounds = (atom.lower, atom.upper) if isinstance(atom, Symbol) else _call_interval(atom)
+        low, high = _product((low, high), bounds)
+    return low, high
+
+
+def _product(left: Interval, right: Interval) -> Interval:
+    if left[0] >= 0 and right[0] >= 0:
+        return _times(left[0], right[0]), _times(left[1], right[1])
+    corners = [_times(a, b) for a in left for b in right]
+    return min(corners), max(corners)
+
+
+def _times(left: Bound, right: Bound) -> Bound:
+    return left * right if left and right else 0  # 0 times infinity is 0: the other factor is finite
+
+
+def _call_interval(call: Call) -> Interval:
+    if call.interval is None:
+        bounds = [(lower(arg), upper(arg)) for arg in call.args]
+        call.interval = _INTERVALS[call.op](bounds)
+    return call.interval
+
+
+def _floor_interval(bounds: list[Interval]) -> Interval:
+    (low, high), (least, most) = bounds
+    if least < 1:  # a divisor of either sign: the quotient is no larger than the dividend
+        size = max(-low, high)
+        return -size - 1, size + 1
+    return _floor(low, most if low >= 0 else least), _floor(high, least if high >= 0 else most)
+
+
+def _floor(value: Bound, divisor: Bound) -> Bound:
+    if abs(value) == INF:
+        return value
+    if divisor == INF:
+        return 0 if value >= 0 else -1
+    return value // divisor
+
+
+def _mod_interval(bounds: list[Interval]) -> Interval:
+    (low, high), (least, most) = bounds
+    if least < 1:
+        return min(least + 1, 0), max(most - 1, 0)
+    return 0, min(most - 1, high) if low >= 0 else most - 1
+
+
+_INTERVALS: dict[Operation, Callable[[list[Interval]], Interval]] = {
+    "//": _floor_interval,
+    "%": _mod_interval,
+    "min": lambda bounds: (min(low for low, _ in bounds), min(high for _, high in bounds)),
+    "max": lambda bounds: (max(low for low, _ in bounds), max(high for _, high in bounds)),
+}
+
+
+def _shifted_lower(expr: Expr) -> Bound:
+    """Return a lower bound of the polynomial in how far each atom is above its own lower bound."""
+    total = const(0)
+    for monomial, factor in expr.terms:
+        product = const(factor)
+        for atom in monomial:
+            low = atom.lower if isinstance(atom, Symbol) else _call_interval(atom)[0]
+            if low == -INF:
+                return -INF
+            product = product * (Expr.from_atom(_above(atom)) + int(low))
+        total = total + product
+    return sum(_term_interval(monomial, factor)[0] for monomial, factor in total.terms)
+
+
+def _above(atom: Symbol | Call) -> Symbol:
+    low, high = (atom.lower, atom.upper) if isinstance(atom, Symbol) else _call_interval(atom)
+    return Symbol(f"{atom!r} above", 0, high - low)
+
+
+def _lower_by_case(expr: Expr, depth: int) -> Bound:
+    """Return a lower bound by putting what bounds it in the place of a call that stands alone in a term."""
+    best: Bound = -INF
+    for monomial, factor in expr.terms:
+        if len(monomial) == 1 and isinstance(call := monomial[0], Call):
+            rest = expr - Expr.from_atom(call) * factor
+            best = max(best, _replaced(rest, factor, call, depth))
+    return best
+
+
+def _replaced(rest: Expr, factor: int, call: Call, depth: int) -> Bound:
+    if call.op in ("min", "max"):
+        cases = [_lower(rest + arg * factor, depth) for arg in call.args]
+        is_every_case_a_bound = (call.op == "max") == (factor > 0)
+        return max(cases) if is_every_case_a_bound else min(cases)
+    dividend, divisor = call.args
+    size = divisor.constant
+    if call.op == "//" and size is not None:  # size*(dividend // size) is dividend minus 0 to size - 1
+        slack = factor * (size - 1) if factor > 0 else 0
+        bound = _lower(rest * size + dividend * factor - slack, depth)
+        return bound if bound == -INF else -(-int(bound) // size)
+    if factor < 0 and lower(dividend) >= 0 and lower(divisor) >= 1:  # neither // nor % is above the dividend
+        return _lower(rest + dividend * factor, depth)
+    return -INF

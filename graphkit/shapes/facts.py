@@ -1,0 +1,93 @@
+"""What one pass learns that makes the next one know more: bounds of symbols, and dims that must be equal.
+
+A Conv with a kernel of 16 runs only where `height // 16` is at least 1, so the height is at least 16, and a Reshape to
+`height // 16` cannot mean "copy". Only the main graph's nodes teach: a body may not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.expr import INF, Bound, Call, Expr, Symbol, const
+
+__all__ = ["Ranges", "learned_ranges", "merged"]
+
+Ranges = dict[str, tuple[Bound, Bound]]
+MAX_DEPTH = 20
+
+
+def learned_ranges(leasts: Iterable[tuple[Expr, int]], equal: Iterable[tuple[Expr, Expr]]) -> Ranges:
+    """Return the bounds of symbols that follow from bounds of expressions and from equalities."""
+    found: Ranges = {}
+    for expr, least in leasts:
+        _tighten(expr, least, found, 0)
+    for left, right in equal:
+        for one, other in ((left, right), (right, left)):
+            _learn_equal(one, other, found)
+    return found
+
+
+def _learn_equal(one: Expr, other: Expr, found: Ranges) -> None:
+    value, atom = other.constant, one.atom
+    if value is not None:
+        _tighten(one, value, found, 0)
+        _tighten(-one, -value, found, 0)
+    if isinstance(atom, Call) and atom.op == "min" and other in atom.args:
+        for arg in atom.args:
+            _tighten(arg - other, 0, found, 0)
+    if isinstance(atom, Call) and atom.op == "max" and other in atom.args:
+        for arg in atom.args:
+            _tighten(other - arg, 0, found, 0)
+
+
+def _tighten(expr: Expr, least: int, found: Ranges, depth: int) -> None:
+    """Add what follows for symbols from `expr >= least`."""
+    if depth > MAX_DEPTH:
+        return
+    for monomial, factor in expr.terms:
+        if len(monomial) != 1:
+            continue
+        atom = monomial[0]
+        most = upper(expr - Expr.from_atom(atom) * factor)
+        if most in (INF, -INF):
+            continue
+        room = least - int(most)  # factor*atom >= room
+        if factor > 0:
+            _tighten_atom(atom, -(-room // factor), found, depth)
+        elif isinstance(atom, Symbol):
+            _narrow(found, atom.name, -INF, -room // -factor)
+
+
+def _tighten_atom(atom: Symbol | Call, least: int, found: Ranges, depth: int) -> None:
+    if isinstance(atom, Symbol):
+        _narrow(found, atom.name, least, INF)
+    elif atom.op == "//" and (size := atom.args[1].constant) is not None and size > 0:
+        _tighten(atom.args[0], least * size, found, depth + 1)
+    elif atom.op == "min":
+        for arg in atom.args:
+            _tighten(arg, least, found, depth + 1)
+    elif atom.op == "max":
+        large = [arg for arg in atom.args if upper(arg) >= least]
+        if len(large) == 1:
+            _tighten(large[0], least, found, depth + 1)
+
+
+def _narrow(found: Ranges, name: str, low: Bound, high: Bound) -> None:
+    before = found.get(name, (-INF, INF))
+    found[name] = max(before[0], low), min(before[1], high)
+
+
+def merged(ranges: Mapping[str, tuple[Bound, Bound]], learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges | None:
+    """Return narrower ranges than the symbols have, or None where nothing is learned."""
+    result: Ranges = dict(ranges)
+    is_new = False
+    for name, (low, high) in learned.items():
+        expr = symbols.get(name, const(0))
+        if expr.constant is not None:
+            continue
+        narrow = max(low, lower(expr)), min(high, upper(expr))
+        if narrow[0] <= narrow[1] and narrow != (lower(expr), upper(expr)):
+            result[name] = narrow
+            is_new = True
+    return result if is_new else None

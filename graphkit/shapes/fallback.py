@@ -1,0 +1,81 @@
+"""onnx's own inference of one node, for operators that have no rule of ours.
+
+A dim that is no number goes in and comes out as a `dim_param` of its own: equal dims have equal names, and onnx never
+calculates with names, so that a name in the result is that dim.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TypeProto, shape_inference
+
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.site import Site, UnknownError
+from graphkit.shapes.tensor import FLOATS, Tensor, unknown
+
+__all__ = ["infer_node"]
+
+
+def infer_node(site: Site) -> list[Tensor]:
+    """Return what onnx knows of a node's outputs."""
+    node = site.node
+    if node.bodies or not onnx.defs.has(node.op_type, node.domain):
+        raise UnknownError(f"there is no rule for {node.operator}")
+    version = max(site.node.scope.opset(node.domain), 1)
+    names: dict[str, Expr] = {}
+    types, data = {}, {}
+    for value, found in zip(node.inputs, site.inputs, strict=True):
+        if value is None or found is None:
+            continue
+        if found.dims is None or not found.dtype:
+            raise UnknownError(found.reason or f"'{value.name}' is unknown")
+        types[value.name] = _type(found, names)
+        if (tensor := _constant(found)) is not None:
+            data[value.name] = tensor
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        results = shape_inference.infer_node_outputs(
+            schema, node.proto, types, data, opset_imports=[onnx.helper.make_opsetid(node.domain, version)]
+        )
+    except (shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError) as error:
+        raise UnknownError(f"onnx cannot infer {node.operator}: {str(error).splitlines()[0][:120]}") from error
+    return [_tensor(site, results.get(value.name) if value else None, names) for value in node.outputs]
+
+
+def _type(found: Tensor, names: dict[str, Expr]) -> TypeProto:
+    result = TypeProto()
+    result.tensor_type.elem_type = found.dtype
+    result.tensor_type.shape.SetInParent()
+    for dim in found.dims or ():
+        added, size = result.tensor_type.shape.dim.add(), dim.constant
+        if size is not None and size >= 0:
+            added.dim_value = size
+        else:
+            added.dim_param = f"{dim}"
+            names[f"{dim}"] = dim
+    return result
+
+
+def _constant(found: Tensor) -> onnx.TensorProto | None:
+    data = found.data if found.may_have_data else None
+    if data is None or not all(isinstance(element, (int, float)) for element in data.ravel().tolist()):
+        return None
+    dtype = FLOATS.get(found.dtype) or onnx.helper.tensor_dtype_to_np_dtype(found.dtype)
+    return onnx.numpy_helper.from_array(data.astype(dtype))
+
+
+def _tensor(site: Site, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:
+    if result is None or not result.HasField("tensor_type"):
+        return unknown(f"onnx infers no tensor for {site.node.operator}")
+    tensor_type = result.tensor_type
+    if not tensor_type.HasField("shape"):
+        return unknown(f"onnx infers no rank for {site.node.operator}", tensor_type.elem_type)
+    dims = []
+    for dim in tensor_type.shape.dim:
+        if dim.HasField("dim_value"):
+            dims.append(const(dim.dim_value))
+        elif dim.dim_param in names:
+            dims.append(names[dim.dim_param])
+        else:
+            dims.append(site.fresh(f"onnx does not infer it for {site.node.operator}"))
+    return Tensor(tensor_type.elem_type, dims)

@@ -1,0 +1,264 @@
+"""Infer the shape of every tensor of a model, in one pass over its nodes.
+
+Graph inputs have the dims that they declare; all else follows from the operators, never from declared types of values
+or outputs: exporters' declarations are often wrong (a first-step decoder may declare `past_sequence_length + 1`).
+Only a tensor of which nothing else is known has its declared rank and numbers. A body is inferred where its node
+stands, a function at each call. What must be equal for the model to run is noted, and simplifies the result at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx
+from onnx import AttributeProto
+
+from graphkit.errors import ModelError
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.shapes.equalities import Equality, Requirement, replacement, rewriter_of, simplified
+from graphkit.shapes.expr import Expr, TooComplexError, symbol
+from graphkit.shapes.facts import learned_ranges, merged
+from graphkit.shapes.fallback import infer_node
+from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.order import in_order
+from graphkit.shapes.results import Shapes
+from graphkit.shapes.rules import RULES
+from graphkit.shapes.site import Finding, Site, UnknownError
+from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
+
+__all__ = ["infer"]
+
+MAX_PASSES = 4
+MAX_CALLS = 30  # functions in functions
+MAX_WORK = 2_000_000  # nodes inferred, those of bodies and functions as often as they are
+
+
+def infer(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    values: Mapping[str, object] | None = None,
+) -> Shapes:
+    """Return the shape of every tensor.
+
+    Args:
+        model: The model.
+        dims: Numbers for symbols, such as `{"batch_size": 1}`.
+        inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        values: Elements of graph inputs, such as `{"use_cache_branch": True}`.
+
+    Raises:
+        UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+    """
+    given = Inputs(model, dims or {}, inputs or {}, ranges or {}, values or {})
+    equal: list[tuple[Expr, Expr]] = []
+    for _ in range(MAX_PASSES):
+        engine = _Engine(model, given, equal)
+        engine.run_main()
+        if engine.is_complete() or not engine.learn(equal):
+            break
+    return engine.finish()
+
+
+class _Engine:
+    """The table of what is known, filled node by node."""
+
+    def __init__(self, model: Model, given: Inputs, equal: Sequence[tuple[Expr, Expr]]) -> None:
+        self.model, self.given = model, given
+        self.rewriter = rewriter_of(equal)
+        self.table: dict[Value, Tensor] = {}
+        self.reasons: dict[str, str] = {}
+        self.findings: list[Finding] = []
+        self.equalities: list[Equality] = []
+        self.requirements: list[Requirement] = []
+        self.bound: Mapping[str, AttributeProto] = {}
+        self.calls = self.work = 0
+        self.seen_functions: dict[Value, Tensor] = {}
+        functions = zip(model.proto.functions, model.scopes[1:], strict=True)
+        self.functions = {(f.domain, f.name, f.overload): (f, scope) for f, scope in functions}
+
+    # What rules ask of it
+
+    def fresh(self, label: str, reason: str, low: float) -> Expr:
+        name = f"?{len(self.reasons)}.{label}"
+        self.reasons[name] = reason
+        return symbol(name, low)
+
+    def note_finding(self, node: Node, message: str) -> None:
+        self.findings.append(Finding(node.path, message))
+
+    def note_equal(self, scope: Scope, left: Expr, right: Expr) -> None:
+        self.equalities.append(Equality(scope, left, right))
+
+    def note_least(self, scope: Scope, expr: Expr, least: int) -> None:
+        self.requirements.append(Requirement(scope, expr, least))
+
+    def mark(self) -> tuple[int, ...]:
+        return len(self.findings), len(self.equalities), len(self.requirements)
+
+    def rewind(self, mark: tuple[int, ...]) -> None:
+        for notes, length in zip((self.findings, self.equalities, self.requirements), mark, strict=True):
+            del notes[length:]  # type: ignore[attr-defined]
+
+    def load(self, tensor: onnx.TensorProto) -> Tensor:
+        count = 1
+        for dim in tensor.dims:
+            count *= dim
+        is_followed = count <= MAX_ELEMENTS and (tensor.data_type in INTEGERS or tensor.data_type in FLOATS)
+        loader = self._loader(tensor) if is_followed else None
+        reason = "" if is_followed else f"it has more than {MAX_ELEMENTS} elements"
+        return Tensor(tensor.data_type, tuple(tensor.dims), None, reason, loader)
+
+    def _loader(self, tensor: onnx.TensorProto) -> Callable[[], Array | None]:
+        def load() -> Array | None:
+            try:
+                array = self.model.array(tensor)
+            except ModelError:  # its data file is missing
+                return None
+            to = float if tensor.data_type in FLOATS else int
+            return array_of([to(element) for element in array.ravel().tolist()], array.shape)
+
+        return load
+
+    def run_body(self, body: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
+        for index, value in enumerate(body.inputs):
+            self.table[value] = inputs[index] if index < len(inputs) else unknown("the body is given no such input")
+        self.run_scope(body)
+        return [self.known(value) for value in body.outputs]
+
+    # Walking
+
+    def run_main(self) -> None:
+        graph = self.model.graph
+        for value in graph.inputs:
+            is_constant = value.tensor is not None and self.model.proto.ir_version < 4
+            self.table[value] = (
+                self.load(value.tensor) if is_constant and value.tensor else self.given.tensor(value, self)
+            )
+        self.run_scope(graph)
+
+    def run_scope(self, scope: Scope) -> None:
+        for value in scope.initializers:
+            if value.kind == "initializer" and value.tensor is not None:
+                self.table[value] = self.load(value.tensor)
+        for node in in_order(scope) if scope.problems else scope.nodes:
+            self.run_node(node)
+
+    def known(self, value: Value) -> Tensor:
+        found = self.table.get(value)
+        return found if found is not None else unknown(f"'{value.name}' is not defined before it is used")
+
+    def run_node(self, node: Node) -> None:
+        inputs = [None if value is None else self.known(value) for value in node.inputs]
+        site = Site(node, inputs, self, self._attributes(node))
+        try:
+            results = self._results(site)
+        except UnknownError as reason:
+            results = [unknown(f"{node.label}: {reason}") for _ in node.outputs]
+        except (TooComplexError, ArithmeticError, LookupError, ValueError) as error:
+            results = [unknown(f"{node.label} does not fit {node.operator}: {error}") for _ in node.outputs]
+        for index, value in enumerate(node.outputs):
+            if value is not None:
+                found = results[index] if index < len(results) else unknown(f"{node.label} has no such output")
+                self.table[value] = (
+                    self._with_declared(value, found) if found.dims is None else self.rewriter.tensor(found)
+                )
+
+    def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
+        if not self.calls:
+            return node.attributes
+        found = {}
+        for name, attribute in node.attributes.items():
+            if not attribute.ref_attr_name:
+                found[name] = attribute
+            elif attribute.ref_attr_name in self.bound:
+                found[name] = self.bound[attribute.ref_attr_name]
+        return found
+
+    def _results(self, site: Site) -> list[Tensor]:
+        node = site.node
+        self.work += 1
+        if self.work > MAX_WORK:
+            raise UnknownError("the bodies and functions around it take too long")
+        function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
+        if function is not None:
+            return self._call(site, *function)
+        rule = RULES.get(node.operator)
+        if rule is None:
+            return infer_node(site)
+        results = rule(site)
+        return results if isinstance(results, list) else [results]
+
+    def _call(self, site: Site, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
+        if self.calls >= MAX_CALLS:
+            raise UnknownError("functions call each other too deep")
+        defaults = {attribute.name: attribute for attribute in function.attribute_proto}
+        outer, self.bound = self.bound, {**defaults, **site.attributes}
+        self.calls += 1
+        try:
+            missing = unknown("it is left out at this call")
+            given = [missing if tensor is None else tensor for tensor in site.inputs]
+            results = self.run_body(scope, given + [missing] * (len(scope.inputs) - len(given)))
+        finally:
+            self.calls -= 1
+            self.bound = outer
+        self._remember(scope)
+        return results
+
+    def _remember(self, scope: Scope) -> None:
+        """Keep what all calls of a function agree on."""
+        for inner in scope.walk():
+            for value in inner.values.values():
+                now, before = self.table.get(value), self.seen_functions.get(value)
+                if now is None:
+                    continue
+                if before is not None and before.dims != now.dims:
+                    now = unknown("the calls of the function differ", now.dtype)
+                self.seen_functions[value] = now
+
+    def _with_declared(self, value: Value, found: Tensor) -> Tensor:
+        """Return the declared rank and numbers of a tensor of which nothing else is known."""
+        declared = declared_type(value) if value.name in value.scope.infos else None
+        if declared is None:
+            return found
+        if declared.dims is None:
+            return unknown(found.reason, found.dtype or declared.dtype)
+        reason = f"{found.reason} (declared as {{}})"
+        dims = [
+            Expr.of(dim) if isinstance(dim, int) else self.fresh(value.name, reason.format(dim or "unknown"), 0)
+            for dim in declared.dims
+        ]
+        return Tensor(found.dtype or declared.dtype, dims, None, found.reason)
+
+    def is_complete(self) -> bool:
+        """Whether every dim is known, and as plain as can be."""
+        return not self.reasons and not self.equalities
+
+    def learn(self, equal: list[tuple[Expr, Expr]]) -> bool:
+        """Take what the main graph's nodes need for the next pass, and return whether that is anything new."""
+        main = self.model.graph
+        pairs = [
+            (e.left, e.right) for e in self.equalities if e.scope is main and is_known(e.left) and is_known(e.right)
+        ]
+        fresh = [pair for pair in dict.fromkeys(pairs) if pair not in equal and replacement(*pair) is not None]
+        learned = learned_ranges([(r.expr, r.least) for r in self.requirements if r.scope is main], pairs)
+        equal += fresh
+        ranges = merged({}, learned, self.given.symbols)
+        if ranges is None:
+            return bool(fresh)
+        before = self.given.symbols
+        self.given.narrowed(ranges)
+        now = {name: expr for name, expr in self.given.symbols.items() if expr != before[name]}
+        equal[:] = [(left.substitute(now), right.substitute(now)) for left, right in equal]
+        return True
+
+    def finish(self) -> Shapes:
+        self.table.update(self.seen_functions)
+        table = simplified(self.table, self.equalities)
+        findings = tuple(dict.fromkeys(self.findings))
+        return Shapes(self.model, table, self.reasons, findings, tuple(self.equalities), tuple(self.requirements))

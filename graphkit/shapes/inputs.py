@@ -1,0 +1,161 @@
+"""What is known of the graph inputs: their declared dims, and what the user says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from graphkit.errors import UsageError
+from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.shapes.algebra import divide_exactly
+from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.expr import INF, Bound, Expr, symbol
+from graphkit.shapes.parse import parse
+from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
+
+__all__ = ["Inputs"]
+
+MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
+Range = tuple[int | None, int | None]
+
+
+class Namer(Protocol):
+    """What gives unknowns their names."""
+
+    def fresh(self, label: str, reason: str, low: float) -> Expr:
+        """Return a new symbol for something unknown."""
+
+
+class Inputs:
+    """The dims of graph inputs as expressions.
+
+    Raises:
+        UsageError: What the user says names nothing, or contradicts itself.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dims: Mapping[str, int],
+        shapes: Mapping[str, Sequence[int]],
+        ranges: Mapping[str, Range],
+        values: Mapping[str, object],
+    ) -> None:
+        self.ranges: dict[str, tuple[Bound | None, Bound]] = {
+            name: (low, INF if high is None else high) for name, (low, high) in ranges.items()
+        }
+        self.values = {name: np.asarray(value) for name, value in values.items()}
+        self.numbers: dict[str, int] = {}
+        self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
+        self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
+        self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
+        self._check_names(dims, shapes)
+        for name, number in dims.items():
+            self._set(name, int(number))
+        for name, shape in shapes.items():
+            self._bind(name, tuple(int(size) for size in shape))
+
+    def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
+        if kind.dims is None:
+            return None
+        texts = [f"{name}.{axis}" if dim is None else dim for axis, dim in enumerate(kind.dims)]
+        return tuple(
+            Expr.of(text)
+            if isinstance(text, int)
+            else self._symbol(text)
+            if kind.dims[axis] is None
+            else self._read(text)
+            for axis, text in enumerate(texts)
+        )
+
+    def _read(self, text: str) -> Expr:
+        return parse(text, self._symbol)
+
+    def _symbol(self, name: str) -> Expr:
+        return symbol(name, *self.ranges.get(name, (None, INF)))
+
+    @property
+    def symbols(self) -> dict[str, Expr]:
+        """The symbols in the inputs' dims, as far as they are no numbers."""
+        return {name: self._symbol(name) for name in self.names if name not in self.numbers}
+
+    def narrowed(self, ranges: Mapping[str, tuple[Bound, Bound]]) -> None:
+        """Take other bounds of symbols."""
+        before = self.symbols
+        self.ranges.update(ranges)
+        after = {name: expr for name, expr in self.symbols.items() if expr != before[name]}
+        for name, dims in self.symbolic.items():
+            self.symbolic[name] = None if dims is None else tuple(dim.substitute(after) for dim in dims)
+
+    def _check_names(self, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
+        for name in [*dims, *self.ranges]:
+            if name not in self.names:
+                raise UsageError(f"no input has a dim '{name}' - there are {', '.join(self.names) or 'none'}")
+        for name in [*shapes, *self.values]:
+            if name not in self.declared:
+                raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
+
+    def _set(self, name: str, number: int) -> None:
+        before = self.numbers.setdefault(name, number)
+        if before != number:
+            raise UsageError(f"'{name}' is both {before} and {number} - give one of them")
+        bounds = self._symbol(name)
+        if not lower(bounds) <= number <= upper(bounds):
+            raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
+
+    def _bind(self, name: str, shape: tuple[int, ...]) -> None:
+        """Take the numbers of symbols from an input's shape."""
+        dims = self.symbolic.get(name)
+        if dims is None:
+            self.symbolic[name] = tuple(Expr.of(size) for size in shape)
+            return
+        if len(dims) != len(shape):
+            raise UsageError(f"input '{name}' has {len(dims)} dims - not {'x'.join(map(str, shape))}")
+        for dim, size in zip(dims, shape, strict=True):
+            self._solve(name, dim, size)
+
+    def _solve(self, name: str, dim: Expr, size: int) -> None:
+        rest = dim.substitute(self.numbers)
+        if rest == size:
+            return
+        if len(rest.terms) > 2 or len(rest.symbols) != 1 or len(rest.terms[0][0]) != 1:
+            raise UsageError(f"a dim of input '{name}' is {dim} - not {size}, or it needs --dim for its symbols")
+        (symbol_name,), factor = rest.symbols, rest.terms[0][1]
+        difference = Expr.of(size) - (rest - self._symbol(symbol_name) * factor)
+        number = divide_exactly(difference, factor).constant
+        if number is None or number * factor != difference:
+            raise UsageError(f"a dim of input '{name}' is {dim} - it cannot be {size}")
+        self._set(symbol_name, number)
+
+    def tensor(self, value: Value, namer: Namer) -> Tensor:
+        """Return what is known of an input."""
+        kind = self.declared.get(value.name)
+        if kind is None:
+            return unknown(f"the input '{value.name}' is declared as no tensor")
+        dims = self.symbolic[value.name]
+        if dims is None:
+            return unknown(f"the input '{value.name}' is declared without rank", kind.dtype)
+        found = Tensor(kind.dtype, [dim.substitute(self.numbers) for dim in dims])
+        if value.name in self.values:
+            return self._with_values(value.name, found)
+        count, sizes = found.count(), found.sizes()
+        if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED:
+            return Tensor(found.dtype, found.dims, None, f"it is the input '{value.name}'")
+        reason = f"it is an element of the input '{value.name}'"
+        low = 0 if kind.dtype == 9 else -INF
+        return Tensor(
+            found.dtype, found.dims, array_of([namer.fresh(value.name, reason, low) for _ in range(count)], sizes)
+        )
+
+    def _with_values(self, name: str, found: Tensor) -> Tensor:
+        array = self.values[name]
+        if found.sizes() not in (None, array.shape) or array.dtype == object:
+            raise UsageError(f"input '{name}' is {found} - not of shape {list(array.shape)}")
+        to = float if found.dtype in FLOATS else int
+        return Tensor(
+            found.dtype, array.shape, array_of([to(element) for element in array.ravel().tolist()], array.shape)
+        )

@@ -1,0 +1,44 @@
+"""An order in which every node follows those that it reads, for a graph that does not stand in one.
+
+ONNX wants nodes sorted; onnxruntime takes them in any order, and some tools write them so.
+"""
+
+from __future__ import annotations
+
+from graphkit.graph.view import Node, Scope, Value
+
+__all__ = ["in_order"]
+
+
+def in_order(scope: Scope) -> list[Node]:
+    """Return the nodes of a scope, each after those that it reads; those of a cycle as they stand."""
+    waiting: dict[Node, int] = {}
+    readers: dict[Value, list[Node]] = {}
+    for node in scope.nodes:
+        needed = {value for value in _read(node) if value.producer is not None and value.scope is scope}
+        waiting[node] = len(needed)
+        for value in needed:
+            readers.setdefault(value, []).append(node)
+    ready = [node for node, count in waiting.items() if not count][::-1]
+    result: list[Node] = []
+    while ready:
+        node = ready.pop()
+        result.append(node)
+        freed = []
+        for output in node.outputs:
+            for reader in readers.pop(output, ()) if output is not None else ():
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    freed.append(reader)
+        ready.extend(freed[::-1])
+    done = set(result)
+    return result + [node for node in scope.nodes if node not in done]
+
+
+def _read(node: Node) -> set[Value]:
+    read = {value for value in node.inputs if value is not None}
+    for body in node.bodies.values():
+        for inner in body.walk():
+            read.update(value for other in inner.nodes for value in other.inputs if value is not None)
+            read.update(inner.outputs)
+    return read

@@ -1,0 +1,125 @@
+"""What was inferred, and why: the answers of the shape engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from graphkit.errors import UsageError
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Value, all_scopes
+from graphkit.model import Model
+from graphkit.shapes.equalities import Equality, Requirement
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.site import Finding
+from graphkit.shapes.tensor import Tensor, unknown
+
+__all__ = ["Shapes"]
+
+MAX_STEPS = 200  # nodes that `why` follows
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """The shape of every tensor of a model.
+
+    Attributes:
+        model: The model.
+        table: What is known of each value.
+        reasons: What each unknown symbol (`?3.NonZero_1`) stands for.
+        findings: What cannot hold at any legal dims.
+        equalities: What must be equal for the model to run.
+        requirements: What must be large enough for it to run.
+    """
+
+    model: Model
+    table: Mapping[Value, Tensor] = field(repr=False)
+    reasons: Mapping[str, str] = field(repr=False)
+    findings: tuple[Finding, ...]
+    equalities: tuple[Equality, ...] = field(repr=False)
+    requirements: tuple[Requirement, ...] = field(repr=False)
+
+    def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
+        """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""
+        return self.table.get(self.find(key)) or unknown("nothing leads to it")
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def find(self, key: Value | str | tuple[str, str]) -> Value:
+        """Return the value that a key means.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if isinstance(key, Value):
+            return key
+        path, name = ("", key) if isinstance(key, str) else key
+        scope = next((scope for scope in all_scopes(self.model.scopes) if scope.path == path), None)
+        value = scope.values.get(name) if scope is not None else None
+        if value is None:
+            raise UsageError(f"there is no tensor '{name}' in {path or 'the main graph'} - names are case-sensitive")
+        return value
+
+    def reason(self, key: Value | str | tuple[str, str] | Expr) -> str:
+        """Return why a tensor or a dim is not known, "" where it is."""
+        if not isinstance(key, Expr):
+            found = self[key]
+            if found.dims is None:
+                return found.reason
+            return "; ".join(dict.fromkeys(text for dim in found.dims if (text := self.reason(dim))))
+        names = sorted(name for name in key.symbols if name in self.reasons)
+        return "; ".join(f"{name}: {self.reasons[name]}" for name in names)
+
+    def why(self, key: Value | str | tuple[str, str]) -> tuple[str, ...]:
+        """Return the chain from graph inputs and constants to a tensor's shape, a line for each step."""
+        steps: dict[Value, None] = {}
+        pending = [self.find(key)]
+        while pending and len(steps) < MAX_STEPS:
+            value = pending.pop()
+            steps.pop(value, None)  # it may be needed by an earlier step than was thought
+            steps[value] = None
+            pending.extend(self._origins(value))
+        return tuple(self._line(value) for value in reversed(steps))
+
+    def _origins(self, value: Value) -> list[Value]:
+        """Return the inputs of a value's node that its dims and elements come from."""
+        node = value.producer
+        if node is None or value.is_constant:
+            return []
+        if node.bodies:
+            return [out for body in node.bodies.values() for out in body.outputs[value.output_index :][:1]]
+        reads = [source for index in value_inputs(node) if (source := node.input(index)) is not None]
+        variable = [source for source in reads if not source.is_constant]
+        wanted = self._symbols(value) - set().union(*(self._symbols(source) for source in variable))
+        for source in node.inputs:
+            if source is not None and source not in reads and wanted & self._symbols(source):
+                wanted -= self._symbols(source)
+                variable.append(source)
+        return variable
+
+    def _symbols(self, value: Value) -> set[str]:
+        found = self[value]
+        names = set().union(*(dim.symbols for dim in found.dims or ()))
+        if found.may_have_data:
+            for element in found.elements or ():
+                names |= element.symbols if isinstance(element, Expr) else set()
+        return names
+
+    def _line(self, value: Value) -> str:
+        text = f"{value.name}: {self[value]}"
+        reason = self.reason(value)
+        return f"{text}, {_origin(value)}" + (f" ({reason})" if reason else "")
+
+
+def _origin(value: Value) -> str:
+    node = value.producer
+    if node is None:
+        return {"input": "an input", "initializer": "a constant"}.get(value.kind, "undefined")
+    if value.is_constant:
+        return "a constant"
+    names = [source.name for source in node.inputs if source is not None]
+    return f"{node.operator} of {', '.join(names)}" if names else node.operator

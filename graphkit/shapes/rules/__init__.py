@@ -1,0 +1,40 @@
+"""What each operator does to shapes: one table, from the operator (with its domain where that is not the default)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphkit.shapes.rules import (
+    attention,
+    control,
+    elementwise,
+    indexing,
+    linear,
+    makers,
+    movement,
+    normalisation,
+    quantised,
+    reduction,
+    repetition,
+    signal,
+    spatial,
+)
+from graphkit.shapes.site import Rule
+
+__all__ = ["RULES"]
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **movement.RULES,
+    **indexing.RULES,
+    **repetition.RULES,
+    **signal.RULES,
+    **makers.RULES,
+    **reduction.RULES,
+    **linear.RULES,
+    **spatial.RULES,
+    **normalisation.RULES,
+    **quantised.RULES,
+    **attention.RULES,
+    **control.RULES,
+}

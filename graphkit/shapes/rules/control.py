@@ -1,0 +1,175 @@
+"""If, Loop and Scan: their bodies are inferred where they stand, with what the scopes around them know.
+
+A Loop's or Scan's state starts with the dims that it is given; a dim that an iteration changes is unknown, and the
+body is inferred again with that. Values of states are not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from onnx import TensorProto
+
+from graphkit.graph.view import Scope
+from graphkit.shapes import calc
+from graphkit.shapes.algebra import maximum
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.site import Rule, Site, UnknownError
+from graphkit.shapes.tensor import Tensor, array_of, number, unknown
+
+__all__ = ["RULES"]
+
+MAX_ROUNDS = 4  # each round makes at least one more dim unknown
+MAX_DEPTH = 3  # loops in loops that are inferred more than once
+
+
+def if_(site: Site) -> list[Tensor]:
+    """The branch that the condition chooses, or what both branches agree on."""
+    condition = site.data(0)
+    is_false = None if condition is None or condition.size != 1 else calc.compare("==", condition.ravel()[0], 0)
+    then, otherwise = (_branch(site, name, is_false == dead) for name, dead in (("then_branch", 1), ("else_branch", 0)))
+    if is_false is not None:
+        return otherwise if is_false else then
+    return [_merged(site, index, pair) for index, pair in enumerate(zip(then, otherwise, strict=False))]
+
+
+def _branch(site: Site, name: str, is_dead: bool) -> list[Tensor]:
+    body = site.node.bodies.get(name)
+    if body is None:
+        raise UnknownError(f"{name} is missing")
+    mark = site.engine.mark()
+    results = site.engine.run_body(body, ())
+    if is_dead:  # what is wrong in it never happens
+        site.engine.rewind(mark)
+    return results
+
+
+def _merged(site: Site, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
+    first, second = pair
+    dtype = first.dtype or second.dtype
+    if first.dims is None or second.dims is None:
+        return unknown(first.reason or second.reason, dtype)
+    if len(first.dims) != len(second.dims):
+        return unknown(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
+    where = f"output {index} depends on {site.name(0)}"
+    dims = [
+        left if left == right else site.fresh(f"{where}: then_branch gives {left}, else_branch {right}")
+        for left, right in zip(first.dims, second.dims, strict=True)
+    ]
+    if first.may_have_data and second.may_have_data and first.elements == second.elements:
+        return Tensor(dtype, dims, first.data)
+    return Tensor(dtype, dims)
+
+
+def loop(site: Site) -> list[Tensor]:
+    """States after the last iteration, then what each iteration gives, stacked."""
+    body = site.node.bodies.get("body")
+    if body is None:
+        raise UnknownError("the body is missing")
+    counter, condition = Tensor(TensorProto.INT64, ()), Tensor(TensorProto.BOOL, ())
+    states = [_plain(site.tensor(index)) for index in range(2, len(site.inputs))]
+    results, states = _settle(site, body, states, lambda now: [counter, condition, *now], slice(1, 1 + len(states)))
+    times = _iterations(site, body)
+    stacked = [_stacked(times, 0, tensor) for tensor in results[1 + len(states) :]]
+    return [*states, *stacked]
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a state of which only dtype and dims are followed."""
+    return Tensor(tensor.dtype, tensor.dims, None, tensor.reason or "it is the state of a loop")
+
+
+Inputs = Callable[[list[Tensor]], list[Tensor]]
+
+
+def _settle(
+    site: Site, body: Scope, states: list[Tensor], inputs: Inputs, place: slice
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return a body's results, and states whose dims an iteration does not change."""
+    rounds = 1 if body.depth > MAX_DEPTH else MAX_ROUNDS
+    if rounds == 1:
+        states = [unknown("it is the state of a loop in loops", state.dtype) for state in states]
+    loose: set[Expr] = set()  # unknowns that stand for any number, another one at each iteration
+    mark = site.engine.mark()
+    for turn in range(rounds + 1):
+        site.engine.rewind(mark)  # what was found of narrower states does not hold
+        results = site.engine.run_body(body, inputs(states))
+        after = [_widened(site, old, new, loose) for old, new in zip(states, results[place], strict=False)]
+        if len(after) < len(states):
+            raise UnknownError("the body has fewer outputs than states")
+        if all(old.dims == new.dims for old, new in zip(states, after, strict=True)):
+            break
+        states = after if turn < rounds - 1 else [unknown("an iteration changes it", s.dtype) for s in states]
+    return results, [_last(site, state, loose) for state in states]
+
+
+def _widened(site: Site, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
+    dtype = old.dtype or new.dtype
+    if old.dims is None or new.dims is None or len(old.dims) != len(new.dims):
+        return unknown(old.reason or new.reason or "an iteration changes its rank", dtype)
+    dims = []
+    for left, right in zip(old.dims, new.dims, strict=True):
+        if left != right and left not in loose:
+            left = site.fresh(f"an iteration makes {right} of {left}")
+            loose.add(left)
+        dims.append(left)
+    return Tensor(dtype, dims, None, "it is the state of a loop")
+
+
+def _last(site: Site, state: Tensor, loose: set[Expr]) -> Tensor:
+    """Return a state after the loop, whose unknown dims are others than those inside."""
+    if state.dims is None:
+        return state
+    dims = [site.fresh("a loop changes it") if dim in loose else dim for dim in state.dims]
+    return Tensor(state.dtype, dims, None, state.reason)
+
+
+def _iterations(site: Site, body: Scope) -> Expr:
+    limit = site.data(0)
+    goes_on = len(body.outputs) > 0 and len(body.inputs) > 1 and _is_passed_on(body)
+    start = site.data(1) if site.has(1) else array_of([1])
+    if limit is not None and goes_on and start is not None and number(start.ravel()[0]) == 1:
+        return maximum(0, Expr.of(limit.ravel()[0]))
+    return site.fresh("it is the number of iterations")
+
+
+def _is_passed_on(body: Scope) -> bool:
+    """Whether the body's condition is its own input, or a constant True."""
+    value = body.outputs[0]
+    while value.producer is not None and value.producer.is_op("Identity") and value.producer.inputs[0] is not None:
+        value = value.producer.inputs[0]
+    tensor = value.constant
+    return value is body.inputs[1] or (
+        tensor is not None and bool(tensor.raw_data.strip(b"\0") or any(tensor.int32_data))
+    )
+
+
+def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:
+    if tensor.dims is None:
+        return unknown(tensor.reason, tensor.dtype)
+    place = axis % (len(tensor.dims) + 1)
+    return Tensor(tensor.dtype, (*tensor.dims[:place], times, *tensor.dims[place:]))
+
+
+def scan(site: Site) -> list[Tensor]:
+    """States after the last step, then what each step gives, stacked; opset 9 and newer."""
+    body, count = site.node.bodies.get("body"), site.integer("num_scan_inputs", 0)
+    if body is None or site.opset < 9 or not 0 < count <= len(site.inputs):
+        raise UnknownError("a Scan without body, or of opset 8")
+    split = len(site.inputs) - count
+    axes = site.integers("scan_input_axes") or [0] * count
+    states = [_plain(site.tensor(index)) for index in range(split)]
+    steps: list[Tensor] = []
+    times: Expr | None = None
+    for index, axis in enumerate(axes, split):
+        dims = site.dims(index)
+        place = site.axis(axis, len(dims))
+        times = dims[place] if times is None else site.same(times, dims[place], "the lengths of scanned inputs")
+        steps.append(Tensor(site.tensor(index).dtype, (*dims[:place], *dims[place + 1 :])))
+    results, states = _settle(site, body, states, lambda now: [*now, *steps], slice(0, split))
+    outputs = site.integers("scan_output_axes") or [0] * (len(results) - split)
+    length = times if times is not None else site.fresh("it is the number of steps")
+    return [*states, *(_stacked(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]
+
+
+RULES: Mapping[str, Rule] = {"If": if_, "Loop": loop, "Scan": scan}

@@ -1,0 +1,246 @@
+"""Elementwise operators: the dims of the input, or those that the inputs broadcast to; elements of small tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.shapes import calc
+from graphkit.shapes.site import Rule, Site
+from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Dims, Tensor, array_of
+
+__all__ = ["RULES", "finished"]
+
+
+def unary(site: Site) -> Tensor:
+    """The dims of the first input."""
+    found = site.tensor()
+    data = _calculated(site, found.dtype, [found], found.dims)
+    return Tensor(found.dtype, found.dims, data, found.reason)
+
+
+def truth(site: Site) -> Tensor:
+    """The dims of the first input, bool."""
+    found = site.tensor()
+    return Tensor(TensorProto.BOOL, found.dims, _calculated(site, TensorProto.BOOL, [found], found.dims), found.reason)
+
+
+def broadcasting(site: Site) -> Tensor:
+    """All inputs broadcast, of the first one's dtype."""
+    return _broadcast(site, site.tensor().dtype)
+
+
+def comparison(site: Site) -> Tensor:
+    """All inputs broadcast, bool."""
+    return _broadcast(site, TensorProto.BOOL)
+
+
+def _broadcast(site: Site, dtype: int) -> Tensor:
+    tensors = [site.tensor(index) for index in range(len(site.inputs))]
+    dims = site.broadcast(*(site.dims(index) for index in range(len(tensors))))
+    data = None
+    if all(found.may_have_data for found in tensors):
+        data = _calculated(site, dtype, tensors, dims)
+    return Tensor(dtype, dims, data)
+
+
+def _calculated(site: Site, dtype: int, tensors: list[Tensor], dims: Dims | None) -> Array | None:
+    """Return the elements that an operator of `calc` gives."""
+    name = site.node.op_type
+    is_known_operator = name in calc.UNARY or name in calc.BINARY or name in calc.COMPARISONS
+    if not is_known_operator or dims is None or not _is_small(dims):
+        return None
+    arrays = [found.data for found in tensors if found.may_have_data]
+    present = [array for array in arrays if array is not None]
+    if len({found.dtype for found in tensors}) > 1 and name != "Pow":
+        return None  # no model that runs
+    if len(present) < len(tensors) or (name == "Mod" and site.integer("fmod", 0)):
+        return None
+    while len(present) > 2:
+        left = calc.apply(name, present[:2], dtype)
+        if left is None or None in left.ravel().tolist():
+            return None
+        present[:2] = [left]
+    operand = tensors[0].dtype if name in calc.COMPARISONS or name == "Not" else dtype
+    return finished(site, calc.apply(name, present, operand), dtype)
+
+
+def _is_small(dims: Dims) -> bool:
+    count = 1
+    for dim in dims:
+        size = dim.constant
+        if size is None:
+            return False
+        count *= size
+    return count <= MAX_ELEMENTS
+
+
+def finished(site: Site, data: Array | None, dtype: int) -> Array | None:
+    """Return elements with an unknown of its own for each that could not be decided; no floats with unknowns."""
+    if data is None:
+        return None
+    elements = data.ravel().tolist()
+    missing = [index for index, element in enumerate(elements) if element is None]
+    if not missing:
+        return data
+    if dtype not in INTEGERS or len(missing) == len(elements) > 8:
+        return None
+    for index in missing:
+        if dtype == TensorProto.BOOL:
+            elements[index] = site.engine.fresh(site.node.label, "its value depends on what the dims are", 0)
+        else:
+            elements[index] = site.fresh("its value depends on data, or on what the dims are", -np.inf)
+    return array_of(elements, data.shape)
+
+
+def where(site: Site) -> Tensor:
+    """All inputs broadcast; each element is chosen where the condition is known."""
+    dims = site.broadcast(site.dims(0), site.dims(1), site.dims(2))
+    dtype = site.tensor(1).dtype or site.tensor(2).dtype
+    tensors = [site.tensor(index) for index in range(3)]
+    if not _is_small(dims) or not all(found.may_have_data for found in tensors):
+        return Tensor(dtype, dims)
+    arrays = [found.data for found in tensors]
+    present = [array for array in arrays if array is not None]
+    if len(present) < 3:
+        return Tensor(dtype, dims)
+    result = np.frompyfunc(calc.choose, 3, 1)(*present)
+    shape = np.broadcast_shapes(*(array.shape for array in present))
+    chosen = array_of(result.ravel().tolist() if isinstance(result, np.ndarray) else [result], shape)
+    return Tensor(dtype, dims, finished(site, chosen, dtype))
+
+
+def cast(site: Site) -> Tensor:
+    """The dims of the input in another dtype, elements too."""
+    found = site.tensor()
+    to = site.integer("to", 0) if site.node.op_type == "Cast" else site.tensor(1).dtype
+    data = None
+    if found.may_have_data and (array := found.data) is not None and (to in FLOATS or to in INTEGERS):
+        elements = [calc.cast(element, to, found.dtype in FLOATS) for element in array.ravel().tolist()]
+        data = finished(site, array_of(elements, array.shape), to)
+    return Tensor(to, found.dims, data, found.reason)
+
+
+def is_special(site: Site) -> Tensor:
+    """IsNaN, IsInf: the dims of the input, bool."""
+    found = site.tensor()
+    return Tensor(TensorProto.BOOL, found.dims, None, found.reason)
+
+
+def dropout(site: Site) -> list[Tensor]:
+    """The input, and a mask of its dims."""
+    found = site.tensor()
+    mask = Tensor(TensorProto.BOOL if site.opset >= 12 else found.dtype, found.dims, None, found.reason)
+    return [Tensor(found.dtype, found.dims, None, found.reason), mask]
+
+
+def clip(site: Site) -> Tensor:
+    """The dims of the input; elements between known limits."""
+    found = site.tensor()
+    low, high = site.data(1), site.data(2)
+    data = found.data if found.may_have_data else None
+    limits_are_known = (low is not None or not site.has(1)) and (high is not None or not site.has(2))
+    if site.opset < 11 or data is None or not limits_are_known:
+        return Tensor(found.dtype, found.dims, None, found.reason)
+    if low is not None:
+        data = calc.apply("Max", [data, low.reshape(())], found.dtype)
+    if high is not None and data is not None and None not in data.ravel().tolist():
+        data = calc.apply("Min", [data, high.reshape(())], found.dtype)
+    return Tensor(found.dtype, found.dims, finished(site, data, found.dtype), found.reason)
+
+
+_UNARY = (
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "BitwiseNot",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "CumSum",
+    "CumProd",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Hardmax",
+    "Identity",
+    "LeakyRelu",
+    "Log",
+    "LogSoftmax",
+    "LpNormalization",
+    "LRN",
+    "MeanVarianceNormalization",
+    "Mish",
+    "Neg",
+    "PRelu",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "ScaledTanh",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
+    "Trilu",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "Affine",
+    "ParametricSoftplus",
+    "ImageScaler",
+    "ReverseSequence",
+    "ScatterND",
+    "ScatterElements",
+    "Scatter",
+    "TensorScatter",
+)
+_CONTRIB_UNARY = (
+    "BiasGelu",
+    "BiasSoftmax",
+    "FastGelu",
+    "Gelu",
+    "QuickGelu",
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "QLinearSoftmax",
+    "ThresholdedRelu",
+    "Trilu",
+    "Inverse",
+    "GroupNorm",
+)
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_UNARY, unary),
+    **{f"com.microsoft.{name}": unary for name in _CONTRIB_UNARY},
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean"), broadcasting),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"), broadcasting),
+    **dict.fromkeys(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor"), comparison),
+    "Not": truth,
+    "IsNaN": is_special,
+    "IsInf": is_special,
+    "Where": where,
+    "Cast": cast,
+    "CastLike": cast,
+    "Dropout": dropout,
+    "Clip": clip,
+}

@@ -1,0 +1,171 @@
+"""Operators that choose elements by index: Slice, Gather, Scatter and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from graphkit.shapes.algebra import ceil_div, maximum, minimum
+from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.rules.common import moved, small_data
+from graphkit.shapes.site import Rule, Site, UnknownError
+from graphkit.shapes.tensor import Array, Element, Tensor, array_of, number
+
+__all__ = ["RULES"]
+
+ENDLESS = (1 << 31) - 1  # exporters write INT32_MAX or INT64_MAX for "to the end"
+Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
+
+
+def slice_(site: Site) -> Tensor:
+    """Per axis the number of steps from start to end."""
+    dims = list(site.dims())
+    bounds = _slice_bounds(site, len(dims))
+    array = small_data(site)
+    for axis, start, end, step in bounds:
+        array = _sliced(array, axis, start, end, step)
+        dims[axis] = _slice_dim(site, dims[axis], start, end, step)
+    return moved(site, tuple(dims), array)
+
+
+def _slice_bounds(site: Site, rank: int) -> Bounds:
+    """Return axis, start, end and step for each axis that is sliced; None for one that is not known."""
+    if site.opset < 10:
+        starts, ends = site.integers("starts") or [], site.integers("ends") or []
+        axes = site.integers("axes") or list(range(len(starts)))
+        return [(site.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]
+    counts = [site.tensor(index).count() for index in (1, 2)]
+    count = next((n for n in counts if n is not None), None)
+    if count is None:
+        raise UnknownError("the number of sliced axes is unknown")
+    chosen = site.numbers(3) if site.has(3) else list(range(count))
+    columns: list[list[Element | None]] = []
+    for index in (1, 2, 4):
+        data = site.data(index)
+        given: list[Element | None] = [None] * count if data is None else data.ravel().tolist()
+        columns.append([1] * count if index == 4 and not site.has(4) else given)
+    rows = zip(chosen, *columns, strict=False)
+    return [(site.axis(axis, rank), start, end, step) for axis, start, end, step in rows]
+
+
+def _sliced(array: Array | None, axis: int, start: Element | None, end: Element | None, step: object) -> Array | None:
+    first, last = (None if bound is None else number(bound) for bound in (start, end))
+    if array is None or first is None or last is None or not isinstance(step, int) or step == 0:
+        return None
+    if step < 0 and last < -array.shape[axis]:
+        last = None  # past the front: in Python, -1 - length would count from the end again
+    index: list[slice] = [slice(None)] * array.ndim
+    index[axis] = slice(first, last, step)
+    return array[tuple(index)]
+
+
+def _slice_dim(site: Site, dim: Expr, start: Element | None, end: Element | None, step: Element | None) -> Expr:
+    stride = None if step is None else number(step)
+    if stride is None or start is None or end is None or stride == 0:
+        return site.fresh("what the Slice cuts depends on data")
+    length = slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
+    if length is None:
+        return site.fresh(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
+    return length
+
+
+def slice_length(dim: Expr, start: Expr, end: Expr, step: int) -> Expr | None:
+    """Return how many elements a slice has, None where a bound may count from either end."""
+    if step > 0:
+        first, last = _clamped(start, dim, const(0), dim), _clamped(end, dim, const(0), dim)
+        return None if first is None or last is None else maximum(0, ceil_div(last - first, step))
+    first, last = _clamped(start, dim, const(0), dim - 1), _clamped(end, dim, const(-1), dim - 1)
+    return None if first is None or last is None else maximum(0, ceil_div(first - last, -step))
+
+
+def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
+    """Return a slice's bound counted from the front and kept in range."""
+    value = bound.constant
+    if value is not None and abs(value) >= ENDLESS:
+        return most if value > 0 else minimum(least, most)
+    if upper(bound) < 0:
+        bound = bound + dim
+    elif lower(bound) < 0:
+        return None
+    return minimum(maximum(least, bound), most)  # in this order: of nothing, `most` is below `least`
+
+
+def gather(site: Site) -> Tensor:
+    """The indices' dims in the place of the axis."""
+    dims, indices = site.dims(0), site.dims(1)
+    axis = site.axis(site.integer("axis", 0), len(dims))
+    array = small_data(site)
+    if array is not None:
+        array = _gathered(site, array, axis)
+    return moved(site, (*dims[:axis], *indices, *dims[axis + 1 :]), array)
+
+
+def _gathered(site: Site, array: Array, axis: int) -> Array | None:
+    indices = site.data(1)
+    if indices is None:
+        return None
+    numbers = [number(element) for element in indices.ravel().tolist()]
+    size = array.shape[axis]
+    if any(n is None or not -size <= n < size for n in numbers):
+        if any(n is not None and not -size <= n < size for n in numbers):
+            site.finding(f"an index out of the {size} that there are")
+        return None
+    places = np.array(numbers, dtype=np.int64)
+    shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
+    return array_of(array.take(places, axis).ravel().tolist(), shape)
+
+
+def gather_elements(site: Site) -> Tensor:
+    """The indices' dims."""
+    return Tensor(site.tensor().dtype, site.dims(1))
+
+
+def gather_nd(site: Site) -> Tensor:
+    """Batch dims, the indices' dims less the last, and the data's dims that the last does not index."""
+    dims, indices, batch = site.dims(0), site.dims(1), site.integer("batch_dims", 0)
+    depth = indices[-1].constant if indices else None
+    if depth is None:
+        raise UnknownError(f"the last dim of {site.name(1)} is no number")
+    if depth + batch > len(dims):
+        site.finding(f"{depth} indices into a tensor of rank {len(dims)}")
+        raise UnknownError("the indices do not fit the rank")
+    return Tensor(site.tensor().dtype, (*indices[:-1], *dims[batch + depth :]))
+
+
+def scatter(site: Site) -> Tensor:
+    """The dims of the data; elements where indices are numbers."""
+    found = site.tensor()
+    array = found.data if found.may_have_data else None
+    data = None
+    if array is not None and site.node.op_type == "ScatterND" and site.text("reduction", "none") == "none":
+        data = _scattered(site, array)
+    return Tensor(found.dtype, found.dims, data, found.reason)
+
+
+def _scattered(site: Site, array: Array) -> Array | None:
+    indices, updates = site.data(1), site.data(2)
+    if indices is None or updates is None or indices.ndim == 0:
+        return None
+    result = array.copy()
+    depth = indices.shape[-1]
+    if not depth:
+        return None
+    rows = indices.reshape(-1, depth).tolist()
+    for row, part in zip(rows, updates.reshape((len(rows), *array.shape[depth:])), strict=True):
+        place = tuple(number(element) for element in row)
+        if any(n is None for n in place):
+            return None
+        result[place] = part
+    return result
+
+
+RULES: Mapping[str, Rule] = {
+    "Slice": slice_,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "ScatterND": scatter,
+    "ScatterElements": scatter,
+}

@@ -1,0 +1,61 @@
+"""Normalisation layers, also those fused with a residual or an embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import TensorProto
+
+from graphkit.shapes.expr import const
+from graphkit.shapes.site import Rule, Site
+from graphkit.shapes.tensor import Tensor
+
+__all__ = ["RULES"]
+
+
+def layer(site: Site) -> list[Tensor]:
+    """The input's dims; mean and deviation with ones from the axis on."""
+    found, dims = site.tensor(), site.dims()
+    axis = site.axis(site.integer("axis", -1), max(len(dims), 1))
+    statistics = Tensor(site.integer("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
+    return [Tensor(found.dtype, dims), statistics, statistics]
+
+
+def rms(site: Site) -> Tensor:
+    """The input's dims, the scale's dtype."""
+    return Tensor(site.tensor(1).dtype, site.dims())
+
+
+def skip(site: Site) -> list[Tensor]:
+    """The input's dims; the third output is the sum of input and residual."""
+    found, dims = site.tensor(), site.dims()
+    statistics = Tensor(TensorProto.FLOAT, (*dims[:-1], 1))
+    return [Tensor(found.dtype, dims), statistics, statistics, Tensor(found.dtype, dims)]
+
+
+def embedding(site: Site) -> list[Tensor]:
+    """EmbedLayerNormalization(ids, segments, words, ...): states, mask index, sum of embeddings."""
+    ids, hidden = site.dims(0), site.dims(2)[-1]
+    dtype = site.tensor(2).dtype
+    states = Tensor(dtype, (*ids, hidden))
+    return [states, Tensor(TensorProto.INT32, (ids[0],)), Tensor(dtype, (*ids, hidden))]
+
+
+def batch(site: Site) -> list[Tensor]:
+    """The input's dims; statistics of one dim."""
+    found = site.tensor()
+    dims = site.dims()
+    channels = Tensor(site.tensor(1).dtype, (dims[1] if len(dims) > 1 else const(1),))
+    return [Tensor(found.dtype, dims), channels, channels, channels, channels]
+
+
+RULES: Mapping[str, Rule] = {
+    "LayerNormalization": layer,
+    "SimplifiedLayerNormalization": layer,
+    "RMSNormalization": rms,
+    "BatchNormalization": batch,
+    "com.microsoft.SkipLayerNormalization": skip,
+    "com.microsoft.SkipSimplifiedLayerNormalization": skip,
+    "com.microsoft.EmbedLayerNormalization": embedding,
+    "com.microsoft.QEmbedLayerNormalization": embedding,
+}

@@ -1,0 +1,210 @@
+"""Operators that slide a window or resample: Conv, pooling, Resize, and their quantised and blocked forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.shapes.algebra import ceil_div, floor_div, minimum
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.rules.common import product
+from graphkit.shapes.site import Rule, Site, UnknownError
+from graphkit.shapes.tensor import Dims, Element, Tensor
+
+__all__ = ["RULES"]
+
+
+def _list(site: Site, name: str, count: int, default: int) -> list[int]:
+    found = site.integers(name) or [default] * count
+    if len(found) != count:
+        raise UnknownError(f"the attribute {name} has {len(found)} numbers, not {count}")
+    return found
+
+
+def _windows(site: Site, dims: Dims, kernel: list[Expr]) -> list[Expr]:
+    """Return how many windows fit along each spatial dim: at least one, though onnxruntime pools what is smaller too."""
+    count = len(dims)
+    strides, dilations = _list(site, "strides", count, 1), _list(site, "dilations", count, 1)
+    pads, automatic = _list(site, "pads", 2 * count, 0), site.text("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return [ceil_div(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
+    if automatic == "VALID":
+        pads = [0] * (2 * count)
+    result = []
+    for axis, dim in enumerate(dims):
+        padded = dim + pads[axis] + pads[axis + count]
+        room = padded - (kernel[axis] - 1) * dilations[axis] - 1
+        windows = floor_div(room, strides[axis]) + 1
+        if site.integer("ceil_mode", 0):  # the last window must begin inside the input or its left padding
+            windows = minimum(ceil_div(room, strides[axis]), floor_div(dim + pads[axis] - 1, strides[axis])) + 1
+        site.at_least(windows, 1, "windows that fit")
+        result.append(windows)
+    return result
+
+
+def _conv_dims(site: Site, source: int, weight: int) -> Dims:
+    dims, kernel = site.dims(source), site.dims(weight)
+    if len(dims) != len(kernel) or len(dims) < 3:
+        site.finding(f"an input of rank {len(dims)}, a weight of rank {len(kernel)}")
+        raise UnknownError("the ranks of input and weight differ")
+    site.same(dims[1], kernel[1] * site.integer("group", 1), "channels of input and weight")
+    return (dims[0], kernel[0], *_windows(site, dims[2:], list(kernel[2:])))
+
+
+def conv(site: Site) -> Tensor:
+    """Batch, the weight's output channels, windows."""
+    return Tensor(site.tensor().dtype, _conv_dims(site, 0, 1))
+
+
+def conv_integer(site: Site) -> Tensor:
+    """As Conv, int32."""
+    return Tensor(TensorProto.INT32, _conv_dims(site, 0, 1))
+
+
+def qlinear_conv(site: Site) -> Tensor:
+    """QLinearConv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...), `channels_last` in com.microsoft."""
+    if not site.integer("channels_last", 0):
+        return Tensor(site.tensor(7).dtype, _conv_dims(site, 0, 3))
+    dims, kernel = site.dims(0), site.dims(3)
+    return Tensor(site.tensor(7).dtype, (dims[0], *_windows(site, dims[1:-1], list(kernel[2:])), kernel[0]))
+
+
+def conv_transpose(site: Site) -> Tensor:
+    """The inverse of Conv's dims, or the attribute output_shape."""
+    dims, kernel = site.dims(0), site.dims(1)
+    if len(dims) != len(kernel) or len(dims) < 3:
+        raise UnknownError("the ranks of input and weight differ")
+    count = len(dims) - 2
+    head = (dims[0], kernel[1] * site.integer("group", 1))
+    given = site.integers("output_shape")
+    if given:
+        return Tensor(site.tensor().dtype, (*head, *given[-count:]))
+    strides, dilations = _list(site, "strides", count, 1), _list(site, "dilations", count, 1)
+    extra, pads = _list(site, "output_padding", count, 0), _list(site, "pads", 2 * count, 0)
+    automatic = site.text("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return Tensor(site.tensor().dtype, (*head, *(dim * step for dim, step in zip(dims[2:], strides, strict=True))))
+    if automatic == "VALID":
+        pads = [0] * (2 * count)
+    result = []
+    for axis, dim in enumerate(dims[2:]):
+        window = (kernel[axis + 2] - 1) * dilations[axis] + 1
+        result.append((dim - 1) * strides[axis] + extra[axis] + window - pads[axis] - pads[axis + count])
+    return Tensor(site.tensor().dtype, (*head, *result))
+
+
+def pool(site: Site) -> list[Tensor]:
+    """Batch, channels, windows; MaxPool gives their indices too."""
+    dims = site.dims()
+    kernel = [const(size) for size in _list(site, "kernel_shape", max(len(dims) - 2, 0), 1)]
+    result = (*dims[:2], *_windows(site, dims[2:], kernel))
+    return [Tensor(site.tensor().dtype, result), Tensor(TensorProto.INT64, result)]
+
+
+def global_pool(site: Site) -> Tensor:
+    """Batch, channels, ones."""
+    dims = site.dims()
+    if site.integer("channels_last", 0):
+        return Tensor(site.tensor().dtype, (dims[0], *[1] * (len(dims) - 2), dims[-1]))
+    return Tensor(site.tensor().dtype, (*dims[:2], *[1] * (len(dims) - 2)))
+
+
+def resize(site: Site) -> Tensor:
+    """The sizes that are given, or each dim times its scale rounded down."""
+    dims = list(site.dims())
+    at_scales, at_sizes = (2, 3) if site.opset >= 11 and site.node.op_type == "Resize" else (1, -1)
+    axes = [site.axis(axis, len(dims)) for axis in site.integers("axes") or range(len(dims))]
+    if at_sizes > 0 and site.has(at_sizes) and site.tensor(at_sizes).dims != (const(0),):
+        if site.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise UnknownError("the sizes follow an aspect ratio")
+        given = site.values(at_sizes)
+    else:
+        scales: list[Element] = list(site.attributes["scales"].floats) if _has_scales(site) else site.values(at_scales)
+        given = [_scaled(site, dims[axis], scale) for axis, scale in zip(axes, scales, strict=False)]
+    if len(given) != len(axes):
+        site.finding(f"{len(given)} scales or sizes for {len(axes)} axes")
+        raise UnknownError("the scales do not fit the rank")
+    for axis, size in zip(axes, given, strict=True):
+        dims[axis] = Expr.of(size)  # type: ignore[arg-type]
+    return Tensor(site.tensor().dtype, dims)
+
+
+def _has_scales(site: Site) -> bool:
+    return site.node.op_type == "Upsample" and site.opset < 9 and "scales" in site.attributes
+
+
+def _scaled(site: Site, dim: Expr, scale: Element) -> Expr:
+    """Return a dim times a scale; onnxruntime multiplies in float32."""
+    size = dim.constant
+    if not isinstance(scale, (int, float)) or scale <= 0:
+        return site.fresh(f"its scale is {scale}")
+    if scale == 1:
+        return dim
+    if size is not None:
+        return const(int(np.float32(size) * np.float32(scale)))
+    dividend, divisor = float(scale).as_integer_ratio()
+    if divisor > 64 or dividend > 1 << 12:
+        return site.fresh(f"{dim} times {scale} is rounded as a float")
+    return floor_div(dim * dividend, divisor)
+
+
+def roi_align(site: Site) -> Tensor:
+    """Regions, channels, the output's height and width; RoiAlign and MaxRoiPool."""
+    sizes = [site.integer("output_height", 1), site.integer("output_width", 1)]
+    sizes = site.integers("pooled_shape") or sizes
+    return Tensor(site.tensor().dtype, (site.dims(1)[0], site.dims(0)[1], *sizes))
+
+
+def grid_sample(site: Site) -> Tensor:
+    """Batch and channels of the input, the grid's spatial dims."""
+    return Tensor(site.tensor().dtype, (*site.dims(0)[:2], *site.dims(1)[1:-1]))
+
+
+def reorder_output(site: Site) -> Tensor:
+    """Channels without the padding of the blocked layout."""
+    dims = site.dims()
+    result: tuple[Expr | int, ...] = (dims[0], site.integer("channels", 0), *dims[2:])
+    if site.integer("channels_last", 0):
+        result = (dims[0], *dims[2:], site.integer("channels", 0))
+    return Tensor(site.tensor().dtype, result)
+
+
+def col_to_image(site: Site) -> Tensor:
+    """Batch, channels, the image's shape: Col2Im(input, image_shape, block_shape)."""
+    dims = site.dims()
+    block = product([Expr.of(element) for element in site.values(2)])  # type: ignore[arg-type]
+    image = [Expr.of(element) for element in site.values(1)]  # type: ignore[arg-type]
+    return Tensor(site.tensor().dtype, (dims[0], site.quotient(dims[1], block, "channels"), *image))
+
+
+RULES: Mapping[str, Rule] = {
+    "Conv": conv,
+    "ConvInteger": conv_integer,
+    "QLinearConv": qlinear_conv,
+    "ConvTranspose": conv_transpose,
+    "MaxPool": pool,
+    "AveragePool": pool,
+    "LpPool": pool,
+    "GlobalAveragePool": global_pool,
+    "GlobalMaxPool": global_pool,
+    "GlobalLpPool": global_pool,
+    "Resize": resize,
+    "Upsample": resize,
+    "RoiAlign": roi_align,
+    "MaxRoiPool": roi_align,
+    "GridSample": grid_sample,
+    "Col2Im": col_to_image,
+    "com.microsoft.QLinearConv": qlinear_conv,
+    "com.microsoft.QLinearAveragePool": pool,
+    "com.microsoft.QLinearGlobalAveragePool": global_pool,
+    "com.microsoft.FusedConv": conv,
+    "com.microsoft.GridSample": grid_sample,
+    "com.microsoft.nchwc.Conv": conv,
+    "com.microsoft.nchwc.MaxPool": pool,
+    "com.microsoft.nchwc.AveragePool": pool,
+    "com.microsoft.nchwc.GlobalAveragePool": global_pool,
+    "com.microsoft.nchwc.GlobalMaxPool": global_pool,
+    "com.microsoft.nchwc.ReorderOutput": reorder_output,
+}

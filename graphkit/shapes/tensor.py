@@ -1,0 +1,175 @@
+"""What is known of one tensor: dtype, dims, and the elements of small ones, or why not.
+
+A dim or an element that is not known is a symbol of its own whose name starts with `?`: two dims that are the same
+unknown number compare equal. What each of them stands for, `Shapes.reason` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from graphkit.shapes.algebra import floor_div
+from graphkit.shapes.bounds import lower
+from graphkit.shapes.expr import Expr, const
+
+__all__ = ["MAX_ELEMENTS", "Array", "Dims", "Element", "Ratio", "Tensor", "array_of", "is_known", "number", "unknown"]
+
+MAX_ELEMENTS = 512  # elements of larger tensors are not followed
+INTEGERS: set[int] = {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8}
+INTEGERS |= {TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8, TensorProto.BOOL}
+FLOATS: dict[int, np.dtype[Any]] = {
+    TensorProto.FLOAT: np.dtype("f4"),
+    TensorProto.DOUBLE: np.dtype("f8"),
+    TensorProto.FLOAT16: np.dtype("f2"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A fraction of an expression, as a float tensor holds it before it is rounded: `height / 32`."""
+
+    dividend: Expr
+    divisor: int
+
+    def __str__(self) -> str:
+        return f"({self.dividend}) / {self.divisor}"
+
+    def floor(self) -> Expr:
+        """Return it rounded down."""
+        return floor_div(self.dividend, self.divisor)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a float holds it exactly: then one may calculate on."""
+        return self.divisor & (self.divisor - 1) == 0
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether it cannot be below 0."""
+        return lower(self.dividend) >= 0
+
+
+Element = int | float | Expr | Ratio
+Array = npt.NDArray[np.object_]
+Dims = tuple[Expr, ...]
+
+
+class Tensor:
+    """What is known of a tensor.
+
+    Attributes:
+        dtype: TensorProto.DataType, 0 where unknown.
+        dims: None where not even the rank is known.
+        reason: Why the dims are None, or why there are no elements.
+    """
+
+    __slots__ = ("_data", "_load", "dims", "dtype", "reason")
+
+    def __init__(
+        self,
+        dtype: int,
+        dims: Iterable[Expr | int] | None,
+        data: Array | None = None,
+        reason: str = "",
+        load: Callable[[], Array | None] | None = None,
+    ) -> None:
+        self.dtype, self.reason = dtype, reason
+        self.dims: Dims | None = None if dims is None else tuple(Expr.of(dim) for dim in dims)
+        self._data, self._load = data, load
+
+    def __repr__(self) -> str:
+        return f"Tensor({self})"
+
+    def __str__(self) -> str:
+        dims = "unknown" if self.dims is None else f"[{', '.join(map(str, self.dims))}]"
+        data = self.data if self.is_shape_like else None
+        return dims if data is None else f"{dims} = {_data_text(data)}"
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dims."""
+        return None if self.dims is None else len(self.dims)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every dim is an expression in the model's input dims."""
+        return self.dims is not None and all(is_known(dim) for dim in self.dims)
+
+    @property
+    def is_shape_like(self) -> bool:
+        """Whether it is an integer tensor of rank 0 or 1."""
+        return self.dtype in INTEGERS and self.dims is not None and len(self.dims) < 2
+
+    @property
+    def may_have_data(self) -> bool:
+        """Whether `data` is worth asking for: cheap, and reads no file."""
+        return self._data is not None or self._load is not None
+
+    @property
+    def data(self) -> Array | None:
+        """The elements in the tensor's shape, integers as int; None where not known."""
+        if self._load is not None:
+            load, self._load = self._load, None
+            self._data = load()
+        return self._data
+
+    @property
+    def elements(self) -> tuple[Expr | Ratio | float, ...] | None:
+        """The elements in row-major order, integers as expressions; None where not known."""
+        data = self.data
+        if data is None:
+            return None
+        return tuple(const(element) if isinstance(element, int) else element for element in data.ravel().tolist())
+
+    def count(self) -> int | None:
+        """Return the number of elements where it is a number."""
+        if self.dims is None:
+            return None
+        numbers = [dim.constant for dim in self.dims]
+        return None if None in numbers else math.prod(n for n in numbers if n is not None)
+
+    def sizes(self) -> tuple[int, ...] | None:
+        """Return the dims where all are numbers."""
+        numbers = [dim.constant for dim in self.dims or ()]
+        return None if self.dims is None or None in numbers else tuple(n for n in numbers if n is not None)
+
+    def replaced(self, dims: Dims | None, data: Array | None) -> Tensor:
+        """Return it with other dims and elements."""
+        return Tensor(self.dtype, dims, data, self.reason)
+
+
+def unknown(reason: str, dtype: int = 0) -> Tensor:
+    """Return a tensor of which not even the rank is known."""
+    return Tensor(dtype, None, None, reason)
+
+
+def is_known(expr: Expr) -> bool:
+    """Whether an expression has no symbol for something unknown."""
+    return not any(name[:1] == "?" for name in expr.symbols)
+
+
+def array_of(elements: Sequence[Element | None], shape: Sequence[int] | None = None) -> Array:
+    """Return an object array, of rank 1 where no shape is given."""
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array if shape is None else array.reshape(tuple(shape))
+
+
+def number(element: Element) -> int | None:
+    """Return an integer element that is a number, else None."""
+    if isinstance(element, int):
+        return element
+    return element.constant if isinstance(element, Expr) else None
+
+
+def _data_text(data: Array) -> str:
+    shown = [str(element) for element in data.ravel().tolist()[:8]]
+    text = ", ".join([*shown, "..."] if data.size > 8 else shown)
+    return f"[{text}]" if data.ndim else text

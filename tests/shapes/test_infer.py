@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+from graphs import model, shapes
+
+from graphkit.errors import UsageError
+from graphkit.shapes import Shapes, infer, symbol
+
+DECODER = """g (float[batch, past_len, 8] past, float[batch, seq, 8] x, float[batch, "past_len + seq"] mask) => (y, z) {
+  y = Concat<axis = 1>(past, x)
+  t = Transpose<perm = [0, 2, 1]>(y)
+  w = MatMul(x, t)
+  a = Constant<value_ints = [1]>()
+  m = Unsqueeze(mask, a)
+  z = Add(w, m)
+}"""
+
+
+def found(**options: object) -> Shapes:
+    return infer(model(DECODER.replace('"past_len + seq"', "total")), **options)
+
+
+def test_dims_are_expressions_in_input_dims():
+    result = found()
+    assert str(result["y"]) == "[batch, past_len + seq, 8]"
+    assert result["y"].dims == (symbol("batch"), symbol("past_len") + symbol("seq"), 8)
+    assert str(result["z"]) == "[batch, seq, max(past_len + seq, total)]"
+
+
+def test_symbols_become_numbers():
+    assert str(found(dims={"batch": 1, "past_len": 0})["y"]) == "[1, seq, 8]"
+    assert str(found(inputs={"x": (2, 3, 8)})["y"]) == "[2, past_len + 3, 8]"
+
+
+def test_ranges_are_believed():
+    assert str(found(ranges={"total": (1, 1)})["z"]) == "[batch, seq, past_len + seq]"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": {"nothing": 1}}, "no input has a dim 'nothing'"),
+        ({"inputs": {"nothing": (1,)}}, "no input 'nothing'"),
+        ({"inputs": {"x": (1, 2)}}, "has 3 dims"),
+        ({"inputs": {"x": (1, 2, 9)}}, "is 8 - not 9"),
+        ({"dims": {"batch": 2}, "inputs": {"x": (1, 2, 8)}}, "not 1"),
+        ({"inputs": {"x": (1, 2, 8), "past": (3, 2, 8)}}, "not 3"),
+        ({"dims": {"batch": 0}}, "out of its range"),
+        ({"values": {"x": [[1.0]]}}, "not of shape"),
+        ({"ranges": {"nothing": (0, 1)}}, "no input has a dim"),
+    ],
+)
+def test_contradicting_wishes_are_errors(options, message):
+    with pytest.raises(UsageError, match=message):
+        found(**options)
+
+
+def test_expressions_in_input_dims_share_their_symbols():
+    text = "g (float[b] x) => (y) { y = Relu(x) }"
+    m = model(text)
+    m.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "past_length + 1"
+    assert str(infer(m)["y"]) == "[past_length + 1]"
+    assert str(infer(m, inputs={"x": (5,)})["y"]) == "[5]"
+    with pytest.raises(UsageError, match="out of its range"):
+        infer(m, inputs={"x": (0,)})
+
+
+def test_unnamed_dims_are_called_after_their_input():
+    assert str(shapes("g (float[?, 4] x) => (y) { y = Relu(x) }")["y"]) == "[x.0, 4]"
+
+
+def test_declared_outputs_are_not_believed():
+    result = shapes("g (float[b, s] x) => (float[b, 77] y) { y = Relu(x) }")
+    assert str(result["y"]) == "[b, s]"
+
+
+def test_declared_numbers_serve_where_nothing_else_is_known():
+    result = shapes("g (float[b, s] x) => (float[b, 77] y) { y = custom.Nothing(x) }")
+    assert result["y"].rank == 2
+    assert str(result["y"].dims[1]) == "77"
+    assert "declared as b" in result.reason("y")
+
+
+def test_values_of_inputs_decide_a_branch():
+    text = (
+        "g (float[b, s] x, bool f) => (y) { y = If (f) < then_branch = t () => (float[b] p) { p = Transpose(x) }, "
+        "else_branch = e () => (float[b, c] q) { q = Identity(x) } > }"
+    )
+    assert str(infer(model(text), values={"f": True})["y"]) == "[s, b]"
+    assert str(infer(model(text), values={"f": False})["y"]) == "[b, s]"
+
+
+def test_what_must_be_equal_simplifies():
+    text = """g (float[b, s, 8] x, float[b, t, 8] v, float[b, u] mask) => (y, p) {
+      k = Transpose<perm = [0, 2, 1]>(v) w = MatMul(x, k) a = Constant<value_ints = [1]>() m = Unsqueeze(mask, a)
+      p = Add(w, m) y = MatMul(p, v)
+    }"""
+    result = shapes(text)
+    assert str(result["p"]) == "[b, s, t]"
+    assert [str(fact) for fact in result.equalities] == ["max(t, u) == t"]
+
+
+def test_a_window_that_must_fit_bounds_a_dim():
+    text = """g (float[n, 3, h, h] x, float[8, 3, 16, 16] k) => (y) {
+      c = Conv<strides = [16, 16]>(x, k) t = Shape(c) f = Constant<value_ints = [0, 8, -1]>() r = Reshape(c, f)
+      y = Reshape(r, t)
+    }"""
+    result = shapes(text)
+    assert str(result["y"]) == "[n, 8, h // 16, h // 16]"
+    assert str(result.requirements[0]) == "h // 16 >= 1"
+
+
+def test_why_tells_the_chain_from_the_inputs():
+    text = """g (float[b, s, 64] x) => (y) {
+      t = Shape(x) i = Constant<value_ints = [0]>() n = Gather(t, i) o = Constant<value_ints = [-1]>()
+      u = Concat<axis = 0>(n, o) z = Relu(x) y = Reshape(z, u)
+    }"""
+    assert shapes(text).why("y") == (
+        "x: [b, s, 64], an input",
+        "t: [3] = [b, s, 64], Shape of x",
+        "n: [1] = [b], Gather of t, i",
+        "u: [2] = [b, -1], Concat of n, o",
+        "z: [b, s, 64], Relu of x",
+        "y: [b, 64*s], Reshape of z, u",
+    )
+
+
+def test_values_are_found_by_name_path_or_themselves():
+    result = found()
+    value = result.model.graph.values["y"]
+    assert result[value] is result["y"] is result["", "y"]
+    assert value in list(result)
+    with pytest.raises(UsageError, match="no tensor 'nothing'"):
+        result["nothing"]
+
+
+def test_time_is_linear_in_nodes():
+    import time
+
+    def seconds(layers: int) -> float:
+        steps = "".join(
+            f" t{i} = Shape(x{i}) n{i} = Gather(t{i}, zero) u{i} = Concat<axis = 0>(n{i}, rest) r{i} = Reshape(x{i}, u{i})"
+            f" a{i} = Add(r{i}, r{i}) x{i + 1} = Reshape(a{i}, t{i})"
+            for i in range(layers)
+        )
+        built = model(f"g (float[b, s, 64] x0) => (x{layers}) {{{steps} }}", zero=[0], rest=[-1])
+        assert built.scopes
+        start = time.perf_counter()
+        assert str(infer(built)[f"x{layers}"]) == "[b, s, 64]"
+        return time.perf_counter() - start
+
+    assert min(seconds(3000) for _ in range(2)) < 13 * min(seconds(300) for _ in range(4))
