@@ -44,6 +44,15 @@ class Format(str, Enum):
     mermaid = "mermaid"
 
 
+class ReportFormat(str, Enum):
+    """How to write a report that has no drawing of its own."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+    html = "html"
+
+
 SUFFIXES = {
     ".md": Format.markdown,
     ".json": Format.json,
@@ -114,10 +123,8 @@ def report(
         from graphkit.io.write import write_text
 
         write_text(output, text, [path for model in loaded for path in model.files])
-    elif result is not None and chosen is Format.text:
-        from rich.console import Console
-
-        Console(highlight=False).print(result)
+    elif result is not None:
+        _show(result, chosen)
     else:
         sys.stdout.write(text)
     findings = result.findings() if result is not None else ()
@@ -133,6 +140,8 @@ def _expanded(names: list[str]) -> list[str]:
 
     found: list[str] = []
     for name in names:
+        if not name:
+            raise UsageError("an empty name - name a model file or a folder")
         folder = Path(name)
         if folder.is_dir():
             inside = sorted(str(path) for path in folder.glob("*.onnx"))
@@ -175,7 +184,7 @@ def split_merged(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
     steps: Annotated[int, typer.Option(min=1, help="Greedy steps of the proof.")] = 8,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Of the report.")] = Format.text,
+    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")] = ReportFormat.text,
 ) -> None:
     """Split a merged If decoder into first step and later steps, and prove the pair."""
     from graphkit.model import load
@@ -185,9 +194,8 @@ def split_merged(
     with _progress() as progress:
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
-        folder.mkdir(parents=True, exist_ok=True)
         made = split_file(loaded, folder, options, progress=progress)
-    _show(made, format)
+    _show(made, Format(format.value))
     if made.findings():
         typer.echo(f"The proof failed. The files in {folder} are kept, unverified.", err=True)
         raise typer.Exit(1)
@@ -240,7 +248,7 @@ def verify(
     steps: Annotated[int, typer.Option(min=1, help="Greedy steps.")] = 8,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the generated inputs.")] = 0,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Of the report.")] = Format.text,
+    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")] = ReportFormat.text,
 ) -> None:
     """Prove a split: run the merged decoder and the pair in onnxruntime, and compare."""
     from graphkit.errors import UsageError
@@ -253,7 +261,7 @@ def verify(
         loaded = [load(name) for name in models]
         progress("proving")
         proof = verify_split(*loaded, steps=steps, tolerance=tolerance, seed=seed)
-    _show(proof, format)
+    _show(proof, Format(format.value))
     if not proof.passed:
         raise typer.Exit(1)
 
@@ -276,12 +284,17 @@ def _folder(model: Model) -> Path:
 
 
 def _show(result: Result, chosen: Format) -> None:
-    if chosen is Format.text:
-        from rich.console import Console
-
-        Console(highlight=False).print(result)
-    else:
+    """Print a result; text in the width of the terminal, with colours only there."""
+    if chosen is not Format.text:
         sys.stdout.write(_rendered(result, chosen, None))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(result)
+    else:
+        sys.stdout.write(result.to_text(console.width))
 
 
 def _rendered(result: Result, chosen: Format, output: Path | None) -> str:

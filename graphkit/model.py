@@ -14,7 +14,7 @@ import onnx.numpy_helper
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
-from graphkit.graph.view import Scope, build_scopes
+from graphkit.graph.view import Scope, as_text, build_scopes
 from graphkit.io import tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
 from graphkit.io.wire import Buffer, Reference
@@ -68,7 +68,7 @@ class Model:
     @property
     def name(self) -> str:
         """The file's name, or the graph's where there is no file."""
-        return self.path.name if self.path else self.proto.graph.name or "model"
+        return self.path.name if self.path else as_text(self.proto.graph.name) or "model"
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
+from graphkit.errors import OutputError
 from graphkit.model import Model, load
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
@@ -158,6 +159,10 @@ def split_file(
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
     paths = folder / FIRST_NAME, folder / PAST_NAME
     progress("writing")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {error.strerror} - name another folder with -o") from error
     written = save_models(
         {paths[0]: made.first, paths[1]: made.with_past},
         weights=options.weights,

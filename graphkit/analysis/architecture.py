@@ -21,7 +21,7 @@ __all__ = ["Architecture", "architecture"]
 
 QUERY = re.compile(r"(^|[./_])(q_proj|q_lin|query|to_q|wq|q)([./]|$)", re.IGNORECASE)
 FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|in_proj_weight)([./]|$)", re.IGNORECASE)
-LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d+)[./]")
+LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d{1,9})[./]")
 WEIGHTED = {
     "MatMul",
     "Gemm",

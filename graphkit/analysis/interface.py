@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.graph.kv import CacheEntry, cache_entries
 from graphkit.graph.names import family_label, family_pattern
-from graphkit.graph.types import declared_type, type_text
+from graphkit.graph.types import Dim, declared_type, shape_text, type_text
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
@@ -136,15 +136,15 @@ def _cache_meaning(entry: CacheEntry, side: str) -> str:
 
 
 def _ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> tuple[Port, ...]:
-    families: dict[tuple[object, ...], list[Port]] = {}
+    families: dict[tuple[object, ...], list[tuple[Port, tuple[Dim, ...] | None]]] = {}
     for index, value in enumerate(values):
         port = _port(scope, index, value, meanings)
         declared = declared_type(value)
-        dims = declared.dims if declared and declared.dims is not None else (port.shape,)
-        fixed = tuple(dim if isinstance(dim, int) else "*" for dim in dims)
+        dims = declared.dims if declared is not None else None
+        fixed = port.shape if dims is None else tuple(dim if isinstance(dim, int) else "*" for dim in dims)
         pattern = family_pattern(port.label)
         key = (pattern, port.dtype, fixed, port.description, port.optional)
-        families.setdefault(key if "#" in pattern else (port.label,), []).append(port)
+        families.setdefault(key if "\0" in pattern else (port.label,), []).append((port, dims))
     ports = [port for members in families.values() for port in _join(members)]
     return tuple(sorted(ports, key=lambda port: port.indices[0]))
 
@@ -158,27 +158,27 @@ def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> P
     return Port((index,), (value.name,), value.name, dtype, shape, description, optional)
 
 
-def _join(members: list[Port]) -> list[Port]:
+def _join(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:
     """Return one port for a family, or its members where they do not make one."""
-    label = family_label([port.label for port in members])
-    if len(members) == 1 or label is None:
-        return members
-    first = members[0]
+    ports = [port for port, _ in members]
+    label = family_label([port.label for port in ports])
+    if len(ports) == 1 or label is None:
+        return ports
+    first = ports[0]
     return [
         Port(
-            tuple(index for port in members for index in port.indices),
-            tuple(name for port in members for name in port.names),
+            tuple(index for port in ports for index in port.indices),
+            tuple(name for port in ports for name in port.names),
             label,
             first.dtype,
-            _common_shape([port.shape for port in members]),
+            _common_shape([dims for _, dims in members if dims is not None]) or first.shape,
             first.description,
             first.optional,
         )
     ]
 
 
-def _common_shape(shapes: list[str]) -> str:
-    if len(set(shapes)) == 1:
-        return shapes[0]
-    columns = zip(*(shape.strip("[]").split(", ") for shape in shapes), strict=True)
-    return f"[{', '.join(column[0] if len(set(column)) == 1 else '*' for column in columns)}]"
+def _common_shape(shapes: list[tuple[Dim, ...]]) -> str:
+    """Return the shape of a family, `*` where its members differ; "" where none has a known rank."""
+    columns = zip(*shapes, strict=True)
+    return shape_text(tuple(column[0] if len(set(column)) == 1 else "*" for column in columns)) if shapes else ""

@@ -137,7 +137,7 @@ class KVCache(Result):
             first = self.memory[0]
             yield Prose(
                 f"{self.bytes_per_token:,} bytes a token; {first.context:,} tokens = {first.megabytes:,.1f} MB = "
-                f"{first.mebibytes:,.4g} MiB."
+                f"{_decimal(first.mebibytes)} MiB."
             )
             yield Table(
                 (
@@ -146,13 +146,18 @@ class KVCache(Result):
                     Column("MB", "number"),
                     Column("MiB", "number"),
                 ),
-                [(m.context, m.bytes, f"{m.megabytes:,.1f}", f"{m.mebibytes:,.4g}") for m in self.memory],
+                [(m.context, m.bytes, f"{m.megabytes:,.1f}", _decimal(m.mebibytes)) for m in self.memory],
                 title="Memory of one sequence",
             )
         if self.bytes_per_encoder_token:
             yield Prose(f"{self.bytes_per_encoder_token:,} bytes an encoder token besides, constant after step 1.")
         if self.fixed_bytes:
             yield Prose(f"{self.fixed_bytes:,} bytes a sequence that do not grow.")
+
+
+def _decimal(number: float) -> str:
+    """Return a number with two decimals, those that are 0 left out."""
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
 def cache_layout(past: TensorType | None, present: TensorType | None, entry: CacheEntry) -> Layout:
@@ -175,13 +180,21 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
         return Layout(None, rest[-1] if rest and isinstance(rest[-1], int) else None, axis, None, None)
     sizes = [dim for dim in [*dims[:leading], *rest] if isinstance(dim, int)]
     size = math.prod(sizes) * bits // 8
-    stacked = [dim for dim in dims[:leading] if isinstance(dim, int)]
-    layers = stacked[0] if not entry.slot.index and stacked else 1
+    layers = (
+        1 if entry.slot.index else _stacked_layers(entry.slot.kind, [d for d in dims[:leading] if isinstance(d, int)])
+    )
     if axis is None:
         return Layout(None, None, None, 0, size, layers)
     inner = [dim for dim in rest if isinstance(dim, int)]
     heads, head_dim = (inner[0], inner[1]) if len(inner) == 2 else (None, inner[0] if len(inner) == 1 else None)
     return Layout(heads, head_dim, axis, size, 0, layers)
+
+
+def _stacked_layers(kind: str, stacked: list[int]) -> int:
+    """Return the layers in a tensor of all layers; one that holds keys and values has an axis of 2 for these."""
+    if kind == "both" and len(stacked) == 2 and stacked[0] == 2 != stacked[1]:
+        return stacked[1]
+    return stacked[0] if stacked else 1
 
 
 def _leading(dims: Sequence[object]) -> int:

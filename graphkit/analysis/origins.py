@@ -143,14 +143,8 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Ori
         optimized: What to say of the model: that it is one after onnxoptimizer.
     """
     shapes = model.shape_tensors
-    found: dict[tuple[str, str, str], list[Node]] = {}
-    position: dict[tuple[str, str], int] = {}
-    for node in all_nodes(model.scopes):
-        for index, name in value_inputs(node).items():
-            position[node.op_type, name] = index
-            if name not in AXES:
-                found.setdefault((node.op_type, name, expression(node.inputs[index], full)), []).append(node)
-    order = sorted(found, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(found[key]), key[2]))
+    found = _consumers(model, full)
+    order = list(found)
     groups = tuple(_group(key, found[key], shapes) for key in order)
     largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
     drawings = (_drawing(key[2], found[key][0], key[1], shapes) for key in largest[:DRAWN_GROUPS])
@@ -167,28 +161,52 @@ def group_drawing(model: Model, number: int) -> Drawing:
     Raises:
         UsageError: There is no such group.
     """
-    groups = origins(model).groups
-    if not 1 <= number <= len(groups):
-        raise UsageError(f"no group {number} - this model has {len(groups)}, numbered from 1 (see `report`)")
-    group = groups[number - 1]
-    node = next(node for node in all_nodes(model.scopes) if node.path == group.nodes[0])
-    return _drawing(group.expression, node, group.input, model.shape_tensors)
+    found = _consumers(model, False)
+    if not 1 <= number <= len(found):
+        raise UsageError(f"no group {number} - this model has {len(found)}, numbered from 1 (see `report`)")
+    (_, name, text), nodes = list(found.items())[number - 1]
+    return _drawing(text, nodes[0], name, model.shape_tensors)
+
+
+def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node]]:
+    """Return the nodes that read a shape by (operator, input, expression), in the order of the report."""
+    found: dict[tuple[str, str, str], list[Node]] = {}
+    position: dict[tuple[str, str], int] = {}
+    known: dict[tuple[Value, int], str] = {}
+    for node in all_nodes(model.scopes):
+        for index, name in value_inputs(node).items():
+            position[node.op_type, name] = index
+            if name not in AXES:
+                text = expression(node.inputs[index], full, known=known)
+                found.setdefault((node.op_type, name, text), []).append(node)
+    order = sorted(found, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(found[key]), key[2]))
+    return {key: found[key] for key in order}
 
 
 def _rank(op: str) -> int:
     return FIRST.index(op) if op in FIRST else len(FIRST)
 
 
-def expression(value: Value | None, full: bool = False, depth: int = 0) -> str:
+def expression(
+    value: Value | None, full: bool = False, depth: int = 0, known: dict[tuple[Value, int], str] | None = None
+) -> str:
     """Return what computes a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
 
     Args:
         value: The value; None for an input that is left out.
         full: Write lists out, where else they end after three.
         depth: How deep the expression already is.
+        known: Expressions by value and depth, of the same `full`; new ones are added.
     """
     if value is None:
         return ""
+    known = {} if known is None else known
+    if (value, depth) not in known:
+        known[value, depth] = _expression(value, full, depth, known)
+    return known[value, depth]
+
+
+def _expression(value: Value, full: bool, depth: int, known: dict[tuple[Value, int], str]) -> str:
     if value.is_constant:
         return "CONST"
     node = value.producer
@@ -199,10 +217,10 @@ def expression(value: Value | None, full: bool = False, depth: int = 0) -> str:
     if depth >= MAX_DEPTH:
         return node.operator
     if node.is_op("Unsqueeze", "Gather"):
-        text = f"{node.op_type}({expression(node.input(0), full, depth + 1)})"
+        text = f"{node.op_type}({expression(node.input(0), full, depth + 1, known)})"
     elif node.is_op("Concat"):
         shown = node.inputs if full else node.inputs[:LIST_LIMIT]
-        items = [expression(item, full, depth + 1) for item in shown]
+        items = [expression(item, full, depth + 1, known) for item in shown]
         text = f"Concat([{', '.join(items + (['...'] if len(shown) < len(node.inputs) else []))}])"
     else:
         return node.operator

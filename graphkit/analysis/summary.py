@@ -11,7 +11,7 @@ from typing import ClassVar
 import onnx
 
 from graphkit.graph.types import dtype_name
-from graphkit.graph.view import all_nodes, all_scopes
+from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
 from graphkit.render.blocks import Bars, Block, Column, Prose, Table
@@ -26,6 +26,7 @@ CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc
 # Quantisation styles and the operators that show them.
 STYLES = (
     ("QDQ", {"QuantizeLinear", "DequantizeLinear"}),
+    ("dequantised weights", {"DequantizeLinear"}),
     ("dynamic", {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}),
     (
         "integer operators",
@@ -210,8 +211,8 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         OperatorCount(op, domain, count)
         for (op, domain), count in sorted(nodes.items(), key=lambda item: (-item[1], item[0]))
     )
-    local = {function.domain for function in proto.functions}
-    foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and o.domain not in local]
+    local = {(as_text(function.domain), as_text(function.name)) for function in proto.functions}
+    foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]
     tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
     by_size = sorted(tensors, key=lambda item: -item[2])[:LARGEST]
     return Summary(
@@ -221,13 +222,13 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         weight_bytes=_weight_bytes(tensors),
         data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),
         ir_version=proto.ir_version,
-        opsets=tuple((entry.domain, entry.version) for entry in proto.opset_import),
-        producer=f"{text(proto.producer_name)} {text(proto.producer_version)}".strip(),
+        opsets=tuple((as_text(entry.domain), entry.version) for entry in proto.opset_import),
+        producer=f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip(),
         model_version=proto.model_version,
-        domain=text(proto.domain),
-        metadata=tuple((text(entry.key), text(entry.value)) for entry in proto.metadata_props),
-        functions=tuple(text(function.name) for function in proto.functions),
-        doc_string=text(proto.doc_string).strip() or text(proto.graph.doc_string).strip(),
+        domain=as_text(proto.domain),
+        metadata=tuple((as_text(entry.key), as_text(entry.value)) for entry in proto.metadata_props),
+        functions=tuple(as_text(function.name) for function in proto.functions),
+        doc_string=as_text(proto.doc_string).strip() or as_text(proto.graph.doc_string).strip(),
         nodes=sum(nodes.values()),
         scopes=sum(1 for _ in all_scopes(model.scopes)),
         initializers=sum(len(scope.initializers) for scope in all_scopes(model.scopes)),
@@ -239,11 +240,6 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         tied=_tied(model, tensors) if hash_weights else None,
         problems=tuple(_problems(model)),
     )
-
-
-def text(value: str | bytes) -> str:
-    """Return a protobuf string as text; one that is not UTF-8 comes as bytes."""
-    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
 def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[WeightBytes, ...]:
@@ -258,12 +254,16 @@ def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tu
 
 def _row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
     name = tensor.name or (f"value of node {node}" if node else "")
-    return TensorRow(text(name), dtype_name(tensor.data_type), str(list(tensor.dims)), size)
+    return TensorRow(as_text(name), dtype_name(tensor.data_type), str(list(tensor.dims)), size)
 
 
 def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
+    present = {o.op for o in operators}
+    left_out = "dequantised weights" if "QuantizeLinear" in present else "QDQ"
     found = []
     for style, ops in STYLES:
+        if style == left_out:
+            continue
         shown = [f"{_full_name(o)} {o.count:,}" for o in operators if o.op in ops]
         if shown:
             found.append(f"{style} ({', '.join(shown)})")
@@ -280,7 +280,7 @@ def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]])
     for size, members in by_size.items():
         for tensor, node in members if len(members) > 1 else []:
             digest = hashlib.blake2b(model.payload(tensor), digest_size=16).digest()
-            groups[size, digest].append(text(tensor.name) or f"value of node {node}")
+            groups[size, digest].append(as_text(tensor.name) or f"value of node {node}")
     found = [TiedTensors(tuple(names), size) for (size, _), names in groups.items() if len(names) > 1]
     return tuple(sorted(found, key=lambda group: -group.bytes))
 

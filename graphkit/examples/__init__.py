@@ -20,8 +20,8 @@ def resolve(path: str | Path) -> Path:
     Raises:
         UsageError: There is no example of that name.
     """
-    prefix, _, name = str(path).partition(":")
-    if prefix != "example":
+    prefix, colon, name = str(path).partition(":")
+    if prefix != "example" or not colon:
         return Path(path)
     if name not in EXAMPLES:
         raise UsageError(f"no example '{name}' - there are: {', '.join(EXAMPLES)}")

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
+from graphkit.graph.names import is_number
 from graphkit.graph.types import Dim, TensorType, declared_type
 from graphkit.graph.view import Scope, Value
 
@@ -67,22 +68,23 @@ def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
             if words[at : at + 2] == [first, second]:
                 words[at : at + 2] = ["cache"]
                 break
-    index = tuple(int(word) for word in words if word.isdigit())
+    index = tuple(int(word) for word in words if is_number(word))
     plain = {word for word in words if not word.isdigit()}
     is_key, is_value = bool(plain & KEY), bool(plain & VALUE)
-    named = bool(plain & (PAST | PRESENT | CACHE)) or ((is_key or is_value) and bool(index))
+    rest = plain - PAST - PRESENT - CACHE - KEY - VALUE - CROSS - SELF - FILLER - STATE
+    step = bool(plain & (PAST | PRESENT | CACHE))
+    named = (step and (is_key or is_value or bool(plain & CACHE) or not rest)) or ((is_key or is_value) and bool(index))
     attention = "encoder" if plain & CROSS else "decoder" if plain & SELF else ""
     kind = "key" if is_key and not is_value else "value" if is_value and not is_key else "both"
     if kind == "both" and plain & STATE:
         kind = "state"
-    rest = plain - PAST - PRESENT - CACHE - KEY - VALUE - CROSS - SELF - FILLER
     return Slot(index, attention, kind), frozenset(rest), named
 
 
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     """Return the cache of a graph: its past inputs in order, then present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
-    named = [(value, key) for value in inputs if (key := _key(value)) and _may_cache(value)]
+    named = [(value, key) for value in inputs if (key := _key(value)) and _may_cache(value) and _may_be_past(value)]
     outputs: dict[tuple[Slot, frozenset[str]], list[Value]] = defaultdict(list)
     for value in scope.outputs:
         if (key := _key(value)) is not None and _may_cache(value):
@@ -101,7 +103,16 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
         for value in values
         if value not in taken and slot.kind != "state"
     ]
-    return tuple(entries) if any(entry.present for entry in entries) else _by_shape(scope, inputs)
+    only_values = all(entry.slot.kind == "value" and not entry.slot.index for entry in entries)
+    if only_values or not any(entry.present for entry in entries):  # `past_values` alone are a time series
+        return _by_shape(scope, inputs)
+    return tuple(entries)
+
+
+def _may_be_past(value: Value) -> bool:
+    """Whether an input's name does not say that it is new."""
+    words = set(tokens(value.name))
+    return not words & PRESENT or bool(words & (PAST | CACHE))
 
 
 def _key(value: Value) -> tuple[Slot, frozenset[str]] | None:
@@ -144,11 +155,14 @@ def _families(values: list[Value]) -> list[list[Value]]:
 
 
 def _grows(past: Value, present: Value) -> bool:
+    """Whether two tensors differ in one dim only, which is symbolic in the first."""
     before, after = declared_type(past), declared_type(present)
     if before is None or after is None or before.dims is None or after.dims is None or before.dtype != after.dtype:
         return False
-    axis = growing_axis(before, after)
-    return axis is not None and isinstance(before.dims[axis], str) and len(before.dims) == len(after.dims)
+    if len(before.dims) != len(after.dims):
+        return False
+    differing = [dim for dim, other in zip(before.dims, after.dims, strict=True) if dim != other]
+    return len(differing) == 1 and isinstance(differing[0], str)
 
 
 def growing_axis(past: TensorType, present: TensorType | None) -> int | None:

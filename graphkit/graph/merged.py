@@ -18,6 +18,7 @@ from graphkit.graph.view import Node, Scope, Value
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
 PASSES_ON = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Not")
+EMPTY_LISTS = ("value_floats", "value_ints", "value_strings")
 MAX_STEPS = 64
 
 
@@ -55,7 +56,7 @@ def trace_condition(node: Node) -> Condition | None:
         if value is None:
             return None
         if value.kind == "input":
-            return Condition(value, negated) if value.scope.depth == 0 and value.scope.owner is None else None
+            return Condition(value, negated) if not value.scope.path else None
         producer = value.producer
         if producer is None or not producer.is_op(*PASSES_ON):
             return None
@@ -83,9 +84,19 @@ def zero_length_outputs(body: Scope) -> Iterator[int]:
             if producer is None or not producer.is_op("Identity") or producer.inputs[0] is None:
                 break
             value = producer.inputs[0]
-        tensor = value.constant
-        if tensor is not None and 0 in tensor.dims:
+        if _is_empty(value):
             yield index
+
+
+def _is_empty(value: Value) -> bool:
+    """Whether a value is a constant without elements."""
+    tensor, producer = value.constant, value.producer
+    if tensor is not None:
+        return 0 in tensor.dims
+    if producer is None or not producer.is_op("Constant"):
+        return False
+    lists = [producer.attributes[name] for name in EMPTY_LISTS if name in producer.attributes]
+    return any(not (a.floats or a.ints or a.strings) for a in lists)
 
 
 def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:

@@ -9,22 +9,31 @@ from collections.abc import Iterable, Sequence
 
 from graphkit.graph.view import Node
 
-__all__ = ["family_label", "family_labels", "family_pattern", "module_path"]
+__all__ = ["family_label", "family_labels", "family_pattern", "is_number", "module_path"]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
+MAX_DIGITS = 10
 KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
 
 
 def family_pattern(name: str) -> str:
-    """Return what the names of a family share: numbers as #, the words key and value as @."""
-    parts = re.split(r"(\d+|[A-Za-z]+)", name)
-    return "".join("#" if part.isdigit() else "@" if part.lower() in KEY_VALUE else part for part in parts)
+    """Return what the names of a family share: its numbers, and the words key and value, as control characters."""
+    return "".join("\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _parts(name))
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number of a size that counts something."""
+    return word.isascii() and word.isdigit() and len(word) < MAX_DIGITS
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"([0-9]+|[A-Za-z]+)", name)
 
 
 def family_label(names: Sequence[str]) -> str | None:
     """Return one label for names of the same pattern, or None where they are not all the combinations of it."""
-    columns = list(zip(*(re.split(r"(\d+|[A-Za-z]+)", name) for name in names), strict=True))
+    columns = list(zip(*(_parts(name) for name in names), strict=True))
     distinct = [tuple(dict.fromkeys(column)) for column in columns]
     if math.prod(map(len, distinct)) != len(names):
         return None
@@ -42,13 +51,14 @@ def family_labels(names: Iterable[str]) -> str:
 def _choice(words: tuple[str, ...]) -> str:
     if len(words) == 1:
         return words[0]
-    if not all(word.isdigit() for word in words):
+    if not all(is_number(word) for word in words):
         return f"{{{'|'.join(words)}}}"
-    numbers = sorted(int(word) for word in words)
+    ordered = sorted(words, key=int)
+    numbers = [int(word) for word in ordered]
     if numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{{{numbers[0]}-{numbers[-1]}}}"
-    shown = numbers if len(numbers) < 6 else [*numbers[:3], "...", numbers[-1]]
-    return f"{{{','.join(map(str, shown))}}}"
+        return f"{{{ordered[0]}-{ordered[-1]}}}"
+    shown = ordered if len(ordered) < 6 else [*ordered[:3], "...", ordered[-1]]
+    return f"{{{','.join(shown)}}}"
 
 
 def module_path(node: Node) -> str:

@@ -32,7 +32,7 @@ class TensorType:
     def is_float(self) -> bool:
         """Whether it holds floating-point numbers of at least 8 bits."""
         name = dtype_name(self.dtype)
-        return name.startswith(("float", "bfloat"))
+        return name.startswith(("float", "bfloat")) and not name.startswith(("float4e", "float6e"))
 
 
 def dtype_name(dtype: int) -> str:

@@ -17,7 +17,7 @@ from onnx import AttributeProto
 
 from graphkit.errors import ModelError
 
-__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "body_graphs", "build_scopes"]
+__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "build_scopes"]
 
 Kind = Literal["input", "initializer", "node", "undefined"]
 
@@ -82,7 +82,7 @@ class Node:
     def __init__(self, proto: onnx.NodeProto, scope: Scope, index: int) -> None:
         self.proto, self.scope, self.index = proto, scope, index
         self.op_type: str = proto.op_type
-        self.domain: str = "" if proto.domain == "ai.onnx" else proto.domain
+        self.domain: str = "" if proto.domain == "ai.onnx" else as_text(proto.domain)
         self.inputs: tuple[Value | None, ...] = ()
         self.outputs: tuple[Value | None, ...] = ()
         self.bodies: Mapping[str, Scope] = {}
@@ -221,8 +221,13 @@ def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield f"{attribute.name}[{number}]", graph
 
 
+def as_text(value: str | bytes) -> str:
+    """Return a protobuf string as text; one that is not UTF-8 comes as bytes, and is written out."""
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
 def _opsets(imports: object) -> dict[str, int]:
-    return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in imports}  # type: ignore[attr-defined]
+    return {"" if entry.domain == "ai.onnx" else as_text(entry.domain): entry.version for entry in imports}  # type: ignore[attr-defined]
 
 
 class _Builder:
@@ -259,6 +264,8 @@ class _Builder:
         tensors += [(sparse.values.name, sparse.values) for sparse in graph.sparse_initializer]
         for name, tensor in tensors:
             value = scope.values.get(name) or self.define(scope, name, "initializer")
+            if value.tensor is not None:
+                scope.problems.append(f"'{name}' is defined twice")
             value.tensor = tensor
         scope.initializers = tuple(scope.values[name] for name, _ in tensors)
         self.fill_nodes(scope, graph.node)

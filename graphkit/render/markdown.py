@@ -34,15 +34,20 @@ def _block(block: Block, level: int) -> Iterator[str]:
 
 
 def escape(text: str) -> str:
-    """Return text in which Markdown and HTML see nothing to interpret."""
-    plain = printable(text).replace("&", "&amp;")
-    return re.sub(r"([\\`*<>|~]|(?<!\w)_|_(?!\w)|(?<=\])[(:\[])", r"\\\1", plain)
+    """Return text in which Markdown and HTML see nothing to interpret, also where it starts a paragraph."""
+    plain = re.sub(r"^ {4,}", "   ", printable(text)).replace("&", "&amp;")
+    plain = re.sub(r"([\\`*<>|~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(:\[])", r"\\\1", plain)
+    return re.sub(r"^( *)([#+=-]|\d+(?=[.)]))", lambda start: start[1] + _escaped_start(start[2]), plain)
+
+
+def _escaped_start(start: str) -> str:
+    return f"{start}\\" if start.isdigit() else f"\\{start}"
 
 
 def _cell(text: str, column: Column) -> str:
     if column.kind != "code" or not text:
         return escape(text)
-    fence = "``" if "`" in text else "`"
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if "`" in text else ""
     text = text.replace("|", "\\|")
     return f"{fence}{pad}{text}{pad}{fence}"

@@ -50,7 +50,7 @@ class Result:
 
     def to_json(self) -> str:
         """Return JSON: the fields, and the `schema` version."""
-        return json.dumps({"schema": SCHEMA, **self.to_dict()}, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps({"schema": SCHEMA, **self.to_dict()}, indent=2) + "\n"
 
     def to_text(self, width: int = 80, color: bool = False) -> str:
         """Return text for a terminal of so many columns, with ANSI colours where asked."""

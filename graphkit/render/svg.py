@@ -59,6 +59,7 @@ def _short(label: str) -> str:
 
 def _layers(graph: nx.DiGraph[str]) -> list[list[str]]:
     """Return the nodes by their longest distance to a sink, those that feed neighbours beside each other."""
+    graph = _without_cycles(graph)
     depth: dict[str, int] = {}
     for node in reversed(list(nx.topological_sort(graph))):
         depth[node] = max((depth[after] + 1 for after in graph.successors(node)), default=0)
@@ -71,6 +72,14 @@ def _layers(graph: nx.DiGraph[str]) -> list[list[str]]:
         for number, node in enumerate(layer):
             place[node] = number - len(layer) / 2
     return layers[::-1]
+
+
+def _without_cycles(graph: nx.DiGraph[str]) -> nx.DiGraph[str]:
+    """Return a graph without the edges that close a cycle, which only a broken model has."""
+    while not nx.is_directed_acyclic_graph(graph):
+        graph = graph.copy()
+        graph.remove_edge(*nx.find_cycle(graph)[-1][:2])
+    return graph
 
 
 def _mean(numbers: list[float]) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -68,13 +69,18 @@ def _table(block: Table) -> RichTable:
                 column.name, justify="right" if number else "left", no_wrap=number, overflow="fold", header_style="bold"
             )
     for row in block.rows:
-        cells: list[Text] = []
-        above = Text()
-        for cell, column in zip(row, block.columns, strict=True):
-            if column.kind != "note":
+        pairs = list(zip(row, block.columns, strict=True))
+        notes = [
+            Padding(Text(cell_text(cell), style="dim"), (0, 0, 0, 2))
+            for cell, column in pairs
+            if column.kind == "note" and cell is not None
+        ]
+        cells: list[RenderableType] = []
+        for cell, column in pairs:
+            if column.kind == "code" and notes:
+                cells.append(Group(Text(cell_text(cell)), *notes))
+                notes = []
+            elif column.kind != "note":
                 cells.append(Text(cell_text(cell)))
-                above = cells[-1] if column.kind == "code" and not above else above
-            elif cell is not None:
-                above.append(f"\n  {cell_text(cell)}", style="dim")
         table.add_row(*cells)
     return table

@@ -180,7 +180,7 @@ Node                              Branch       Nodes  Captures  Past  Constants
 ────────────────────────────────────────────────────────────────────────────────
 If#0                              then_branch      1         1     0          0
   If, merged decoder, on input
-first
+  first
                                   else_branch      1         2     1          0
 
 Merged decoder: 'If#0' runs the first step in then_branch (first = true) and

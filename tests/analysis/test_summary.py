@@ -18,9 +18,9 @@ from graphkit.analysis.summary import (
     TiedTensors,
     WeightBytes,
     summary,
-    text,
 )
 from graphkit.errors import ModelError
+from graphkit.graph.view import as_text
 from graphkit.model import Model, load
 
 RealModel = Callable[[str], Model]
@@ -338,7 +338,7 @@ def test_a_sound_model_has_no_findings() -> None:
 
 @pytest.mark.parametrize(("string", "shown"), [("plain", "plain"), (b"ok", "ok"), (b"\xffab", "\\xffab")])
 def test_text_that_is_not_utf8_is_written_out(string: str | bytes, shown: str) -> None:
-    assert text(string) == shown
+    assert as_text(string) == shown
 
 
 PLACEHOLDERS = {

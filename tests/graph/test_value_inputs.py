@@ -13,11 +13,7 @@ SPECIFIED = {("ConstantOfShape", "shape"): "input", ("TopK", "k"): "K"}
 # What an input is called whose value decides a shape, an axis or a count.
 TELLING = {"axes", "axis", "k", "pads", "repeats", "roi", "scales", "shape", "size", "sizes", "split"}
 # Without Split of opset 1, the one version whose lengths were an input before 13: the table begins at 13.
-HISTORY = [
-    schema
-    for schema in onnx.defs.get_all_schemas_with_history()
-    if not schema.domain and (schema.name, schema.since_version) != ("Split", 1)
-]
+HISTORY = [schema for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain]
 TABLE = [
     pytest.param(schema, id=f"{schema.name}-{schema.since_version}")
     for schema in sorted(HISTORY, key=lambda schema: (schema.name, schema.since_version))

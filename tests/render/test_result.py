@@ -52,7 +52,7 @@ def test_to_json_is_readable() -> None:
   "schema": 1,
   "parts": [
     {
-      "name": "naïve",
+      "name": "na\\u00efve",
       "sizes": [
         1,
         2
