@@ -4,9 +4,9 @@ An expression is a polynomial with integer coefficients over atoms; an atom is a
 `min` or `max` on expressions. Symbols carry their bounds, so that `(a*b) // b` can become `a` where b >= 1.
 The constructors of calls, which simplify, are in `algebra`; what bounds an expression has, in `bounds`.
 
-Why our own and not sympy, which would serve: replaying every operation on dims of one inference, sympy 1.14 with integer
-symbols takes 3.3 times as long for a merged Marian decoder, 3.5 for Gemma, 7 for DETR and 23 for Swin, without deciding
-anything by bounds; and `import sympy` alone takes longer (0.25 s) than inferring any of them (0.05 to 0.16 s).
+Why our own and not sympy, which would serve: replaying every operation on dims of one inference, sympy 1.14 with
+integer symbols takes 3.3 times as long for a merged Marian decoder, 3.5 for Gemma, 7 for DETR and 23 for Swin, without
+deciding anything by bounds; and `import sympy` alone takes longer (0.25 s) than inferring any of them (0.05 to 0.16 s).
 """
 
 from __future__ import annotations

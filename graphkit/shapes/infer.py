@@ -9,6 +9,7 @@ stands, a function at each call. What must be equal for the model to run is note
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto
@@ -57,12 +58,29 @@ def infer(
     """
     given = Inputs(model, dims or {}, inputs or {}, ranges or {}, values or {})
     equal: list[tuple[Expr, Expr]] = []
+    facts = _Facts([], [])
     for _ in range(MAX_PASSES):
         engine = _Engine(model, given, equal)
         engine.run_main()
         if engine.is_complete() or not engine.learn(equal):
             break
-    return engine.finish()
+        facts.add(engine)
+    facts.add(engine)
+    return engine.finish(facts)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What all passes found necessary; a later pass, which builds on it, does not see it again."""
+
+    equalities: list[Equality]
+    requirements: list[Requirement]
+
+    def add(self, engine: _Engine) -> None:
+        equal = {(fact.scope, str(fact)) for fact in self.equalities}
+        self.equalities.extend(fact for fact in engine.equalities if (fact.scope, str(fact)) not in equal)
+        large = {(fact.scope, str(fact)) for fact in self.requirements}
+        self.requirements.extend(fact for fact in engine.requirements if (fact.scope, str(fact)) not in large)
 
 
 class _Engine:
@@ -257,8 +275,8 @@ class _Engine:
         equal[:] = [(left.substitute(now), right.substitute(now)) for left, right in equal]
         return True
 
-    def finish(self) -> Shapes:
+    def finish(self, facts: _Facts) -> Shapes:
         self.table.update(self.seen_functions)
         table = simplified(self.table, self.equalities)
         findings = tuple(dict.fromkeys(self.findings))
-        return Shapes(self.model, table, self.reasons, findings, tuple(self.equalities), tuple(self.requirements))
+        return Shapes(self.model, table, self.reasons, findings, tuple(facts.equalities), tuple(facts.requirements))

@@ -56,7 +56,8 @@ class Inputs:
         self._check_names(dims, shapes)
         for name, number in dims.items():
             self._set(name, int(number))
-        for name, shape in shapes.items():
+        given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
+        for name, shape in given.items():
             self._bind(name, tuple(int(size) for size in shape))
 
     def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:

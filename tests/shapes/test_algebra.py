@@ -244,11 +244,18 @@ def test_expressions_are_values():
         x // 0
     with pytest.raises(KeyError):
         x.evaluate({})
-    with pytest.raises(TooComplexError):
-        product = const(1)
-        for index in range(12):
-            product = product * (symbol(f"a{index}") + 1)
-    with pytest.raises(TooComplexError):
-        nested = x
+
+
+def test_expressions_that_outgrow_reason_are_refused():
+    def product() -> Expr:
+        return math.prod((symbol(f"a{index}") + 1 for index in range(12)), start=const(1))
+
+    def nested() -> Expr:
+        result = x
         for index in range(40):
-            nested = maximum(nested // (symbol(f"a{index}") + 1), nested % symbol(f"a{index}"), x - index)
+            result = maximum(result // (symbol(f"a{index}") + 1), result % symbol(f"a{index}"), x - index)
+        return result
+
+    for outgrown in (product, nested):
+        with pytest.raises(TooComplexError):
+            outgrown()

@@ -39,6 +39,10 @@ def check(seed: int) -> Truth:
             if not index or "onnxruntime" not in type(error).__module__:
                 raise
             continue
+        # onnxruntime neither reduces nor broadcasts what has no elements as numpy does
+        arrays = {**feeds, **dict(zip(names, results, strict=True))}
+        if any(not arrays[node.input[0]].size for node in proto.graph.node if node.op_type in ("ReduceMean", "MatMul")):
+            continue
         actual = {("", name): array for name, array in zip(names, results, strict=True)}
         fixed = infer(model, inputs={name: array.shape for name, array in feeds.items()})
         if any("windows" in finding.message for finding in fixed.findings):
@@ -50,9 +54,7 @@ def check(seed: int) -> Truth:
 
 
 def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
-    """Whether windows fit at these dims; onnxruntime pools a window that does not, and reduces nothing to something."""
-    if any(node.is_op("ReduceMean", "MatMul") for node in shapes.model.graph.nodes) and 0 in dims.values():
-        return False
+    """Whether windows fit at these dims; onnxruntime pools a window that does not."""
     symbols = {symbol for value in shapes for dim in shapes[value].dims or () for symbol in dim.walk_symbols()}
     if not all(s.lower <= dims[s.name] <= s.upper for s in symbols if s.name in dims):
         return False

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import time
+
 import pytest
 from graphs import model, shapes
 
@@ -46,7 +49,7 @@ def test_ranges_are_believed():
         ({"dims": {"batch": 2}, "inputs": {"x": (1, 2, 8)}}, "not 1"),
         ({"inputs": {"x": (1, 2, 8), "past": (3, 2, 8)}}, "not 3"),
         ({"dims": {"batch": 0}}, "out of its range"),
-        ({"values": {"x": [[1.0]]}}, "not of shape"),
+        ({"values": {"x": [[1.0]]}}, "has 3 dims"),
         ({"ranges": {"nothing": (0, 1)}}, "no input has a dim"),
     ],
 )
@@ -67,6 +70,13 @@ def test_expressions_in_input_dims_share_their_symbols():
 
 def test_unnamed_dims_are_called_after_their_input():
     assert str(shapes("g (float[?, 4] x) => (y) { y = Relu(x) }")["y"]) == "[x.0, 4]"
+
+
+def test_an_input_without_rank_says_so():
+    m = model("g (float[b] x) => (y) { y = Relu(x) }")
+    m.proto.graph.input[0].type.tensor_type.ClearField("shape")
+    assert infer(m).reason("y") == "the input 'x' is declared without rank"
+    assert str(infer(m, inputs={"x": (2, 3)})["y"]) == "[2, 3]"
 
 
 def test_declared_outputs_are_not_believed():
@@ -135,18 +145,23 @@ def test_values_are_found_by_name_path_or_themselves():
 
 
 def test_time_is_linear_in_nodes():
-    import time
-
     def seconds(layers: int) -> float:
         steps = "".join(
-            f" t{i} = Shape(x{i}) n{i} = Gather(t{i}, zero) u{i} = Concat<axis = 0>(n{i}, rest) r{i} = Reshape(x{i}, u{i})"
+            f" t{i} = Shape(x{i}) n{i} = Gather(t{i}, zero) u{i} = Concat<axis = 0>(n{i}, rest)"
+            f" r{i} = Reshape(x{i}, u{i})"
             f" a{i} = Add(r{i}, r{i}) x{i + 1} = Reshape(a{i}, t{i})"
             for i in range(layers)
         )
         built = model(f"g (float[b, s, 64] x0) => (x{layers}) {{{steps} }}", zero=[0], rest=[-1])
         assert built.scopes
+        gc.collect()
+        gc.disable()  # its work depends on what other tests left behind
         start = time.perf_counter()
-        assert str(infer(built)[f"x{layers}"]) == "[b, s, 64]"
-        return time.perf_counter() - start
+        found = infer(built)
+        spent = time.perf_counter() - start
+        gc.enable()
+        assert str(found[f"x{layers}"]) == "[b, s, 64]"
+        return spent
 
-    assert min(seconds(3000) for _ in range(2)) < 13 * min(seconds(300) for _ in range(4))
+    # about 11 times as long on a quiet machine; quadratic time would be 100 times
+    assert min(seconds(3000) for _ in range(2)) < 25 * min(seconds(300) for _ in range(4))

@@ -1,4 +1,4 @@
-"""Real exports: every tensor's dims and elements against onnxruntime where the weights are there, the share known where not."""
+"""Real exports: every tensor against onnxruntime where the weights are there, the share known where not."""
 
 from __future__ import annotations
 

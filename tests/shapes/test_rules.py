@@ -9,7 +9,10 @@ from graphs import dims, shapes
 ONE = "g (float[b, s, 64] x) => (y) "
 TWO = "g (float[b, s, 64] x, float[b, 1, 64] z) => (y) "
 IMAGE = "g (float[n, 3, h, w] x, float[16, 3, 3, 3] k) => (y) "
-QKV = "g (float[b, s, 64] q, float[b, t, 64] k, float[b, t, 64] v, float[b, 8, past, 8] pk, float[b, 8, past, 8] pv) => (y) "
+QKV = (
+    "g (float[b, s, 64] q, float[b, t, 64] k, float[b, t, 64] v, "
+    "float[b, 8, past, 8] pk, float[b, 8, past, 8] pv) => (y) "
+)
 
 CASES = {
     "elementwise": (ONE + "{ y = Relu(x) }", "[b, s, 64]"),
@@ -44,7 +47,8 @@ CASES = {
     ),
     "top k": (ONE + "{ k = Constant<value_ints = [5]>() y, i = TopK(x, k) }", "[b, s, 5]"),
     "one hot": (
-        "g (int64[b, s] i) => (y) { d = Constant<value_int = 9>() v = Constant<value_ints = [0, 1]>() y = OneHot(i, d, v) }",
+        "g (int64[b, s] i) => (y) { d = Constant<value_int = 9>() v = Constant<value_ints = [0, "
+        "1]>() y = OneHot(i, d, v) }",
         "[b, s, 9]",
     ),
     "reduce": (ONE + "{ a = Constant<value_ints = [-1]>() y = ReduceMean<keepdims = 0>(x, a) }", "[b, s]"),
@@ -75,7 +79,8 @@ CASES = {
         "[n, 3, 2*h, 2*w]",
     ),
     "pool": (
-        "g (float[n, 3, h, w] x) => (y) { y = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x) }",
+        "g (float[n, 3, h, w] x) => (y) { y = MaxPool<kernel_shape = [3, 3], strides = [2, 2], "
+        "pads = [1, 1, 1, 1]>(x) }",
         "[n, 3, (h + 1) // 2, (w + 1) // 2]",
     ),
     "pool ceil": (
@@ -97,7 +102,8 @@ CASES = {
         "[b, s, t]",
     ),
     "matmul integer to float": (
-        "g (uint8[b, s, 8] x, int8[8, t] w, float[1] c, float[1] d) => (y) { y = com.microsoft.MatMulIntegerToFloat(x, w, c, d) }",
+        "g (uint8[b, s, 8] x, int8[8, t] w, float[1] c, float[1] d) => (y) { y = "
+        "com.microsoft.MatMulIntegerToFloat(x, w, c, d) }",
         "[b, s, t]",
     ),
     "matmul nbits": (
@@ -115,7 +121,8 @@ CASES = {
         "[b, s, 8]",
     ),
     "skip layer normalisation": (
-        "g (float[b, s, 8] x, float[b, s, 8] r, float[8] w) => (y) { y = com.microsoft.SkipLayerNormalization(x, r, w) }",
+        "g (float[b, s, 8] x, float[b, s, 8] r, float[8] w) => (y) { y = "
+        "com.microsoft.SkipLayerNormalization(x, r, w) }",
         "[b, s, 8]",
     ),
     "embed layer normalisation": (
@@ -143,7 +150,8 @@ CASES = {
     ),
     "fallback": ("g (float[b, c, h, w] x) => (y) { y = custom.Nothing(x) }", "unknown"),
     "fallback of onnx": (
-        "g (float[n, c, h, w] x, float[m, c, 3, 3] k, float[n, 18, h, w] o) => (y) { y = CenterCropPad<axes = [2]>(x, a) }",
+        "g (float[n, c, h, w] x, float[m, c, 3, 3] k, float[n, 18, h, w] o) => (y) { y = "
+        "CenterCropPad<axes = [2]>(x, a) }",
         "[n, c, 7, w]",
     ),
 }
@@ -195,15 +203,19 @@ def values(body: str, opset: int = 18) -> str:
         ("t = Shape(x) y = ReduceProd<keepdims = 0>(t)", "[64*b*s]"),
         ("t = Shape(x) c = Constant<value_int = -1>() e = Equal(t, c) y = Where(e, c, t)", "[b, s, 64]"),
         ("t = Shape(x) c = Constant<value_int = 64>() y = Equal(t, c)", None),
-        ("t = Shape(x) f = Cast<to = 1>(t) h = Constant<value_float = 0.5>() m = Mul(f, h) y = Cast<to = 7>(m)", "[b // 2, s // 2, 32]"),
-        ("t = Shape(x) f = Cast<to = 1>(t) h = Constant<value_float = 3.0>() m = Div(f, h) y = Floor(m)", "[b // 3, s // 3, 21]"),
+        ("t = Shape(x) f = Cast<to = 1>(t) h = Constant<value_float = 0.5>() m = Mul(f, h) y = "
+         "Cast<to = 7>(m)", "[b // 2, s // 2, 32]"),
+        ("t = Shape(x) f = Cast<to = 1>(t) h = Constant<value_float = 3.0>() m = Div(f, "
+         "h) y = Floor(m)", "[b // 3, s // 3, 21]"),
         ("t = Shape(x) u = Constant<value_ints = [9]>() y = Concat<axis = 0>(t, u)", "[b, s, 64, 9]"),
         ("t = Shape(x) o = Constant<value_ints = [-1]>() e = Constant<value_ints = [-9223372036854775807]>() "
          "a = Constant<value_ints = [0]>() y = Slice(t, o, e, a, o)", "[64, s, b]"),
         ("t = Shape(x) y, z = Split<axis = 0, num_outputs = 2>(t)", "[b, s]"),
-        ("o = Constant<value_int = 0>() n = Constant<value_int = 4>() i = Constant<value_int = 1>() y = Range(o, n, i)", "[0, 1, 2, 3]"),
+        ("o = Constant<value_int = 0>() n = Constant<value_int = 4>() i = Constant<value_int = "
+         "1>() y = Range(o, n, i)", "[0, 1, 2, 3]"),
         ("n = Constant<value_ints = [2]>() y = ConstantOfShape(n)", "[0.0, 0.0]"),
-        ("t = Shape(x) i = Constant<value_ints = [1]>() u = Constant<value_ints = [7]>() a = Constant<value_ints = [1]>() "
+        ("t = Shape(x) i = Constant<value_ints = [1]>() u = Constant<value_ints = [7]>() a = "
+         "Constant<value_ints = [1]>() "
          "j = Unsqueeze(i, a) y = ScatterND(t, j, u)", "[b, 7, 64]"),
     ],
 )  # fmt: skip
@@ -220,7 +232,8 @@ def test_grouped_query_attention_takes_the_larger_of_past_and_total():
     text = (
         "g (float[b, s, 64] q, float[b, s, 32] k, float[b, s, 32] v, float[b, 4, past, 8] pk, float[b, 4, past, 8] pv, "
         "int32[b] n, float[b, total] m) => (z) { i = Constant<value_ints = [1]>() t = Shape(m) g = Gather(t, i) "
-        "c = Cast<to = 6>(g) y, z, w = com.microsoft.GroupQueryAttention<num_heads = 8, kv_num_heads = 4>(q, k, v, pk, pv, n, c) }"
+        "c = Cast<to = 6>(g) y, z, w = com.microsoft.GroupQueryAttention<num_heads = 8, "
+        "kv_num_heads = 4>(q, k, v, pk, pv, n, c) }"
     )
     assert dims(text) == "[b, 4, max(past, total), 8]"
 
@@ -244,8 +257,10 @@ def test_if_gives_what_its_branches_agree_on():
 LOOP = """g (float[b, s] x, int64 n) => (y, z, w) {
   t = Constant<value_int = 1>() c = Cast<to = 9>(t)
   y, z, w = Loop (n, c, x, x) <
-    body = r (int64 i, bool k, float[b, s] p, float[b, s] q) => (bool k2, float[b, s] p2, float[b, s] q2, float[b] w2) {
-      k2 = Identity(k) p2 = Relu(p) q2 = Concat<axis = 1>(q, x) a = Constant<value_ints = [1]>() w2 = ReduceMax<keepdims = 0>(p, a)
+    body = r (int64 i, bool k, float[b, s] p, float[b, s] q)
+             => (bool k2, float[b, s] p2, float[b, s] q2, float[b] w2) {
+      k2 = Identity(k) p2 = Relu(p) q2 = Concat<axis = 1>(q, x)
+      a = Constant<value_ints = [1]>() w2 = ReduceMax<keepdims = 0>(p, a)
     }
   >
 }"""
@@ -277,7 +292,9 @@ def test_scan_runs_along_its_axis():
     assert (str(found["y"]), str(found["z"])) == ("[b, 8]", "[b, s, 8]")
 
 
-FUNCTIONS = """g (float[b, s] x, float[b, t, 4] z) => (y, w) { y = local.twice<axis = 1>(x) w = local.twice<axis = 1>(z) }
+FUNCTIONS = """g (float[b, s] x, float[b, t, 4] z) => (y, w) {
+  y = local.twice<axis = 1>(x) w = local.twice<axis = 1>(z)
+}
 <domain: "local", opset_import: ["" : 18]> twice<axis>(a) => (c) { c = Concat<axis: int = @axis>(a, a) }"""
 
 

@@ -13,7 +13,6 @@ UNKNOWN = {
         "more than one dim that is not known",
     ),
     "rank": ("g (float[b, s] x, int64[n] t) => (y) { y = Reshape(x, t) }", "the value of 't' is unknown"),
-    "input without rank": ("g (float x) => (y) { y = Relu(x) }", "the input 'x' is declared without rank"),
     "operator": (ONE + "{ y = custom.Nothing(x) }", "there is no rule for custom.Nothing"),
     "non-zero": (ONE + "{ y = NonZero(x) }", "it is how many elements of 'x' are not zero"),
     "unique": (ONE + "{ y, i, j, k = Unique(x) }", "how many distinct elements"),
@@ -59,7 +58,8 @@ def test_unknown_because(name):
 
 FINDINGS = {
     "reshape": (
-        "g (float[b, 6] x) => (y) { n = Constant<value_ints = [4, 5]>() y = ConstantOfShape(n) t = Constant<value_ints = [3, 7]>() "
+        "g (float[b, 6] x) => (y) { n = Constant<value_ints = [4, 5]>() y = ConstantOfShape(n) t "
+        "= Constant<value_ints = [3, 7]>() "
         "z = Reshape(y, t) }",
         "elements before and after: 20 is not 21",
     ),

@@ -106,7 +106,7 @@ def feeds_for(shapes: Shapes, assignment: Mapping[str, int], seed: int, flags: b
         found = shapes[value]
         size = tuple(dim.evaluate(assignment) for dim in found.dims or ())
         dtype = onnx.helper.tensor_dtype_to_np_dtype(found.dtype)
-        if dtype == bool:
+        if found.dtype == onnx.TensorProto.BOOL:
             feeds[value.name] = np.full(size, flags if not size or size == (1,) else True)
         elif re.search("mask", value.name):
             feeds[value.name] = np.ones(size, dtype)

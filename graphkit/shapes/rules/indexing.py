@@ -40,6 +40,9 @@ def _slice_bounds(site: Site, rank: int) -> Bounds:
     count = next((n for n in counts if n is not None), None)
     if count is None:
         raise UnknownError("the number of sliced axes is unknown")
+    if count > rank:
+        site.finding(f"{count} axes are sliced of a tensor of rank {rank}")
+        raise UnknownError("more axes are sliced than there are")
     chosen = site.numbers(3) if site.has(3) else list(range(count))
     columns: list[list[Element | None]] = []
     for index in (1, 2, 4):
@@ -148,7 +151,7 @@ def _scattered(site: Site, array: Array) -> Array | None:
     indices, updates = site.data(1), site.data(2)
     if indices is None or updates is None or indices.ndim == 0:
         return None
-    result = array.copy()
+    result: Array = array.copy()
     depth = indices.shape[-1]
     if not depth:
         return None

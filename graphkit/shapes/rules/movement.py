@@ -217,6 +217,8 @@ def split(site: Site) -> list[Tensor]:
         sizes = [const(size) for size in site.integers("split") or []]
     else:
         parts = site.integer("num_outputs", count) if site.opset >= 18 else count
+        if parts != count:
+            raise UnknownError(f"num_outputs is {parts}, and there are {count}")
         size = ceil_div(dims[axis], parts) if site.opset >= 18 else site.quotient(dims[axis], const(parts), "a dim")
         sizes = [size] * (parts - 1) + [dims[axis] - size * (parts - 1)]
     if len(sizes) != count:

@@ -24,7 +24,7 @@ def _list(site: Site, name: str, count: int, default: int) -> list[int]:
 
 
 def _windows(site: Site, dims: Dims, kernel: list[Expr]) -> list[Expr]:
-    """Return how many windows fit along each spatial dim: at least one, though onnxruntime pools what is smaller too."""
+    """Return how many windows fit along each spatial dim: at least one, though onnxruntime may pool less too."""
     count = len(dims)
     strides, dilations = _list(site, "strides", count, 1), _list(site, "dilations", count, 1)
     pads, automatic = _list(site, "pads", 2 * count, 0), site.text("auto_pad", "NOTSET")
