@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from graphkit.analysis.report import Comparison, Report, ReportOptions, compare, report
     from graphkit.analysis.shape_ops import ShapeOps, shape_ops
     from graphkit.analysis.summary import Summary, summary
+    from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
     from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
     from graphkit.graph.networks import cone, to_networkx
     from graphkit.graph.view import Node, Scope, Value
@@ -46,6 +47,7 @@ _HOMES = {
     "graphkit.analysis.report": ("Comparison", "Report", "ReportOptions", "compare", "report"),
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
+    "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
     "graphkit.graph.networks": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
@@ -81,8 +83,10 @@ __all__ = [
     "SplitProof",
     "SplitReport",
     "Summary",
+    "TensorShapes",
     "UsageError",
     "Value",
+    "WhyShape",
     "architecture",
     "compare",
     "cone",
@@ -99,8 +103,10 @@ __all__ = [
     "split_file",
     "split_merged",
     "summary",
+    "tensor_shapes",
     "to_networkx",
     "verify_split",
+    "why_shape",
 ]
 
 

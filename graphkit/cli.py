@@ -162,6 +162,62 @@ def examples() -> None:
         typer.echo(f"example:{name}  {description}")
 
 
+@app.command()
+def shapes(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
+    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=N", help="Size of a symbol; may be repeated.")] = None,
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=AxBxC", help="Shape of an input; may be repeated.")
+    ] = None,
+    range: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=LO:HI", help="Bounds of a symbol, either open; may be repeated.")
+    ] = None,
+    why: Annotated[str | None, typer.Option(metavar="NAME", help="Tell where this tensor's shape comes from.")] = None,
+    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the result.")] = ReportFormat.text,
+) -> None:
+    """Show the shape of every tensor as an expression in the input dims, or where one comes from."""
+    from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
+    from graphkit.model import load
+
+    dims = {name: _number(text, "--dim") for name, text in _pairs(dim or [], "--dim")}
+    inputs = {
+        name: [_number(part, "--input") for part in text.split("x")] for name, text in _pairs(input or [], "--input")
+    }
+    ranges = {name: _bounds(text) for name, text in _pairs(range or [], "--range")}
+    loaded = load(model)
+    result: Result = (
+        tensor_shapes(loaded, dims=dims, inputs=inputs, ranges=ranges)
+        if why is None
+        else why_shape(loaded, why, dims=dims, inputs=inputs, ranges=ranges)
+    )
+    _show(result, Format(format.value))
+
+
+def _pairs(texts: list[str], option: str) -> Iterator[tuple[str, str]]:
+    from graphkit.errors import UsageError
+
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not (name and separator and value):
+            raise UsageError(f"{option} {text}: is not NAME=VALUE - write such as {option} batch_size=1")
+        yield name, value
+
+
+def _number(text: str, option: str) -> int:
+    from graphkit.errors import UsageError
+
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"{option}: '{text}' is not a size - write a number of at least 0")
+    return int(text)
+
+
+def _bounds(text: str) -> tuple[int | None, int | None]:
+    low, separator, high = text.partition(":")
+    if not separator:
+        high = low
+    return (_number(low, "--range") if low else None), (_number(high, "--range") if high else None)
+
+
 Weights = Annotated[
     str,
     typer.Option(

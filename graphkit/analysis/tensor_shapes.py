@@ -1,0 +1,152 @@
+"""Tensor shapes: every tensor's dims as expressions over the input dims, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.types import dtype_name
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.shapes import Shapes, infer
+
+__all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
+
+
+@dataclass(frozen=True)
+class ShapeRow:
+    """A tensor of one scope.
+
+    Attributes:
+        scope: Path of the scope, "" for the main graph.
+        name: Of the tensor.
+        dtype: Such as `float32`, "?" where unknown.
+        shape: Such as `[batch_size, 8, past_sequence_length + 1, 64]`, "?" where not even the rank is known.
+        unknown: Why a dim is not known, "" where all are.
+    """
+
+    scope: str
+    name: str
+    dtype: str
+    shape: str
+    unknown: str
+
+
+@dataclass(frozen=True)
+class TensorShapes(Result):
+    """The shapes of all tensors that nodes compute.
+
+    Attributes:
+        known: How many have dims that are all expressions in the input dims.
+        rows: In file order.
+        facts: What must be equal for the model to run.
+        contradictions: What cannot hold.
+    """
+
+    title: ClassVar[str] = "Tensor shapes"
+    known: int
+    rows: tuple[ShapeRow, ...]
+    facts: tuple[str, ...]
+    contradictions: tuple[str, ...]
+
+    def findings(self) -> tuple[str, ...]:
+        return self.contradictions
+
+    def blocks(self) -> Iterator[Block]:
+        share = 100 * self.known / len(self.rows) if self.rows else 100
+        yield Prose(f"{self.known:,} of {len(self.rows):,} tensors have known shapes ({share:.4g} %).")
+        for fact in self.facts:
+            yield Prose(f"The model runs only where {fact}.")
+        for scope in dict.fromkeys(row.scope for row in self.rows):
+            yield Table(
+                (Column("Tensor", "code"), Column("Dtype"), Column("Shape", "note"), Column("Unknown because", "note")),
+                [(r.name, r.dtype, r.shape, r.unknown or None) for r in self.rows if r.scope == scope],
+                title=scope or "main graph",
+            )
+        for contradiction in self.contradictions:
+            yield Prose(contradiction, "warning")
+
+
+@dataclass(frozen=True)
+class WhyShape(Result):
+    """The chain from the inputs to one tensor's shape, a line for each step."""
+
+    title: ClassVar[str] = "Why"
+    tensor: str
+    shape: str
+    steps: tuple[str, ...]
+
+    def heading(self) -> str:
+        return f"{self.title} {self.tensor} is {self.shape}"
+
+    def blocks(self) -> Iterator[Block]:
+        yield Table(
+            (Column("Step", "number"), Column("Tensor and shape", "code")), list(enumerate(self.steps, start=1))
+        )
+
+
+def tensor_shapes(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+) -> TensorShapes:
+    """Infer the shape of every tensor.
+
+    Args:
+        model: The model.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Least and largest size of symbols; None for an open end.
+
+    Raises:
+        UsageError: A symbol or input does not exist, or a wish contradicts the model.
+    """
+    shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges)
+    rows = tuple(_row(shapes, value) for value in shapes if value.kind == "node" and not value.is_constant)
+    return TensorShapes(
+        sum(not row.unknown for row in rows),
+        rows,
+        tuple(f"{fact.left} = {fact.right}" for fact in shapes.equalities if not fact.scope.path),
+        tuple(f"{finding.node}: {finding.message}" for finding in shapes.findings),
+    )
+
+
+def _row(shapes: Shapes, value: Value) -> ShapeRow:
+    found = shapes[value]
+    shape = "?" if found.dims is None else f"[{', '.join(str(dim) for dim in found.dims)}]"
+    return ShapeRow(
+        value.scope.path, value.name, dtype_name(found.dtype) if found.dtype else "?", shape, shapes.reason(value)
+    )
+
+
+def why_shape(
+    model: Model,
+    name: str,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+) -> WhyShape:
+    """Tell where one tensor's shape comes from.
+
+    Args:
+        model: The model.
+        name: A tensor of the main graph, or `SCOPE::NAME`.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Least and largest size of symbols.
+
+    Raises:
+        UsageError: There is no such tensor.
+    """
+    shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges)
+    path, separator, inner = name.rpartition("::")
+    key = (path, inner) if separator and name not in model.graph.values else name
+    found = shapes[key]
+    shape = "?" if found.dims is None else f"[{', '.join(str(dim) for dim in found.dims)}]"
+    return WhyShape(name, shape, shapes.why(key))
