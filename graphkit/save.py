@@ -19,7 +19,7 @@ import onnx
 
 from graphkit.errors import OutputError
 from graphkit.io import tensors
-from graphkit.io.wire import MAX_PROTO
+from graphkit.io.wire import MAX_PROTO, inflate
 from graphkit.model import Model
 
 __all__ = ["Placement", "save_models"]
@@ -97,15 +97,16 @@ def save_models(
     data_path = folder / (data_name or f"{next(iter(models)).name}_data")
     plan = DataPlan()
     _check_targets([*models, *([data_path] if weights == "shared" else [])], models.values(), overwrite)
-    protos = {path: _placed(model, folder, weights, plan, data_path.name) for path, model in models.items()}
+    contents = {path: _content(model, folder, weights, plan, data_path.name) for path, model in models.items()}
     with _temporaries() as make:
         renames: list[tuple[Path, Path]] = []
         if plan.pieces:
             renames.append((make(data_path), data_path))
             _write_data(renames[0][0], plan)
-        for path, proto in protos.items():
+        for path, pieces in contents.items():
             renames.append((make(path), path))
-            renames[-1][0].write_bytes(proto.SerializeToString())
+            with renames[-1][0].open("wb") as file:
+                file.writelines(pieces)
         for temporary, path in renames:
             temporary.replace(path)
     return tuple(path for _, path in renames)
@@ -124,29 +125,46 @@ def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: 
             raise OutputError(f"{target}: exists - name another folder with -o, or replace it with --overwrite")
 
 
-def _placed(model: Model, folder: Path, weights: Placement, plan: DataPlan, data_name: str) -> onnx.ModelProto:
-    """Return a copy of a model's proto with its weights where they are wanted."""
+def _content(
+    model: Model, folder: Path, weights: Placement, plan: DataPlan, data_name: str
+) -> Sequence[bytes | memoryview]:
+    """Return what to write for a model, in pieces, with its weights where they are wanted."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
     if weights == "in-place":
         _check_in_place(model, folder, external)
-        return proto
-    if weights == "inline":
+    elif weights == "inline":
         _check_inline(model, proto, external)
+        return _inlined(model, proto, external)
+    else:
+        _share(model, external, plan, data_name)
+    return [proto.SerializeToString()]
+
+
+def _share(model: Model, external: Sequence[onnx.TensorProto], plan: DataPlan, data_name: str) -> None:
+    """Let tensors refer to their places in a data file."""
     for tensor in external:
         path, offset, length = model.piece(tensor)
-        data = model.payload(tensor)
-        if weights == "inline":
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
-            tensor.raw_data = bytes(data)
-            continue
-        place = plan.place(Piece(path, offset, length), data)
+        place = plan.place(Piece(path, offset, length), model.payload(tensor))
         del tensor.external_data[:]
         for key, value in (("location", data_name), ("offset", str(place)), ("length", str(length))):
             tensor.external_data.add(key=key, value=value)
-    return proto
+
+
+def _inlined(
+    model: Model, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto]
+) -> Sequence[bytes | memoryview]:
+    """Return a model with its weights inside, which stay in their files until they are written."""
+    nonce = os.urandom(16)
+    payloads: dict[bytes, memoryview] = {}
+    for number, tensor in enumerate(external):
+        mark = nonce + number.to_bytes(8, "little")
+        payloads[mark] = model.payload(tensor)
+        del tensor.external_data[:]
+        tensor.ClearField("data_location")
+        tensor.raw_data = mark
+    return inflate(proto.SerializeToString(), payloads)
 
 
 def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorProto]) -> None:

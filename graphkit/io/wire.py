@@ -14,10 +14,11 @@ Source: protobuf encoding (protobuf.dev/programming-guides/encoding), onnx/onnx.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["MAX_PROTO", "Buffer", "Fault", "Reference", "lighten", "validate"]
+__all__ = ["MAX_PROTO", "Buffer", "Fault", "Reference", "inflate", "lighten", "validate"]
 
 Buffer = bytes | mmap.mmap
 Piece = bytes | memoryview
@@ -179,20 +180,28 @@ def encode_bytes(field: int, content: bytes) -> bytes:
     return encode_varint(field << 3 | BYTES) + encode_varint(len(content)) + content
 
 
-class Lightener:
-    """One walk over a serialized ModelProto that collects the light copy and the references in it."""
+class Copier(ABC):
+    """One walk over a serialized ModelProto that copies it with its tensors changed.
 
-    def __init__(self, data: Buffer, location: str, threshold: int) -> None:
-        self.data, self.view = data, memoryview(data)
-        self.location, self.threshold = location.encode(), threshold
+    Args:
+        data: The serialized ModelProto.
+        smallest: Messages of fewer bytes are copied without a look inside.
+    """
+
+    def __init__(self, data: Buffer, smallest: int) -> None:
+        self.data, self.view, self.smallest = data, memoryview(data), smallest
         self.references: dict[int, Reference] = {}
 
+    @abstractmethod
+    def tensor(self, begin: int, end: int) -> list[Piece]:
+        """Return the copy of a TensorProto, in pieces."""
+
     def message(self, kind: str, begin: int, end: int, depth: int) -> list[Piece]:
-        """Return the light copy of the message at begin..end, in pieces."""
+        """Return the copy of the message at begin..end, in pieces."""
         if depth > MAX_DEPTH:
             raise Fault(begin, f"messages are nested more than {MAX_DEPTH} deep")
         children, singular = CHILDREN[kind], SINGULAR.get(kind, ())
-        data, threshold = self.data, self.threshold
+        data, smallest = self.data, self.smallest
         pieces: list[Piece] = []
         copied = begin  # everything before this is in `pieces`
         singles: list[int] = []
@@ -203,14 +212,14 @@ class Lightener:
             if field in singular:
                 singles.append(field)
             child = children[field]
-            if stop - value < threshold and child not in ("GraphProto", "FunctionProto"):
+            if stop - value < smallest and child not in ("GraphProto", "FunctionProto"):
                 continue
-            light = self.tensor(value, stop) if child == "TensorProto" else self.message(child, value, stop, depth + 1)
-            if len(light) == 1 and len(light[0]) == stop - value:
+            copy = self.tensor(value, stop) if child == "TensorProto" else self.message(child, value, stop, depth + 1)
+            if len(copy) == 1 and len(copy[0]) == stop - value:
                 continue
             pieces.append(self.view[copied:start])
-            pieces.append(encode_varint(field << 3 | BYTES) + encode_varint(sum(map(len, light))))
-            pieces += light
+            pieces.append(encode_varint(field << 3 | BYTES) + encode_varint(sum(map(len, copy))))
+            pieces += copy
             copied = stop
         if len(singles) != len(set(singles)):
             while len(self.references) > references_before:
@@ -218,6 +227,14 @@ class Lightener:
             return [self.view[begin:end]]
         pieces.append(self.view[copied:end])
         return pieces
+
+
+class Lightener(Copier):
+    """A copy without the large tensors, which collects the references to them."""
+
+    def __init__(self, data: Buffer, location: str, threshold: int) -> None:
+        super().__init__(data, threshold)
+        self.location, self.threshold = location.encode(), threshold
 
     def tensor(self, begin: int, end: int) -> list[Piece]:
         """Return the light copy of a TensorProto: as it is, or with its payload as a reference."""
@@ -263,6 +280,35 @@ class Lightener:
             + encode_varint(DATA_LOCATION << 3)
             + b"\x01"
         )
+
+
+class Inflater(Copier):
+    """A copy in which payloads take the places of the marks that stand for them."""
+
+    def __init__(self, data: Buffer, payloads: Mapping[bytes, memoryview]) -> None:
+        super().__init__(data, min(map(len, payloads), default=MAX_PROTO))
+        self.payloads = payloads
+
+    def tensor(self, begin: int, end: int) -> list[Piece]:
+        """Return the copy of a TensorProto, its mark as the payload."""
+        for start, field, wire_type, value, stop in fields(self.data, begin, end):
+            payload = (
+                self.payloads.get(bytes(self.view[value:stop])) if field == RAW_DATA and wire_type == BYTES else None
+            )
+            if payload is not None:
+                header = encode_varint(RAW_DATA << 3 | BYTES) + encode_varint(len(payload))
+                return [self.view[begin:start], header, payload, self.view[stop:end]]
+        return [self.view[begin:end]]
+
+
+def inflate(data: bytes, payloads: Mapping[bytes, memoryview]) -> list[Piece]:
+    """Return a ModelProto's bytes in pieces, with payloads in the places of marks.
+
+    Args:
+        data: The serialized ModelProto, in which the `raw_data` of some tensors is a mark.
+        payloads: The payload for each mark; these bytes are referred to, not copied.
+    """
+    return Inflater(data, payloads).message("ModelProto", 0, len(data), 0)
 
 
 def lighten(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:
