@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 findings with `--strict`, 2 bad input.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -397,6 +398,7 @@ def _fail(error: GraphkitError) -> NoReturn:
 
 def main() -> None:
     """Run the command line."""
+    gc.set_threshold(100_000)  # a graph is many small objects that live as long as the process
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -131,7 +131,7 @@ def _explain(merged: Merged) -> Iterator[Block]:
             "warning",
         )
     yield Prose(
-        "Running a merged decoder costs speed, because an If hides its branches from the runtime's optimizers, and "
+        "Running a merged decoder can cost speed, because an If hides its branches from the runtime's optimizers, and "
         f"{'keeps this trap open' if merged.zero_length else 'some runtimes refuse it'}: "
         "`graphkit split-merged` makes two plain models of it."
     )

@@ -54,9 +54,11 @@ class Decoder:
     first_session: Session
     later_session: Session
     _merged: MergedDecoder | None = field(init=False)
+    _entries: tuple[CacheEntry, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._merged = next(merged_decoders(self.later.graph), None)
+        self._entries = cache_entries(self.later.graph)
 
     @classmethod
     def open(cls, first: Model, later: Model | None = None, *, optimize: bool = False, threads: int = 0) -> Decoder:
@@ -84,10 +86,10 @@ class Decoder:
         self, feed: Mapping[str, np.ndarray], cache: dict[Slot, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run a later step with a cache and return its outputs and the next cache."""
-        entries = cache_entries(self.later.graph)
-        past = {entry.past.name: self._take(cache, entry) for entry in entries if entry.past is not None}
+        past = {e.past.name: self._take(cache, e) for e in self._entries if e.past is not None}
         outputs = self.later_session.run(self._condition({**feed, **past}, later=True))
-        updates = {e.slot: outputs[e.present.name] for e in entries if e.present is not None and not self._constant(e)}
+        changing = [e for e in self._entries if e.present is not None and not self._constant(e)]
+        updates = {e.slot: outputs[e.present.name] for e in changing if e.present is not None}
         return outputs, {**cache, **updates}
 
     def _take(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
@@ -133,6 +135,7 @@ def decode(
     feed = {name: _without_padding(name, array) for name, array in feed.items()}
     outputs, cache = decoder.start(feed)
     constant = {name: array for name, array in feed.items() if name.startswith("encoder")}
+    later, later_tokens = InputMaker(decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
     tokens, logits = [], []
     for number in range(steps):
@@ -142,7 +145,7 @@ def decode(
         if number + 1 < steps:
             now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
             ids = tokens[-1][:, None].astype(feed[tokens_name].dtype)
-            feed_now = InputMaker(decoder.later, seed).make(now, {**constant, _token_input(decoder.later): ids})
+            feed_now = later.make(now, {**constant, later_tokens: ids})
             feed_now = {name: _without_padding(name, array) for name, array in feed_now.items()}
             outputs, cache = decoder.step({**feed_now, **_only(constant, decoder.later)}, cache)
             past += 1

@@ -186,9 +186,9 @@ If#0                              then_branch      1         1     0          0
 Merged decoder: 'If#0' runs the first step in then_branch (first = true) and
 later steps, with the cache, in else_branch (first = false).
 
-Running a merged decoder costs speed, because an If hides its branches from the
-runtime's optimizers, and some runtimes refuse it: `graphkit split-merged` makes
-two plain models of it.
+Running a merged decoder can cost speed, because an If hides its branches from
+the runtime's optimizers, and some runtimes refuse it: `graphkit split-merged`
+makes two plain models of it.
 
 """
     )
