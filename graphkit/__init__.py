@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from graphkit.rewrite.split_merged import Split, split_merged
     from graphkit.save import save_models
     from graphkit.split import SplitOptions, SplitReport, split_file
+    from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
     from graphkit.verify.split import SplitProof, verify_split
 
 __version__ = "0.1.0"
@@ -56,6 +57,7 @@ _HOMES = {
     "graphkit.rewrite.split_merged": ("Split", "split_merged"),
     "graphkit.save": ("save_models",),
     "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
+    "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -92,6 +94,7 @@ __all__ = [
     "cone",
     "control_flow",
     "fit",
+    "from_graphsurgeon",
     "interface",
     "kv_cache",
     "load",
@@ -104,6 +107,7 @@ __all__ = [
     "split_merged",
     "summary",
     "tensor_shapes",
+    "to_graphsurgeon",
     "to_networkx",
     "verify_split",
     "why_shape",

@@ -18,7 +18,7 @@ LAYERS = (
     ("examples", "graph", "io", "render"),
     ("model",),
     ("shapes",),
-    ("analysis", "rewrite", "save"),
+    ("analysis", "rewrite", "save", "surgeon"),
     ("verify",),
     ("split",),
     ("cli",),

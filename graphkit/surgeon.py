@@ -1,0 +1,85 @@
+"""To onnx-graphsurgeon and back, for rewrites that are easiest on its mutable graph.
+
+onnx-graphsurgeon 0.6 drops what it has no place for: the model's domain, version, doc string and metadata, doc
+strings and metadata of nodes and values, quantization annotations. `from_graphsurgeon` puts these back where the graph
+still has the node or value that they belong to. Large tensors stay external-data references, as long as nothing
+touches their `values`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from graphkit.graph.view import body_graphs
+from graphkit.model import Model
+
+__all__ = ["from_graphsurgeon", "to_graphsurgeon"]
+
+
+def to_graphsurgeon(model: Model) -> gs.Graph:
+    """Return a model's graph for onnx-graphsurgeon; changes to it do not change the model."""
+    G_LOGGER.severity = G_LOGGER.ERROR
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return gs.import_onnx(proto)
+
+
+def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
+    """Return a model of a graph that was made of `model`, with what onnx-graphsurgeon dropped put back.
+
+    Args:
+        graph: The graph, perhaps changed.
+        model: What `to_graphsurgeon` was called with; the weights stay where they lie for it.
+    """
+    G_LOGGER.severity = G_LOGGER.ERROR
+    proto = gs.export_onnx(graph, do_type_check=False)
+    source = model.proto
+    proto.ir_version = source.ir_version
+    for name in ("domain", "model_version", "doc_string", "producer_name", "producer_version"):
+        if source.HasField(name):
+            setattr(proto, name, getattr(source, name))
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(source.metadata_props)
+    _restore_graph(source.graph, proto.graph)
+    return model.with_proto(proto)
+
+
+def _restore_graph(source: onnx.GraphProto, target: onnx.GraphProto) -> None:
+    nodes = {tuple(node.output): node for node in source.node}
+    for node in target.node:
+        original = nodes.get(tuple(node.output))
+        if original is not None and original.op_type == node.op_type:
+            _restore_node(original, node)
+    infos = {info.name: info for info in _infos(source)}
+    for info in _infos(target):
+        if info.name in infos:
+            info.doc_string = infos[info.name].doc_string
+            del info.metadata_props[:]
+            info.metadata_props.extend(infos[info.name].metadata_props)
+    target.doc_string = source.doc_string
+    del target.metadata_props[:]
+    target.metadata_props.extend(source.metadata_props)
+    known = {name for node in target.node for name in (*node.input, *node.output)}
+    annotations = [a for a in source.quantization_annotation if a.tensor_name in known]
+    del target.quantization_annotation[:]
+    target.quantization_annotation.extend(annotations)
+
+
+def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+
+
+def _restore_node(source: onnx.NodeProto, target: onnx.NodeProto) -> None:
+    target.doc_string = source.doc_string
+    del target.metadata_props[:]
+    target.metadata_props.extend(source.metadata_props)
+    bodies = dict(body_graphs(source))
+    for name, body in body_graphs(target):
+        if name in bodies:
+            _restore_graph(bodies[name], body)
