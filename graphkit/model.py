@@ -15,7 +15,7 @@ from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Scope, as_text, build_scopes
-from graphkit.io import tensors
+from graphkit.io import external, tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
 from graphkit.io.wire import Buffer, Reference
 
@@ -107,7 +107,7 @@ class Model:
             return memoryview(tensors.typed_payload(tensor))
         path, offset, length = self.piece(tensor)
         if path not in self._maps:
-            self._maps[path] = tensors.map_file(path)
+            self._maps[path] = external.map_file(path)
         return memoryview(self._maps[path])[offset : offset + length]
 
     def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
@@ -116,7 +116,7 @@ class Model:
         Raises:
             ModelError: The file is missing.
         """
-        place = tensors.extent(tensor)
+        place = external.extent(tensor)
         path = self._data_path(place.location, place.offset)
         if not path.is_file():
             raise ModelError("its data file is missing", file=str(path), tensor=tensor.name, hint="put it there")
@@ -126,7 +126,7 @@ class Model:
     def _data_path(self, location: str, offset: int) -> Path:
         if self.path is not None and location == self.path.name and offset in self.references:
             return self.path
-        return tensors.find_data_file(self.path or Path("model.onnx"), location).path
+        return external.find_data_file(self.path or Path("model.onnx"), location).path
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
         """Return a tensor's values, read from its file where it is external.

@@ -19,6 +19,7 @@ import onnx
 
 from graphkit.errors import OutputError
 from graphkit.io import tensors
+from graphkit.io.external import map_file
 from graphkit.io.wire import MAX_PROTO, inflate
 from graphkit.model import Model
 
@@ -66,7 +67,7 @@ class DataPlan:
 
 
 def _equal(piece: Piece, data: memoryview) -> bool:
-    other = memoryview(tensors.map_file(piece.path))[piece.offset : piece.offset + piece.length]
+    other = memoryview(map_file(piece.path))[piece.offset : piece.offset + piece.length]
     return all(bytes(other[at : at + CHUNK]) == bytes(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK))
 
 

@@ -20,7 +20,8 @@ from google.protobuf.message import DecodeError
 
 from graphkit.errors import ModelError
 from graphkit.io import wire
-from graphkit.io.tensors import DataFile, check_tensors, map_file
+from graphkit.io.external import DataFile, map_file
+from graphkit.io.tensors import check_tensors
 
 __all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
 

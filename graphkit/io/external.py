@@ -1,0 +1,129 @@
+"""External data: where a tensor's bytes lie in another file, and whether that file may hold them.
+
+Source: onnx's docs/ExternalData.md.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from onnx import TensorProto
+
+from graphkit.errors import ModelError
+from graphkit.io.wire import Buffer
+
+__all__ = ["DataFile", "Extent", "check_bounds", "extent", "find_data_file", "map_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that holds external data of a model.
+
+    Attributes:
+        location: As the model writes it, relative to the model's folder.
+        path: Where that is.
+        size: Bytes, or None where the file is missing.
+    """
+
+    location: str
+    path: Path
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes location[offset : offset + length] of a data file; length None means up to its end."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def extent(tensor: TensorProto) -> Extent:
+    """Return where the payload of an external tensor lies.
+
+    Raises:
+        ModelError: An entry is missing or is not a non-negative integer.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    numbers: dict[str, int | None] = {"offset": 0, "length": None}
+    for key in numbers:
+        if key in entries:
+            if not entries[key].isascii() or not entries[key].isdigit() or len(entries[key]) > 19:
+                raise ModelError(
+                    f"external data has the {key} '{entries[key][:40]}', not a number of bytes",
+                    tensor=tensor.name,
+                    hint="the reference is corrupt; export the model again",
+                )
+            numbers[key] = int(entries[key])
+    location = entries.get("location")
+    if not location or type(location) is not str:  # protobuf gives bytes where a string is not UTF-8
+        where = f"at {location!r:.80}, which is not UTF-8" if location else "without a location"
+        hint = "the reference is corrupt; export the model again"
+        raise ModelError(f"external data {where}", tensor=tensor.name, hint=hint)
+    return Extent(location, numbers["offset"] or 0, numbers["length"])
+
+
+def find_data_file(model: Path, location: str) -> DataFile:
+    """Return the data file that a location names, inside the model's folder.
+
+    Where the model is a link, the folder of the file that it leads to will do too: the cache of Hugging Face
+    links both the model and its data to such a folder.
+
+    Raises:
+        ModelError: The location leaves the folder, or is not a regular file.
+    """
+    hint = "put the data file into the model's folder and name it by a relative path"
+    if "\0" in location or PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
+        raise ModelError(f"external data at {location!r:.80} is not a relative path", hint=hint)
+    if Path(os.path.normpath(location)).parts[:1] == ("..",):
+        raise ModelError(f"external data at {location!r:.80} lies outside the model's folder", hint=hint)
+    path = model.parent / location
+    real = Path(os.path.realpath(path))
+    inside = real.is_relative_to(os.path.realpath(model.parent))
+    if not inside and not real.is_relative_to(Path(os.path.realpath(model)).parent):
+        raise ModelError(f"external data at {location!r:.80} is a link that leads out of the model's folder", hint=hint)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return DataFile(location, path, None)
+    except OSError as error:
+        raise ModelError(f"external data at {location!r:.80} cannot be opened: {error.strerror}", hint=hint) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"external data at {location!r:.80} is not a regular file", hint=hint)
+    return DataFile(location, path, status.st_size)
+
+
+def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> None:
+    """Check that an extent lies within its data file; a missing file has no bounds.
+
+    Raises:
+        ModelError: It ends past the end of the file.
+    """
+    if data_file.size is None:
+        return
+    end = place.offset + (place.length if place.length is not None else promised or 0)
+    if end > data_file.size:
+        raise ModelError(
+            f"external data ends at byte {end:,} of '{place.location}', which has {data_file.size:,}",
+            hint="the data file is truncated or belongs to another model; fetch both again",
+        )
+
+
+def map_file(path: Path) -> Buffer:
+    """Return a read-only memory map of a file; an empty file, which cannot be mapped, is empty bytes.
+
+    Raises:
+        ModelError: It cannot be opened.
+    """
+    try:
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions") from error
