@@ -1,5 +1,7 @@
 """Write models: weights copied once, shared, left in place or inlined; all files or none.
 
+Everything is written to temporary files first; these are renamed one after the other at the end, data before models.
+
 Weights go from file to file; they never pass through a protobuf except where they are inlined.
 
 Source: onnx's docs/ExternalData.md (location, offset, length; offsets aligned to pages for mapping).

@@ -128,16 +128,12 @@ class SplitReport(Result):
                 yield Prose(f"Keep from step 1 for all later steps: {feed.past} stays what {FIRST_NAME} gave.")
 
 
-def _quiet(step: str) -> None:
-    """Ignore a step of progress."""
-
-
 def split_file(
     model: Model,
     folder: Path,
     options: SplitOptions = SplitOptions(),
     *,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> SplitReport:
     """Split a merged decoder into two files in a folder, and prove them.
 

@@ -94,7 +94,7 @@ def architecture(model: Model) -> Architecture:
         heads,
         kv_heads,
         head_dim,
-        _vocabulary(model) if role != "vision" else None,
+        _vocabulary(model),
     )
 
 

@@ -181,12 +181,11 @@ def _branch(name: str, body: Scope, past: set[Value]) -> Branch:
 
 
 def _merged(found: MergedDecoder) -> Merged:
-    cache_when = (found.cache_branch == "then_branch") != found.condition.negated
     return Merged(
         found.node.path,
         found.condition.input.name,
         found.first_branch,
         found.cache_branch,
-        cache_when,
+        found.cache_when,
         tuple(value.name for value in found.zero_length),
     )

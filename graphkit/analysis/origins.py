@@ -112,7 +112,7 @@ class Origins(Result):
                         self.groups.index(g) + 1,
                         f"{g.count}x",
                         g.expression,
-                        _rests_on(g),
+                        _rests_on(g, self.full),
                         _nodes(g) if self.full else None,
                     )
                     for g in groups
@@ -122,9 +122,11 @@ class Origins(Result):
         yield from self.drawings
 
 
-def _rests_on(group: OriginGroup) -> str | None:
+def _rests_on(group: OriginGroup, full: bool) -> str | None:
     if not group.sources:
         return None
+    if full:
+        return f"rests on {', '.join(f'{source.tensor} ({source.producer})' for source in group.sources)}"
     first = group.sources[0]
     rest = f" and {len(group.sources) - 1} more" if len(group.sources) > 1 else ""
     return f"rests on {first.tensor} ({first.producer}){rest}"
@@ -139,7 +141,7 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Ori
 
     Args:
         model: The model.
-        full: Write lists out, where else they end after three, and name the nodes of each group.
+        full: Write lists out, where else they end after three, and name all nodes and sources of each group.
         optimized: What to say of the model: that it is one after onnxoptimizer.
     """
     shapes = model.shape_tensors

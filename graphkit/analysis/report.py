@@ -144,15 +144,11 @@ class Comparison(Result):
                 yield from section.blocks()
 
 
-def _quiet(step: str) -> None:
-    """Ignore a step of progress."""
-
-
 def report(
     model: Model,
     options: ReportOptions = ReportOptions(),
     *,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Analyse one model.
 
@@ -196,7 +192,7 @@ def compare(
     models: Sequence[Model],
     options: ReportOptions = ReportOptions(),
     *,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Analyse several models, with a comparison of the main figures first.
 

@@ -48,6 +48,11 @@ class MergedDecoder:
     first_branch: str
     zero_length: tuple[Value, ...]
 
+    @property
+    def cache_when(self) -> bool:
+        """The value of the condition's input that runs the cache branch."""
+        return (self.cache_branch == "then_branch") != self.condition.negated
+
 
 def trace_condition(node: Node) -> Condition | None:
     """Return the graph input that decides an If, or None where it is computed from anything else."""

@@ -73,7 +73,7 @@ class SpecializeInput(Pass):
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
         changes += _bind(proto, bound, declared, self.value, model.label)
         declined = tuple(
-            Declined(node.path, f"its condition does not depend on '{self.input}' alone") for node in undecided
+            Declined(node.path, f"its condition does not follow from '{self.input}' alone") for node in undecided
         )
         return Outcome(model.with_proto(proto), tuple(changes), declined)
 

@@ -60,12 +60,11 @@ def split_merged(model: Model, *, condition: str | None = None, keep_names: bool
     """
     found = _choose(model, condition)
     name = found.condition.input.name
-    cache_when = (found.cache_branch == "then_branch") != found.condition.negated
-    first = run_passes(model, _passes(name, not cache_when, keep_names))
-    with_past = run_passes(model, _passes(name, cache_when, keep_names))
+    first = run_passes(model, _passes(name, not found.cache_when, keep_names))
+    with_past = run_passes(model, _passes(name, found.cache_when, keep_names))
     return Split(
         name,
-        cache_when,
+        found.cache_when,
         _signed(first.model, "first step", model),
         _signed(with_past.model, "later steps", model),
         first.changes,

@@ -105,8 +105,7 @@ class Decoder:
         if self._merged is None:
             return dict(feed)
         name = self._merged.condition.input.name
-        cache_when = (self._merged.cache_branch == "then_branch") != self._merged.condition.negated
-        return {**feed, name: np.full(feed[name].shape, cache_when if later else not cache_when)}
+        return {**feed, name: np.full(feed[name].shape, self._merged.cache_when == later)}
 
 
 def decode(

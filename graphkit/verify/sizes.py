@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from graphkit.graph.kv import cache_entries, growing_axis
 from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.view import Scope, Value
+from graphkit.shapes import parse
 
 __all__ = ["Sizes", "input_shape", "symbol_sizes"]
 
@@ -99,8 +100,5 @@ def _size(dim: Dim, symbols: Mapping[str, int]) -> int:
         return dim
     if dim is None:
         return OTHER
-    total = 0
-    for sign, term in re.findall(r"(^|[+-])\s*(\w+)\s*", dim.replace(" ", "")):
-        size = int(term) if term.isdigit() else symbols.get(term, OTHER)
-        total += -size if sign == "-" else size
-    return max(total, 0)
+    expression = parse(dim)
+    return max(expression.evaluate({name: symbols.get(name, OTHER) for name in expression.symbols}), 0)

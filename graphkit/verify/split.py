@@ -151,11 +151,10 @@ def verify_split(
     found = next(merged_decoders(merged.graph), None)
     if found is None:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
-    cache_when = (found.cache_branch == "then_branch") != found.condition.negated
     session = _open(merged)
     name = found.condition.input.name
     branches = []
-    for model, flag, sizes in ((first, not cache_when, FIRST_SIZES), (with_past, cache_when, LATER_SIZES)):
+    for model, flag, sizes in ((first, not found.cache_when, FIRST_SIZES), (with_past, found.cache_when, LATER_SIZES)):
         branches.append(_branch(session, merged, name, flag, model, sizes, tolerance, seed))
     loop = _loop(Decoder(merged, merged, session, session), first, with_past, steps, tolerance, seed)
     return SplitProof(tolerance, tuple(branches), loop)

@@ -214,7 +214,7 @@ def test_an_undecided_if_stays_and_is_declined_with_the_reason() -> None:
             >
         }""")
     outcome = SpecializeInput("flag", True).run(model)
-    assert [str(declined) for declined in outcome.declined] == ["If#0: its condition does not depend on 'flag' alone"]
+    assert [str(declined) for declined in outcome.declined] == ["If#0: its condition does not follow from 'flag' alone"]
     for other in (False, True):
         feed = {**X, "other": np.array(other)}
         expected = run(model, {**feed, "flag": np.array(True)})
