@@ -56,13 +56,13 @@ class Memory:
     resident: int
 
 
-def alternate(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Spread]:
-    """Call the samplers in turns, `rounds` times, after one round that does not count."""
+def alternate(samplers: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True) -> dict[str, Spread]:
+    """Call the samplers in turns, `rounds` times, after one round that does not count unless `warm_up` is off."""
     values: dict[str, list[float]] = {name: [] for name in samplers}
-    for _ in range(rounds + 1):
+    for _ in range(rounds + warm_up):
         for name, sample in samplers.items():
             values[name].append(sample())
-    return {name: Spread(tuple(taken[1:])) for name, taken in values.items()}
+    return {name: Spread(tuple(taken[warm_up:])) for name, taken in values.items()}
 
 
 def wall(command: Sequence[str]) -> float:
