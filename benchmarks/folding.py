@@ -124,7 +124,7 @@ def times(tool: str, seconds: dict[str, Spread]) -> tuple[str, str]:
 
 def memory(command: list[str]) -> str:
     """Return the peak anonymous memory of a run."""
-    found = peak_memory(command)
+    found = peak_memory(command, quiet=True)
     return f"{found.anonymous / 1e6:,.0f} MB" if found else ""
 
 
