@@ -19,14 +19,15 @@ import onnx.helper
 import onnx.numpy_helper
 
 from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs
+from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
+from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
 
-__all__ = ["Editor", "NewNode", "Ranges", "Source"]
+__all__ = ["Editor", "NewNode", "Source"]
 
 Source = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
-Ranges = tuple[tuple[str, int | None, int | None], ...]
 Holder = onnx.GraphProto | onnx.FunctionProto
 
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
@@ -125,6 +126,11 @@ class Editor:
         while isinstance(found, Value) and found in self._aliases:
             found = self._aliases[found]
         return found
+
+    def is_cheap(self, tensor: onnx.TensorProto, limit: int) -> bool:
+        """Whether a constant is at most so many bytes, as far as its dims and dtype say."""
+        size = payload_size(tensor)
+        return size is not None and size <= limit
 
     # What they say
 
