@@ -33,9 +33,9 @@ class FreezeDims(Pass):
             y = Neg (x)
         }
 
-    After `freeze-dims{dims=N=2}`:
+    After `freeze-dims{dims=N=3}`:
 
-        agraph (float[2, L] x, float[2] z) => (float[2, L] y) {
+        agraph (float[3, L] x, float[3] z) => (float[3, L] y) {
             y = Neg (x)
         }
 
