@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from agreement import compare, truth
@@ -45,31 +44,49 @@ REFERENCE = "onnxsim"
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A first run of a tool: what it left behind, or why it failed."""
+class Fold:
+    """A tool on a case.
 
+    Attributes:
+        command: Its process.
+        out: The model that it writes.
+        timeout: Seconds.
+    """
+
+    command: list[str]
     out: Path
-    failure: str
+    timeout: int
 
+    def clean(self) -> None:
+        """Delete what an earlier run has left: onnxsim appends to its data file."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        for old in self.out.parent.glob(f"{self.out.name}*"):
+            old.unlink()
 
-def run(command: list[str], timeout: int) -> tuple[float, str]:
-    """Run a process; return the seconds and "" or what went wrong."""
-    started = time.perf_counter()
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, errors="replace")
-    except subprocess.TimeoutExpired:
-        return float(timeout), f"not done in {timeout} s"
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    failure = f"exit {done.returncode}: {lines[-1][:300] if lines else ''}" if done.returncode else ""
-    return time.perf_counter() - started, failure
+    def time(self) -> float:
+        """Return the seconds of a run."""
+        self.clean()
+        started = time.perf_counter()
+        subprocess.run(self.command, check=True, capture_output=True, timeout=self.timeout)
+        return time.perf_counter() - started
 
+    def failure(self) -> str:
+        """Run for the first time; return "" or what goes wrong."""
+        self.clean()
+        try:
+            done = subprocess.run(self.command, capture_output=True, text=True, timeout=self.timeout, errors="replace")
+        except subprocess.TimeoutExpired:
+            return f"not done in {self.timeout} s"
+        if done.returncode:
+            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            return f"exit {done.returncode}: {lines[-1][:300] if lines else ''}"
+        return "" if self.out.is_file() else "exit 0, but no result"
 
-def attempt(command: list[str], out: Path, timeout: int) -> Attempt:
-    """Run a tool for the first time."""
-    for old in out.parent.glob(f"{out.name}*"):
-        old.unlink()
-    _, failure = run(command, timeout)
-    return Attempt(out, failure or ("" if out.is_file() else "exit 0, but no result"))
+    def memory(self) -> str:
+        """Return the peak anonymous memory of a run."""
+        self.clean()
+        found = peak_memory(self.command, quiet=True)
+        return f"{found.anonymous / 1e6:,.0f} MB" if found else ""
 
 
 def counts(path: Path) -> tuple[str, ...]:
@@ -81,34 +98,33 @@ def counts(path: Path) -> tuple[str, ...]:
     return tuple(str(n) for n in (found.nodes, found.on_shapes, plumbing, *(total[op] for op in COUNTED)))
 
 
+def folds(job: Job, options: argparse.Namespace) -> dict[str, Fold]:
+    """Return the tools to run; onnxsim with bodies only where there are some."""
+    has_bodies = any(node.bodies for node in all_nodes(graphkit.load(job.model).scopes))
+    names = [tool for tool in options.tools if has_bodies or tool != "onnxsim, bodies"]
+    outs = {tool: job.case.result(options.keep, tool) for tool in names}
+    return {tool: Fold(TOOLS[tool](job, outs[tool]), outs[tool], options.timeout) for tool in names}
+
+
 def measure(job: Job, options: argparse.Namespace, console: Console) -> None:
     """Measure one case and print its table."""
-    name = f"{job.case.name} {job.case.mode}"
-    commands, attempts = {}, {}
-    for tool in options.tools:
-        if tool == "onnxsim, bodies" and not any(node.bodies for node in all_nodes(graphkit.load(job.model).scopes)):
-            continue
-        out = job.case.result(options.keep, tool)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        commands[tool] = TOOLS[tool](job, out)
-        attempts[tool] = attempt(commands[tool], out, options.timeout)
-    alive = {tool: command for tool, command in commands.items() if not attempts[tool].failure}
-    samplers = {tool: partial(lambda c: run(c, options.timeout)[0], command) for tool, command in alive.items()}
+    made = folds(job, options)
+    failures = {tool: fold.failure() for tool, fold in made.items()}
+    samplers = {tool: fold.time for tool, fold in made.items() if not failures[tool]}
     seconds = alternate(samplers, options.rounds, warm_up=False) if options.rounds else {}
     columns = ("nodes", "on shapes", "of these U+C+G", *COUNTED, "time", f"over {REFERENCE}", "memory", "outputs")
-    table = Table("", *columns, title=name)
+    table = Table("", *columns, title=f"{job.case.name} {job.case.mode}")
     table.add_row("original", *counts(job.model))
     expected = truth(job) if options.agree else None
-    notes = []
-    for tool, tried in attempts.items():
-        if tried.failure:
+    notes = [f"{tool}: {failure}" for tool, failure in failures.items() if failure]
+    for tool, fold in made.items():
+        if failures[tool]:
             table.add_row(tool, "fails")
-            notes.append(f"{tool}: {tried.failure}")
             continue
-        row = [*counts(tried.out), *times(tool, seconds), memory(commands[tool]) if options.memory else ""]
-        agreed = compare(tried.out, expected) if expected else None
-        table.add_row(tool, *row, str(agreed or ""))
+        anonymous = fold.memory() if options.memory else ""
+        agreed = compare(fold.out, expected) if expected else None
         notes += [f"{tool}: {failure}" for failure in agreed.failures] if agreed else []
+        table.add_row(tool, *counts(fold.out), *times(tool, seconds), anonymous, str(agreed or ""))
     console.print(table)
     for note in notes:
         console.print(f"  {note[:400]}", soft_wrap=True, markup=False)
@@ -120,12 +136,6 @@ def times(tool: str, seconds: dict[str, Spread]) -> tuple[str, str]:
         return "", ""
     over = seconds[tool].over(seconds[REFERENCE]).show("x", 2) if REFERENCE in seconds else ""
     return seconds[tool].show(" s", 2), over
-
-
-def memory(command: list[str]) -> str:
-    """Return the peak anonymous memory of a run."""
-    found = peak_memory(command, quiet=True)
-    return f"{found.anonymous / 1e6:,.0f} MB" if found else ""
 
 
 def main() -> None:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 from contenders import TOOLS, Case, Job, versions
-from folding import attempt, counts, run
+from folding import Fold, counts
 from measure import alternate, environment
 from onnx import numpy_helper
 from rich.console import Console
@@ -179,13 +178,11 @@ def main() -> None:
 def row(tool: str, made: dict[str, Job], options: argparse.Namespace) -> list[str]:
     """Measure one tool."""
     outs = {name: job.model.with_name(f"{name}-folded.onnx") for name, job in made.items()}
-    commands = {name: TOOLS[tool](job, outs[name]) for name, job in made.items()}
-    for name, command in commands.items():
-        tried = attempt(command, outs[name], options.timeout)
-        if tried.failure:
-            return [tried.failure]
-    samplers = {name: partial(lambda c: run(c, options.timeout)[0], command) for name, command in commands.items()}
-    seconds = alternate(samplers, options.rounds, warm_up=False)
+    folds = {name: Fold(TOOLS[tool](job, outs[name]), outs[name], options.timeout) for name, job in made.items()}
+    failures = [failure for fold in folds.values() if (failure := fold.failure())]
+    if failures:
+        return [failures[0]]
+    seconds = alternate({name: fold.time for name, fold in folds.items()}, options.rounds, warm_up=False)
     growth = seconds["large"].over(seconds["small"])
     bare = seconds["large"].minus(seconds["one"]).over(seconds["small"].minus(seconds["one"]))
     cells = [seconds[name].show(" s", 2) for name in made]
