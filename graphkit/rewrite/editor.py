@@ -151,7 +151,7 @@ class Editor:
         value = node.outputs[output]
         assert value is not None
         self.use(value, source)
-        if self.is_output(value):
+        if self.is_output(value) and len(node.outputs) == 1:
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))
 
     def set_inputs(self, node: Node, inputs: Mapping[int, Source]) -> None:
