@@ -3,20 +3,22 @@
     python benchmarks/folding.py [CASE...]
 
 A case is `MODEL`, `MODEL@batch_size=1`, `MODEL@pixel_values=1x3x800x800`, commas between several settings; a model may
-be a stub or compressed, as those of `tests/models` are, which it takes by default. Whole processes in turns; what is
-left in each result, bodies included; whether it still gives what the original gives. The peers live in an environment
-of their own (`--peers PYTHON`).
+be a stub or compressed, as those of `tests/models` are, which it takes by default. Whole processes in turns, by
+the clock and by the processor's time, which other work on the machine moves less, over those of onnxsim; what is left
+in each result, bodies included; whether it still gives what the original gives. The peers live in an environment of
+their own (`--peers PYTHON`).
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agreement import compare, truth
@@ -51,11 +53,13 @@ class Fold:
         command: Its process.
         out: The model that it writes.
         timeout: Seconds.
+        processor: What each timed run took of the processor, in seconds: user and system.
     """
 
     command: list[str]
     out: Path
     timeout: int
+    processor: list[float] = field(default_factory=list)
 
     def clean(self) -> None:
         """Delete what an earlier run has left: onnxsim appends to its data file."""
@@ -66,9 +70,11 @@ class Fold:
     def time(self) -> float:
         """Return the seconds of a run."""
         self.clean()
-        started = time.perf_counter()
+        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(self.command, check=True, capture_output=True, timeout=self.timeout)
-        return time.perf_counter() - started
+        seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.processor.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        return seconds
 
     def failure(self) -> str:
         """Run for the first time; return "" or what goes wrong."""
@@ -112,7 +118,19 @@ def measure(job: Job, options: argparse.Namespace, console: Console) -> None:
     failures = {tool: fold.failure() for tool, fold in made.items()}
     samplers = {tool: fold.time for tool, fold in made.items() if not failures[tool]}
     seconds = alternate(samplers, options.rounds, warm_up=False) if options.rounds else {}
-    columns = ("nodes", "on shapes", "of these U+C+G", *COUNTED, "time", f"over {REFERENCE}", "memory", "outputs")
+    processor = {tool: Spread(tuple(made[tool].processor)) for tool in seconds}
+    columns = (
+        "nodes",
+        "on shapes",
+        "of these U+C+G",
+        *COUNTED,
+        "time",
+        "over",
+        "processor",
+        "over",
+        "memory",
+        "outputs",
+    )
     table = Table("", *columns, title=f"{job.case.name} {job.case.mode}")
     table.add_row("original", *counts(job.model))
     expected = truth(job) if options.agree else None
@@ -124,7 +142,9 @@ def measure(job: Job, options: argparse.Namespace, console: Console) -> None:
         anonymous = fold.memory() if options.memory else ""
         agreed = compare(fold.out, expected) if expected else None
         notes += [f"{tool}: {failure}" for failure in agreed.failures] if agreed else []
-        table.add_row(tool, *counts(fold.out), *times(tool, seconds), anonymous, str(agreed or ""))
+        table.add_row(
+            tool, *counts(fold.out), *times(tool, seconds), *times(tool, processor), anonymous, str(agreed or "")
+        )
     console.print(table)
     for note in notes:
         console.print(f"  {note[:400]}", soft_wrap=True, markup=False)

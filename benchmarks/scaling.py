@@ -3,8 +3,8 @@
     python benchmarks/scaling.py
 
 A decoder is generated in the style of the exporters: every layer computes its shapes anew with Shape, Gather,
-Unsqueeze and Concat, expands a mask and repeats its key heads. Whole processes in turns; `growth` is the time of the
-large one over that of the small one, `less start` the same without the time of a fold of a model with one layer.
+Unsqueeze and Concat, and repeats its key heads. Processor time of whole processes in turns; `growth` is that of the
+large one over that of the small one, `less start` the same after taking off that of a decoder without layers.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import onnx
 import onnx.parser
 from contenders import TOOLS, Case, Job, versions
 from folding import Fold, counts
-from measure import alternate, environment
+from measure import Spread, alternate, environment
 from onnx import numpy_helper
 from rich.console import Console
 from rich.table import Table
 
 HEADS, GROUPS, HEAD, VOCABULARY = 4, 2, 8, 64
 WIDTH = HEADS * HEAD
-SIZES = {"zero": 0, "one": 1, "two": 2, "three": 3}
+
+KV = ("key", "value")
 
 HEADER = """
 <ir_version: 8, opset_import: ["": 18]>
-decoder (int64[batch, sequence] input_ids, int64[batch, total] attention_mask, {pasts})
-=> (float[batch, sequence, {vocabulary}] logits, {presents})
+decoder ({inputs}) => ({outputs})
 {{
   x0 = Gather <axis = 0> (embedding, input_ids)
   attended = Cast <to = 1> (attention_mask)
@@ -100,11 +100,12 @@ ATTEND = """
 
 def decoder(layers: int) -> onnx.ModelProto:
     """Return a decoder of so many layers with random weights."""
-    pasts = (f"float[batch, {GROUPS}, past, {HEAD}] past_{layer}_{name}" for layer in range(layers) for name in KV)
-    presents = (
-        f"float[batch, {GROUPS}, total, {HEAD}] present_{layer}_{name}" for layer in range(layers) for name in KV
-    )
-    text = [HEADER.format(pasts=", ".join(pasts), presents=", ".join(presents), vocabulary=VOCABULARY)]
+    cache = [(layer, name) for layer in range(layers) for name in KV]
+    inputs = ["int64[batch, sequence] input_ids", "int64[batch, total] attention_mask"]
+    inputs += [f"float[batch, {GROUPS}, past, {HEAD}] past_{layer}_{name}" for layer, name in cache]
+    outputs = [f"float[batch, sequence, {VOCABULARY}] logits"]
+    outputs += [f"float[batch, {GROUPS}, total, {HEAD}] present_{layer}_{name}" for layer, name in cache]
+    text = [HEADER.format(inputs=", ".join(inputs), outputs=", ".join(outputs))]
     for layer in range(layers):
         names = {"n": f"layer{layer}", "l": layer, "m": layer + 1}
         text += [SPLIT.format(v=v, heads="heads" if v == "q" else "groups", **names) for v in "qkv"]
@@ -113,9 +114,6 @@ def decoder(layers: int) -> onnx.ModelProto:
     model = onnx.parser.parse_model("".join([*text, f"  logits = MatMul (x{layers}, unembedding)\n}}"]))
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights(layers).items())
     return model
-
-
-KV = ("key", "value")
 
 
 def weights(layers: int) -> dict[str, np.ndarray]:
@@ -137,9 +135,9 @@ def weights(layers: int) -> dict[str, np.ndarray]:
 
 
 def jobs(layers: int, folder: Path, peers: str) -> dict[str, Job]:
-    """Write a decoder of one layer, of `layers` and of ten times that."""
+    """Write a decoder without layers, one of `layers` and one of ten times that."""
     found = {}
-    for name, count in {"one": 1, "small": layers, "large": 10 * layers}.items():
+    for name, count in {"none": 0, "small": layers, "large": 10 * layers}.items():
         path = folder / f"{name}.onnx"
         onnx.save(decoder(count), path)
         found[name] = Job(Case(path), path, path, {}, peers)
@@ -160,7 +158,7 @@ def main() -> None:
     table = Table(
         "",
         "nodes left",
-        "one layer",
+        "no layers",
         f"{options.layers} layers",
         f"{10 * options.layers} layers",
         "growth",
@@ -182,9 +180,10 @@ def row(tool: str, made: dict[str, Job], options: argparse.Namespace) -> list[st
     failures = [failure for fold in folds.values() if (failure := fold.failure())]
     if failures:
         return [failures[0]]
-    seconds = alternate({name: fold.time for name, fold in folds.items()}, options.rounds, warm_up=False)
+    alternate({name: fold.time for name, fold in folds.items()}, options.rounds, warm_up=False)
+    seconds = {name: Spread(tuple(fold.processor)) for name, fold in folds.items()}
     growth = seconds["large"].over(seconds["small"])
-    bare = seconds["large"].minus(seconds["one"]).over(seconds["small"].minus(seconds["one"]))
+    bare = seconds["large"].minus(seconds["none"]).over(seconds["small"].minus(seconds["none"]))
     cells = [seconds[name].show(" s", 2) for name in made]
     return [counts(outs["large"])[0], *cells, growth.show("x", 1), bare.show("x", 1)]
 
