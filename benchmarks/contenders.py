@@ -6,15 +6,16 @@ calls it. A setting that a tool has no option for is written into the inputs of 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 
-__all__ = ["TOOLS", "Case", "Job", "prepare", "versions"]
+__all__ = ["TOOLS", "VARIANTS", "Case", "Job", "prepare", "versions"]
 
 Shape = tuple[int | str, ...]
 
@@ -126,6 +127,18 @@ def _graphkit(job: Job, out: Path, weights: str = "inline") -> list[str]:
     return [sys.executable, "-m", "graphkit", "fold", str(job.model), "-o", str(out), *options]
 
 
+def _graphkit_in_place(job: Job, out: Path) -> list[str]:
+    """Fold without copying a weight: the result has to lie beside the model, so a link to it goes there."""
+    source = out.with_name(f"source-{out.name}")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.unlink(missing_ok=True)
+    try:
+        source.hardlink_to(job.model.resolve())
+    except OSError:  # another file system
+        shutil.copyfile(job.model, source)
+    return _graphkit(replace(job, model=source), out, "in-place")
+
+
 def _onnxsim(job: Job, out: Path, *options: str) -> list[str]:
     shapes = job.arguments("--overwrite-input-shape", lambda name, shape: f"{name}:{_numbers(shape)}")
     return [_script(job, "onnxsim"), str(job.model), str(out), *options, *shapes]
@@ -169,13 +182,17 @@ def _numbers(shape: Shape) -> str:
 
 TOOLS: dict[str, Callable[[Job, Path], list[str]]] = {
     "graphkit": _graphkit,
+    "graphkit-in-place": _graphkit_in_place,
     "onnxsim": _onnxsim,
-    "onnxsim, bodies": _onnxsim_bodies,
+    "onnxsim-bodies": _onnxsim_bodies,
     "OnnxSlim": _onnxslim,
     "onnxscript": _onnxscript,
     "onnxoptimizer": _onnxoptimizer,
     "Polygraphy": _polygraphy,
 }
+
+
+VARIANTS = ("graphkit-in-place", "onnxsim-bodies")  # the same tool with another option
 
 
 def versions(peers: str) -> str:

@@ -107,7 +107,7 @@ def counts(path: Path) -> tuple[str, ...]:
 def folds(job: Job, options: argparse.Namespace) -> dict[str, Fold]:
     """Return the tools to run; onnxsim with bodies only where there are some."""
     has_bodies = any(node.bodies for node in all_nodes(graphkit.load(job.model).scopes))
-    names = [tool for tool in options.tools if has_bodies or tool != "onnxsim, bodies"]
+    names = [tool for tool in options.tools if has_bodies or tool != "onnxsim-bodies"]
     outs = {tool: job.case.result(options.keep, tool) for tool in names}
     return {tool: Fold(TOOLS[tool](job, outs[tool]), outs[tool], options.timeout) for tool in names}
 
@@ -164,13 +164,13 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", default=DEFAULT, help="MODEL[@NAME=N[,INPUT=AxB...]]")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each tool, in turns (default: 5)")
     parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
-    parser.add_argument("--tools", default=",".join(TOOLS).replace(", ", " "), help="which, commas between them")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="which, commas between them")
     parser.add_argument("--keep", type=Path, help="a folder for the results")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one run (default: 900)")
     parser.add_argument("--memory", action="store_true", help="measure the memory too, in runs of its own")
     parser.add_argument("--no-agree", dest="agree", action="store_false", help="do not compare outputs")
     options = parser.parse_args()
-    options.tools = [tool for tool in TOOLS if tool.replace(", ", " ") in options.tools.split(",")]
+    options.tools = [tool for tool in TOOLS if tool in options.tools.split(",")]
     console = Console(width=230, highlight=False)
     console.print(f"{environment()}\n{versions(options.peers)}\n{options.rounds} rounds; median (least to greatest)")
     with tempfile.TemporaryDirectory(prefix="folding-") as folder:

@@ -124,9 +124,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of each session (default: 1)")
     parser.add_argument("--past", type=int, nargs="+", default=[0, 128, 512], help="positions in the cache")
     parser.add_argument("--images", nargs="+", default=["800x800", "480x640"], help="heights and widths")
-    parser.add_argument("--tools", default=",".join(TOOLS).replace(", ", " "), help="which, commas between them")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="which, commas between them")
     options = parser.parse_args()
-    options.tools = [tool for tool in TOOLS if tool.replace(", ", " ") in options.tools.split(",")]
+    options.tools = [tool for tool in TOOLS if tool in options.tools.split(",")]
     options.images = [tuple(map(int, image.split("x"))) for image in options.images]
     console = Console(width=220, highlight=False)
     console.print(

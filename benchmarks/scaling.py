@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
-from contenders import TOOLS, Case, Job, versions
+from contenders import TOOLS, VARIANTS, Case, Job, versions
 from folding import Fold, counts
 from measure import Spread, alternate, environment
 from onnx import numpy_helper
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12, help="of the small decoder (default: 12)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, in turns (default: 3)")
     parser.add_argument("--peers", default=sys.executable, help="the interpreter that has the peers")
-    parser.add_argument("--tools", default=",".join(TOOLS).replace(", ", " "), help="which, commas between them")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="which, commas between them")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one run (default: 600)")
     options = parser.parse_args()
     console = Console(width=180, highlight=False)
@@ -168,7 +168,7 @@ def main() -> None:
         made = jobs(options.layers, Path(folder), options.peers)
         table.add_row("original", counts(made["large"].model)[0])
         for tool in TOOLS:
-            if tool.replace(", ", " ") in options.tools.split(",") and tool != "onnxsim, bodies":
+            if tool in options.tools.split(",") and tool not in VARIANTS:
                 table.add_row(tool, *row(tool, made, options))
     console.print(table)
 
