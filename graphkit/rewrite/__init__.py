@@ -12,6 +12,7 @@ from graphkit.rewrite.drop_unused_inputs import DropUnusedInputs
 from graphkit.rewrite.drop_zero_adds import DropZeroAdds
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
+from graphkit.rewrite.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.rewrite.fold_constants import FoldConstants
 from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.freeze_dims import FreezeDims
@@ -34,6 +35,7 @@ PASSES: tuple[type[Pass], ...] = (
     CanonicalizeExpand,
     CanonicalizeSlice,
     MergeChains,
+    FlattenFreeMatmul,
     DropBroadcasts,
     FoldConstants,
     DropZeroAdds,

@@ -13,6 +13,7 @@ from graphkit.rewrite.drop_broadcasts import DropBroadcasts
 from graphkit.rewrite.drop_zero_adds import DropZeroAdds
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
+from graphkit.rewrite.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.rewrite.fold_constants import FoldConstants
 from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.freeze_dims import FreezeDims
@@ -79,6 +80,7 @@ def _rewrites(limit: int) -> tuple[Rewrite, ...]:
         CanonicalizeExpand(),
         CanonicalizeSlice(),
         MergeChains(),
+        FlattenFreeMatmul(),
         DropBroadcasts(),
         FoldConstants(limit),
         DropZeroAdds(),
