@@ -16,6 +16,7 @@ from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.merge_chains import MergeChains
 from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.rewrite.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.specialize_input import SpecializeInput
 from graphkit.rewrite.strip_merged_suffixes import StripMergedSuffixes
 
@@ -29,6 +30,7 @@ PASSES: tuple[type[Pass], ...] = (
     CanonicalizeReshape,
     CanonicalizeExpand,
     CanonicalizeSlice,
+    SimplifyScatter,
     MergeChains,
     DropBroadcasts,
     FoldConstants,
