@@ -109,15 +109,20 @@ class AffineFinder:
         node = value.producer
         axis = node.attributes.get("axis") if node is not None and node.is_op("Concat") else None
         joined = node.inputs if node is not None and axis is not None and axis.i in (-1, len(dims) - 1) else (value,)
-        found: list[Affine] = []
-        for source in joined:
-            whole = self.find(source)
-            count = whole.dims[-1].constant if whole is not None and whole.dims else None
-            if whole is None or count is None:
-                return None
-            last, rest = whole.strides[-1], whole.strides[:-1]
-            found += [Affine(whole.dims[:-1], whole.start + last * index, rest) for index in range(count)]
-        return tuple(found)
+        parts = [self._parts(source) for source in joined if source is not None]
+        return None if None in parts else tuple(one for part in parts if part is not None for one in part)
+
+    def _parts(self, value: Value) -> list[Affine] | None:
+        whole, data = self.find(value), self._data(value)
+        dims = self.shapes[value].dims
+        if data is not None and dims:
+            found = [_fit(dims[:-1], data[..., index]) for index in range(data.shape[-1])]
+            return None if None in found else [one for one in found if one is not None]
+        count = whole.dims[-1].constant if whole is not None and whole.dims else None
+        if whole is None or count is None:
+            return None
+        last, rest = whole.strides[-1], whole.strides[:-1]
+        return [Affine(whole.dims[:-1], whole.start + last * index, rest) for index in range(count)]
 
     def number(self, value: Value | None) -> Expr | None:
         """Return the element of a tensor of one, None where it is not known or there are several."""
@@ -127,20 +132,21 @@ class AffineFinder:
         return elements[0]
 
     def _find(self, value: Value) -> Affine | None:
-        tensor = self.shapes[value]
-        if tensor.dims is None or tensor.dtype not in FOLLOWED:
+        dims, data, node = self.shapes[value].dims, self._data(value), value.producer
+        if dims is None or self.shapes[value].dtype not in FOLLOWED:
             return None
-        data = tensor.data if tensor.may_have_data else None
-        if data is None:
-            data = self._large_constant(value)
         if data is not None:
-            return _fit(tensor.dims, data)
-        node = value.producer
+            return _fit(dims, data)
         rule = RULES.get(node.op_type) if node is not None and not node.domain else None
-        return rule(self, node, tensor.dims) if rule is not None and node is not None else None
+        return rule(self, node, dims) if rule is not None and node is not None else None
 
-    def _large_constant(self, value: Value) -> np.ndarray | None:
-        tensor = value.constant
+    def _data(self, value: Value) -> Array | np.ndarray | None:
+        """Return the elements of an integer tensor where they are known: small ones, or those of a constant."""
+        found, tensor = self.shapes[value], value.constant
+        if found.dtype not in FOLLOWED:
+            return None
+        if found.may_have_data and found.data is not None:
+            return found.data
         if tensor is None or not 0 < math.prod(tensor.dims) <= MAX_CONSTANT:
             return None
         try:
