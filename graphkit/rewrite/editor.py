@@ -160,7 +160,7 @@ class Editor:
         value = node.outputs[output]
         assert value is not None
         self.use(value, source)
-        if self.is_output(value):
+        if self.is_output(value) and len(node.outputs) == 1:
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))
 
     def set_inputs(self, node: Node, inputs: Mapping[int, Source]) -> None:
@@ -190,7 +190,7 @@ class Editor:
         key = (None, array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.fresh(name)
-            self._tensors.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), self._constants[key]))
+            self._tensors.append(onnx.numpy_helper.from_array(np.array(array, order="C"), self._constants[key]))
         return self._constants[key]
 
     def tensor(self, tensor: onnx.TensorProto, name: str) -> str:
