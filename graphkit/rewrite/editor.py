@@ -18,18 +18,22 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["Editor", "NewNode", "Source"]
 
 Source = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
 Holder = onnx.GraphProto | onnx.FunctionProto
 
+MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
+NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
@@ -74,6 +78,7 @@ class Editor:
         self._renamed: dict[Value, str] = {}
         self._constants: dict[tuple[Scope | None, str, tuple[int, ...], bytes], str] = {}
         self._tensors: list[onnx.TensorProto] = []
+        self._uniform: dict[Value, float | None] = {}
 
     # What rewrites ask
 
@@ -128,10 +133,23 @@ class Editor:
             found = self._aliases[found]
         return found
 
-    def is_cheap(self, tensor: onnx.TensorProto, limit: int) -> bool:
-        """Whether a constant is at most so many bytes, as far as its dims and dtype say."""
-        size = payload_size(tensor)
-        return size is not None and size <= limit
+    def uniform(self, value: Value) -> float | None:
+        """Return the finite number that all elements of a constant are; None where they differ, or are many."""
+        if value not in self._uniform:
+            self._uniform[value] = self._read_uniform(value)
+        return self._uniform[value]
+
+    def _read_uniform(self, value: Value) -> float | None:
+        tensor = value.constant
+        size = payload_size(tensor) if tensor is not None else None
+        if tensor is None or size is None or not 0 < size <= MAX_UNIFORM or tensor.data_type not in NUMPY_NUMBERS:
+            return None
+        try:
+            array = self.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return None
+        first = float(array.reshape(-1)[0])
+        return first if np.isfinite(first) and bool((array == array.reshape(-1)[0]).all()) else None
 
     def new_reads(self) -> set[Value]:
         """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
