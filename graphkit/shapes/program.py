@@ -7,15 +7,14 @@ JavaScript that needs nothing but the shapes of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.types import dtype_name
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.shapes.bounds import lower
+from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.code import document, javascript, python
 from graphkit.shapes.expr import Expr, TooComplexError, const
 from graphkit.shapes.infer import infer
@@ -283,20 +282,31 @@ def _joined(reasons: Iterable[str]) -> str:
 
 def _conditions(shapes: Shapes, given: Sequence[Input]) -> tuple[Condition, ...]:
     """Return the conditions of the main graph that the ranges of the symbols leave open."""
-    symbols = {
-        symbol.name: Expr.from_atom(symbol)
-        for entry in given
-        for dim in entry.dims or ()
-        for symbol in dim.walk_symbols()
-    }
-    kept: dict[Condition, None] = {}
-    for condition in _noted(shapes):
-        with suppress(TooComplexError):
-            left, right = condition.left.substitute(symbols), condition.right.substitute(symbols)
-            is_open = left != right if condition.relation == "==" else lower(left - right) < 0
-            if is_open and (left.symbols | right.symbols) <= symbols.keys():
-                kept[Condition(left, condition.relation, right)] = None
-    return tuple(kept)
+    dims = [dim for entry in given for dim in entry.dims or ()]
+    symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
+    noted = dict.fromkeys(_narrowed(condition, symbols) for condition in _noted(shapes))
+    return tuple(condition for condition in noted if _is_open(condition, symbols.keys()))
+
+
+def _narrowed(condition: Condition, symbols: Mapping[str, Expr]) -> Condition:
+    """Return a condition, noted before all ranges were known, in the symbols that have them."""
+    try:
+        left, right = condition.left.substitute(symbols), condition.right.substitute(symbols)
+    except TooComplexError:
+        return condition
+    return Condition(left, condition.relation, right)
+
+
+def _is_open(condition: Condition, symbols: Collection[str]) -> bool:
+    """Whether a condition can be told from the symbols, and not without them."""
+    left, right = condition.left, condition.right
+    if not all(name in symbols for name in left.symbols | right.symbols):
+        return False
+    try:
+        difference = left - right
+    except TooComplexError:
+        return True
+    return lower(difference) < 0 or (condition.relation == "==" and upper(difference) > 0)
 
 
 def _noted(shapes: Shapes) -> Iterator[Condition]:

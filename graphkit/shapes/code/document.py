@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from graphkit.shapes.expr import Bound, Call, Expr, Monomial, Symbol
@@ -25,7 +25,7 @@ def json_text(program: Program) -> str:
     """Return the program as JSON."""
     plain = _Plain()
     sources = [
-        {**plain.fields(source), "least": _bound(source.least), "most": _bound(source.most)}
+        {**plain.fields(replace(source, least=0, most=0)), "least": _bound(source.least), "most": _bound(source.most)}
         for source in program.sources
     ]
     parts = {"schema": json.dumps(SCHEMA), "model": json.dumps(program.model)}

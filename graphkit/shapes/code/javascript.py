@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.shapes.code.plan import Plan, make_plan
 from graphkit.shapes.code.steps import Step
-from graphkit.shapes.code.words import Words, range_text
+from graphkit.shapes.code.words import Words, range_error
 
 if TYPE_CHECKING:
     from graphkit.shapes.program import Program
@@ -113,9 +113,9 @@ def _numbers(plan: Plan, words: _JavaScript) -> Iterator[str]:
         outside = [f"{variable} < {found.least}"] if math.isfinite(found.least) else []
         outside += [f"{variable} > {found.most}"] if math.isfinite(found.most) else []
         if outside:
-            wanted = f" - it must be {range_text(found.least, found.most)}"
+            before, after = range_error(found)
             yield f"  if ({' || '.join(outside)})\n"
-            yield f"    throw new RangeError({_text(found.symbol + ' is ')} + {variable} + {_text(wanted)});\n"
+            yield f"    throw new RangeError({_text(before)} + {variable} + {_text(after)});\n"
     for variable, step in plan.steps:
         yield f"  const {variable} = {words.right_side(step)};\n"
 
@@ -154,6 +154,7 @@ def _result(plan: Plan, words: _JavaScript) -> Iterator[str]:
 class _JavaScript(Words):
     unknown = "null"
     is_unknown = "{} === null"
+    is_zero = "{} === 0"
 
     def number(self, value: float) -> str:
         if isinstance(value, int) or math.isfinite(value):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.shapes.code.plan import Plan, make_plan
 from graphkit.shapes.code.steps import Operand, Step
-from graphkit.shapes.code.words import Words, range_text
+from graphkit.shapes.code.words import Words, range_error
 
 if TYPE_CHECKING:
     from graphkit.shapes.program import Program
@@ -94,9 +94,9 @@ def _numbers(plan: Plan, words: _Python) -> Iterator[str]:
         outside = [f"{variable} < {found.least}"] if math.isfinite(found.least) else []
         outside += [f"{variable} > {found.most}"] if math.isfinite(found.most) else []
         if outside:
-            name, wanted = f"{found.symbol} is ", f" - it must be {range_text(found.least, found.most)}"
+            before, after = range_error(found)
             yield f"    if {' or '.join(outside)}:\n"
-            yield f"        raise ValueError({name!a} + str({variable}) + {wanted!a})\n"
+            yield f"        raise ValueError({before!a} + str({variable}) + {after!a})\n"
     for variable, step in plan.steps:
         yield f"    {variable} = {words.right_side(step)}\n"
 
@@ -135,6 +135,7 @@ def _result(plan: Plan, words: _Python) -> Iterator[str]:
 class _Python(Words):
     unknown = "None"
     is_unknown = "{} is None"
+    is_zero = "{} == 0"
 
     def number(self, value: float) -> str:
         if isinstance(value, int) or math.isfinite(value):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from graphkit.shapes.code.plan import Operands
 from graphkit.shapes.code.steps import Operand, Step
 from graphkit.shapes.expr import Bound
 
-__all__ = ["Words", "range_text"]
+if TYPE_CHECKING:
+    from graphkit.shapes.sources import Source
+
+__all__ = ["Words", "range_error"]
 
 
 class Words(ABC):
@@ -22,6 +26,7 @@ class Words(ABC):
 
     unknown: str  # what stands for None
     is_unknown: str  # an expression in `{}`
+    is_zero: str
 
     def __init__(self, names: Mapping[str | Step, str]) -> None:
         self.names = names
@@ -58,7 +63,7 @@ class Words(ABC):
         failing = [arg for arg in step.args if isinstance(arg, Step) and arg.can_fail]
         conditions = [self.is_unknown.format(self.operand(arg)) for arg in failing]
         if step.divides_by_zero:
-            conditions.append(f"{self.operand(step.args[1])} == 0")
+            conditions.append(self.is_zero.format(self.operand(step.args[1])))
         text = self.operation(step)
         return self.choice(conditions, text) if conditions else text
 
@@ -67,7 +72,14 @@ class Words(ABC):
         return self.sequence([self.operand(operand) for operand in operands])
 
 
-def range_text(least: Bound, most: Bound) -> str:
+def range_error(source: Source) -> tuple[str, str]:
+    """Return what stands before and after the number of a symbol that is outside its range."""
+    place = f"axis {source.axis} of input '{source.input}'"
+    wanted = _range(source.least, source.most)
+    return f"{source.symbol}, which {place} gives, is ", f" - it must be {wanted}"
+
+
+def _range(least: Bound, most: Bound) -> str:
     """Return the words for a range: `1 or more`, `3`, `2 to 8`, `at most 8`."""
     if least == most:
         return str(least)
