@@ -7,24 +7,18 @@ JavaScript that needs nothing but the shapes of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphkit.graph.types import dtype_name
-from graphkit.graph.value_inputs import value_inputs
-from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.code import document, javascript, python
-from graphkit.shapes.expr import Expr, TooComplexError, const
+from graphkit.shapes.conditions import Condition, conditions
+from graphkit.shapes.consumers import Consumer, consumers
+from graphkit.shapes.expr import Expr
 from graphkit.shapes.infer import infer
-from graphkit.shapes.results import Shapes
 from graphkit.shapes.sources import Source, Unread, find_sources
-from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
-__all__ = ["Condition", "Consumer", "Element", "Input", "Output", "Program", "Read", "program"]
-
-Element = Expr | Ratio | float | None  # None where it is not known
+__all__ = ["Input", "Program", "program"]
 
 
 @dataclass(frozen=True)
@@ -38,87 +32,6 @@ class Input:
 
     name: str
     dims: tuple[Expr, ...] | None
-
-
-@dataclass(frozen=True)
-class Condition:
-    """What must hold for the main graph to run; the program relies on it.
-
-    Attributes:
-        left: An expression.
-        relation: `==` or `>=`.
-        right: The other one.
-    """
-
-    left: Expr
-    relation: str
-    right: Expr
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.relation} {self.right}"
-
-
-@dataclass(frozen=True)
-class Read:
-    """An input of a node that is read for its value.
-
-    Attributes:
-        key: `SCOPE/NODE:NAME`, unlike every other key of the program.
-        index: Which input of the node it is.
-        name: What the ONNX specification calls that input, such as `shape`.
-        tensor: Name of the tensor.
-        dtype: Such as `int64`; "" where unknown.
-        dims: Of the tensor; None where unknown.
-        elements: In row-major order; those of a float tensor are rounded to its dtype. None where none is known.
-        unknown: Why elements are not known, "" where all are.
-    """
-
-    key: str
-    index: int
-    name: str
-    tensor: str
-    dtype: str
-    dims: tuple[int, ...] | None
-    elements: tuple[Element, ...] | None
-    unknown: str
-
-
-@dataclass(frozen=True)
-class Output:
-    """An output of a node that reads a shape.
-
-    Attributes:
-        key: `SCOPE/NODE:output.INDEX`, unlike every other key of the program.
-        index: Which output of the node it is.
-        tensor: Name of the tensor.
-        dims: Its shape, None in the place of a dim that is not known; None where not even the rank is.
-        unknown: Why dims are not known, "" where all are.
-    """
-
-    key: str
-    index: int
-    tensor: str
-    dims: tuple[Expr | None, ...] | None
-    unknown: str
-
-
-@dataclass(frozen=True)
-class Consumer:
-    """A node that reads a shape, an axis or a count.
-
-    Attributes:
-        scope: Path of its scope, "" for the main graph.
-        node: Its name, or its operator and position where it has none.
-        op: Its operator.
-        reads: Inputs that are read for their value.
-        outputs: What it gives, those left out not counted.
-    """
-
-    scope: str
-    node: str
-    op: str
-    reads: tuple[Read, ...]
-    outputs: tuple[Output, ...]
 
 
 @dataclass(frozen=True)
@@ -208,112 +121,4 @@ def program(
     shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges, values=values)
     given = tuple(Input(value.name, shapes[value].dims) for value in model.graph.inputs if value.tensor is None)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])
-    keys = _Keys()
-    consumers = tuple(_consumer(shapes, node, keys) for node in all_nodes(model.scopes) if value_inputs(node))
-    return Program(model.name, given, sources, unread, _conditions(shapes, given), consumers)
-
-
-class _Keys:
-    """Gives keys of which no two are the same; names of nodes need not be unique."""
-
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
-
-    def __call__(self, node: Node, name: str) -> str:
-        key, number = f"{node.path}:{name}", 1
-        while key in self.taken:
-            number += 1
-            key = f"{node.path}({number}):{name}"
-        self.taken.add(key)
-        return key
-
-
-def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
-    reads = [
-        _read(shapes, keys(node, name), index, name, value)
-        for index, name in value_inputs(node).items()
-        if (value := node.inputs[index]) is not None
-    ]
-    outputs = [
-        _output(shapes, keys(node, f"output.{index}"), index, value)
-        for index, value in enumerate(node.outputs)
-        if value is not None
-    ]
-    return Consumer(node.scope.path, node.label, node.op_type, tuple(reads), tuple(outputs))
-
-
-def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
-    found = shapes[value]
-    dtype = dtype_name(found.dtype) if found.dtype else ""
-    elements = found.elements
-    if elements is None:
-        return Read(key, index, name, value.name, dtype, found.sizes(), None, _reason(value, found))
-    unknown = [shapes.reason(expr) for expr in map(_expr, elements) if expr is not None]
-    kept = tuple(
-        None if (expr := _expr(element)) is not None and not is_known(expr) else element for element in elements
-    )
-    return Read(key, index, name, value.name, dtype, found.sizes(), kept, _joined(unknown))
-
-
-def _expr(element: Expr | Ratio | float) -> Expr | None:
-    """Return the expression in an element, where it is no number."""
-    if isinstance(element, Ratio):
-        return element.dividend
-    return element if isinstance(element, Expr) else None
-
-
-def _reason(value: Value, found: Tensor) -> str:
-    if found.reason:
-        return found.reason
-    if value.producer is None:
-        return "its values cannot be read" if value.kind == "initializer" else f"it is an {value.kind} of its scope"
-    return f"the elements that {value.producer.label} gives are not followed"
-
-
-def _output(shapes: Shapes, key: str, index: int, value: Value) -> Output:
-    dims = shapes[value].dims
-    kept = None if dims is None else tuple(dim if is_known(dim) else None for dim in dims)
-    return Output(key, index, value.name, kept, shapes.reason(value))
-
-
-def _joined(reasons: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-
-
-def _conditions(shapes: Shapes, given: Sequence[Input]) -> tuple[Condition, ...]:
-    """Return the conditions of the main graph that the ranges of the symbols leave open."""
-    dims = [dim for entry in given for dim in entry.dims or ()]
-    symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
-    noted = dict.fromkeys(_narrowed(condition, symbols) for condition in _noted(shapes))
-    return tuple(condition for condition in noted if _is_open(condition, symbols.keys()))
-
-
-def _narrowed(condition: Condition, symbols: Mapping[str, Expr]) -> Condition:
-    """Return a condition, noted before all ranges were known, in the symbols that have them."""
-    try:
-        left, right = condition.left.substitute(symbols), condition.right.substitute(symbols)
-    except TooComplexError:
-        return condition
-    return Condition(left, condition.relation, right)
-
-
-def _is_open(condition: Condition, symbols: Collection[str]) -> bool:
-    """Whether a condition can be told from the symbols, and not without them."""
-    left, right = condition.left, condition.right
-    if not all(name in symbols for name in left.symbols | right.symbols):
-        return False
-    try:
-        difference = left - right
-    except TooComplexError:
-        return True
-    return lower(difference) < 0 or (condition.relation == "==" and upper(difference) > 0)
-
-
-def _noted(shapes: Shapes) -> Iterator[Condition]:
-    main = shapes.model.graph
-    for equality in shapes.equalities:
-        if equality.scope is main:
-            yield Condition(equality.left, "==", equality.right)
-    for requirement in shapes.requirements:
-        if requirement.scope is main:
-            yield Condition(requirement.expr, ">=", const(requirement.least))
+    return Program(model.name, given, sources, unread, conditions(shapes), consumers(shapes))

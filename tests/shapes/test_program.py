@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 
-import pytest
-from generated import INT64_MAX, MAX_SAFE, JSEvalException, engine, in_javascript, in_python, program_of
-from graphs import model
+from generated import MAX_SAFE, JSEvalException, in_javascript, in_python, program_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import POINTS, Y, build, trees
 
-from graphkit.shapes import Expr, Ratio, const, floor_div, maximum, minimum, parse, program, symbol
+from graphkit.shapes import Expr, const, floor_div, parse, symbol
 from graphkit.shapes.expr import TooComplexError
-from graphkit.shapes.program import Condition, Program
 
 b, h, x, past = (symbol(name) for name in ("b", "h", "x", "past"))
 SYMBOLS = (b, h, x, past, Y)
