@@ -104,7 +104,8 @@ def test_javascript_is_exact_or_refuses(tree, point):
     try:
         (found,) = in_javascript(made)(inputs)["n0:in"]
     except JSEvalException as error:
-        assert "beyond Number.MAX_SAFE_INTEGER" in str(error) or "give integers" in str(error)
+        refusal = str(error)
+        assert "beyond Number.MAX_SAFE_INTEGER" in refusal or "give integers" in refusal
         return
     expected = value(expr, point)
     assert found == expected or (expr.constant is not None and abs(found) == MAX_SAFE)

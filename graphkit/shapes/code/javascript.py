@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.shapes.code.plan import Plan, make_plan
 from graphkit.shapes.code.steps import Step
-from graphkit.shapes.code.words import Words, range_error
+from graphkit.shapes.code.words import Words, range_words
 
 if TYPE_CHECKING:
     from graphkit.shapes.program import Program
@@ -65,11 +65,20 @@ function shapes(inputs) {{
       throw new RangeError(`input '${{name}}' has the shape [${{shape.join(", ")}}] - it must be ${{dims}}`);
     return shape;
   }};
+  const inside = (number, least, most, what, wanted) => {{
+    if ((least !== null && number < least) || (most !== null && number > most))
+      throw new RangeError(`${{what}} is ${{number}} - it must be ${{wanted}}`);
+    return number;
+  }};
   const check = (name, dims, expected) => {{
     const shape = sizes(name, dims);
     const wanted = `${{dims}}, here [${{expected.map(String).join(", ")}}]`;
     if (shape.length !== expected.length || expected.some((n, axis) => n !== null && n !== shape[axis]))
       throw new RangeError(`input '${{name}}' has the shape [${{shape.join(", ")}}] - it must be ${{wanted}}`);
+  }};
+  const ensure = (holds, condition, left, right) => {{
+    if (!holds)
+      throw new RangeError(`the model runs only where ${{condition}} - here these are ${{left}} and ${{right}}`);
   }};
 
 """
@@ -108,14 +117,9 @@ def _numbers(plan: Plan, words: _JavaScript) -> Iterator[str]:
         if rest != 0:
             size = f"int({size} - {words.operand(rest)})"
         size = size if found.factor == 1 else f"div({size}, {found.factor})"
-        yield f"  const {variable} = {size}; // {_text(found.symbol)}\n"
-    for variable, found, _, _ in plan.sources:
-        outside = [f"{variable} < {found.least}"] if math.isfinite(found.least) else []
-        outside += [f"{variable} > {found.most}"] if math.isfinite(found.most) else []
-        if outside:
-            before, after = range_error(found)
-            yield f"  if ({' || '.join(outside)})\n"
-            yield f"    throw new RangeError({_text(before)} + {variable} + {_text(after)});\n"
+        what, wanted = range_words(found)
+        bounds = f"{words.bound(found.least)}, {words.bound(found.most)}"
+        yield f"  const {variable} = inside({size}, {bounds}, {_text(what)}, {_text(wanted)});\n"
     for variable, step in plan.steps:
         yield f"  const {variable} = {words.right_side(step)};\n"
 
@@ -137,9 +141,8 @@ def _checks(plan: Plan, words: _JavaScript) -> Iterator[str]:
 def _claims(plan: Plan, words: _JavaScript) -> Iterator[str]:
     for claim in plan.claims:
         left, right = words.operand(claim.left), words.operand(claim.right)
-        text = _text(f"the model runs only where {claim.text} - here these are ")
-        yield f"  if (!({left} {'===' if claim.relation == '==' else claim.relation} {right}))\n"
-        yield f'    throw new RangeError({text} + {left} + " and " + {right});\n'
+        relation = "===" if claim.relation == "==" else claim.relation
+        yield f"  ensure({left} {relation} {right}, {_text(claim.text)}, {left}, {right});\n"
 
 
 def _result(plan: Plan, words: _JavaScript) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.shapes.code.plan import Plan, make_plan
 from graphkit.shapes.code.steps import Operand, Step
-from graphkit.shapes.code.words import Words, range_error
+from graphkit.shapes.code.words import Words, range_words
 
 if TYPE_CHECKING:
     from graphkit.shapes.program import Program
@@ -56,10 +56,19 @@ READ = """
             raise ValueError(f"input '{name}' has the shape {list(shape)} - it must be {dims}")
         return shape
 
+    def inside(number, least, most, what, wanted):
+        if (least is not None and number < least) or (most is not None and number > most):
+            raise ValueError(f"{what} is {number} - it must be {wanted}")
+        return number
+
     def check(name, dims, expected):
         shape = sizes(name, dims)
         if len(shape) != len(expected) or any(n is not None and n != size for n, size in zip(expected, shape)):
             raise ValueError(f"input '{name}' has the shape {list(shape)} - it must be {dims}, here {list(expected)}")
+
+    def ensure(holds, condition, left, right):
+        if not holds:
+            raise ValueError(f"the model runs only where {condition} - here these are {left} and {right}")
 """
 LOOP = """\
     for name in inputs:
@@ -89,14 +98,9 @@ def _numbers(plan: Plan, words: _Python) -> Iterator[str]:
         if rest != 0:
             size = f"({size} - {words.inside(rest, '-')})"
         size = size if found.factor == 1 else f"{size} // {found.factor}"
-        yield f"    {variable} = {size}  # {found.symbol!a}\n"
-    for variable, found, _, _ in plan.sources:
-        outside = [f"{variable} < {found.least}"] if math.isfinite(found.least) else []
-        outside += [f"{variable} > {found.most}"] if math.isfinite(found.most) else []
-        if outside:
-            before, after = range_error(found)
-            yield f"    if {' or '.join(outside)}:\n"
-            yield f"        raise ValueError({before!a} + str({variable}) + {after!a})\n"
+        what, wanted = range_words(found)
+        bounds = f"{words.bound(found.least)}, {words.bound(found.most)}"
+        yield f"    {variable} = inside({size}, {bounds}, {what!a}, {wanted!a})\n"
     for variable, step in plan.steps:
         yield f"    {variable} = {words.right_side(step)}\n"
 
@@ -118,9 +122,7 @@ def _checks(plan: Plan, words: _Python) -> Iterator[str]:
 def _claims(plan: Plan, words: _Python) -> Iterator[str]:
     for claim in plan.claims:
         left, right = words.operand(claim.left), words.operand(claim.right)
-        text = ascii(f"the model runs only where {claim.text} - here these are ")
-        yield f"    if not {left} {claim.relation} {right}:\n"
-        yield f'        raise ValueError({text} + f"{{{left}}} and {{{right}}}")\n'
+        yield f"    ensure({left} {claim.relation} {right}, {claim.text!a}, {left}, {right})\n"
 
 
 def _result(plan: Plan, words: _Python) -> Iterator[str]:

@@ -14,7 +14,7 @@ from graphkit.shapes.expr import Bound
 if TYPE_CHECKING:
     from graphkit.shapes.sources import Source
 
-__all__ = ["Words", "range_error"]
+__all__ = ["Words", "range_words"]
 
 
 class Words(ABC):
@@ -67,22 +67,24 @@ class Words(ABC):
         text = self.operation(step)
         return self.choice(conditions, text) if conditions else text
 
+    def bound(self, bound: Bound) -> str:
+        """Return a bound, what stands for None where that is open."""
+        return self.number(bound) if math.isfinite(bound) else self.unknown
+
     def items(self, operands: Operands) -> str:
         """Return a list of operands."""
         return self.sequence([self.operand(operand) for operand in operands])
 
 
-def range_error(source: Source) -> tuple[str, str]:
-    """Return what stands before and after the number of a symbol that is outside its range."""
-    place = f"axis {source.axis} of input '{source.input}'"
-    wanted = _range(source.least, source.most)
-    return f"{source.symbol}, which {place} gives, is ", f" - it must be {wanted}"
+def range_words(source: Source) -> tuple[str, str]:
+    """Return the words for a symbol and for its range: `1 or more`, `3`, `2 to 8`, `at most 8`."""
+    return f"{source.symbol}, which axis {source.axis} of input '{source.input}' gives,", _range(source)
 
 
-def _range(least: Bound, most: Bound) -> str:
-    """Return the words for a range: `1 or more`, `3`, `2 to 8`, `at most 8`."""
+def _range(source: Source) -> str:
+    least, most = source.least, source.most
     if least == most:
         return str(least)
     if math.isinf(most):
-        return f"{least} or more"
-    return f"at most {most}" if math.isinf(least) else f"{least} to {most}"
+        return f"{least} or more" if math.isfinite(least) else "an integer"
+    return f"{least} to {most}" if math.isfinite(least) else f"at most {most}"
