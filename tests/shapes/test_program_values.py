@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphkit.errors import UsageError
+from graphkit.model import Model
 from graphkit.shapes import Expr, Ratio, const, maximum, program, symbol
 from graphkit.shapes.sources import find_sources
 
@@ -51,11 +52,7 @@ def test_numbers_that_json_has_not():
     read = json.loads(made.to_json(), parse_constant=pytest.fail)
     elements = read["consumers"][0]["reads"][0]["elements"]
     assert elements == ["inf", "-inf", "nan", 0.0, 1e-05]
-    assert [read["expressions"][text] for text in elements[:3]] == [
-        ["float", "inf"],
-        ["float", "-inf"],
-        ["float", "nan"],
-    ]
+    assert [read["expressions"][text] for text in elements[:3]] == [["float", text] for text in elements[:3]]
 
 
 def test_integers_and_floats_that_are_equal_are_not_one_list():
@@ -89,7 +86,7 @@ def test_deep_expressions_are_no_trouble():
 
 def test_common_subexpressions_are_computed_once():
     text = program_of([[(n * b + 1) // 7, n * b + 1], [2 * n * b, (n * b + 1) // 7 + 3]], [n, b]).python()
-    assert text.count(" * s1") == 1
+    assert text.count(" * s") == 1
     assert text.count("// 7") == 1
 
 
@@ -103,16 +100,10 @@ def test_equal_lists_are_one_list():
 
 def test_what_is_not_known_says_why():
     text = """g (float[b, s] x, int64[2] target) => (y) {
-      y = Reshape(x, target) i = NonZero(x) t = Shape(i) z = Expand(one, t) k = TopK(x, big) w = Tile(x, cast)
-      cast = custom.Size(x)
+      y = Reshape(x, target) i = NonZero(x) t = Shape(i) z = Expand(one, t) k = TopK(x, big)
+      c = custom.Size(x) w = Tile(x, c)
     }"""
-    made = program(
-        model(
-            text.replace("w = Tile(x, cast)\n      cast = custom.Size(x)", "c = custom.Size(x) w = Tile(x, c)"),
-            one=[1.0],
-            big=list(range(600)),
-        )
-    )
+    made = program(model(text, one=[1.0], big=list(range(600))))
     reads = {read.key: read for consumer in made.consumers for read in consumer.reads}
     assert reads["Reshape#0:shape"].elements == (None, None)
     assert "it is an element of the input 'target'" in reads["Reshape#0:shape"].unknown
@@ -132,23 +123,11 @@ def test_keys_are_unlike_each_other():
     for number, name in enumerate(["r", "r", "r(2)", "Reshape#0", ""]):
         proto.graph.node.append(proto.graph.node[0])
         proto.graph.node[-1].name, proto.graph.node[-1].output[0] = name, f"y{number}"
-    made = program(model_of(proto))
+    made = program(Model.from_proto(proto))
     keys = [read.key for consumer in made.consumers for read in consumer.reads]
-    assert keys == [
-        "Reshape#0:shape",
-        "r:shape",
-        "r(2):shape",
-        "r(2)(2):shape",
-        "Reshape#0(2):shape",
-        "Reshape#5:shape",
-    ]
+    expected = ("Reshape#0", "r", "r(2)", "r(2)(2)", "Reshape#0(2)", "Reshape#5")
+    assert keys == [f"{node}:shape" for node in expected]
     assert len(in_python(made)({"x": (2, 3)})) == 12
-
-
-def model_of(proto):
-    from graphkit.model import Model
-
-    return Model.from_proto(proto)
 
 
 def test_bodies_and_functions_have_their_paths():
@@ -233,12 +212,8 @@ def test_what_is_not_linear_is_not_solved(dim):
 
 
 def test_symbols_that_no_shape_gives_are_unknown_and_not_checked():
-    built = model(
-        "g (float[k, s] x) => (y, z) { y = Reshape(x, flat) z = Expand(x, t) t = Shape(x) }".replace(
-            "z = Expand(x, t) t = Shape(x)", "t = Shape(x) z = Expand(x, t)"
-        ),
-        flat=[-1],
-    )
+    text = "g (float[k, s] x) => (y, z) { y = Reshape(x, flat) t = Shape(x) z = Expand(x, t) }"
+    built = model(text, flat=[-1])
     built.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "p*q"
     made = program(built)
     assert [entry.symbol for entry in made.unread] == ["p", "q"]
@@ -257,10 +232,8 @@ def test_javascript_takes_a_map_and_typed_arrays_and_is_a_module():
     call = 'JSON.stringify(shapes(new Map([["x", new Int32Array([2, 3])]]))["Reshape#0:output.0"])'
     engine().eval(made.javascript())
     assert engine().eval(call) == "[6]"
-    common = (
-        f"(() => {{ const module = {{exports: {{}}}}; {made.javascript()} return typeof module.exports.shapes; }})()"
-    )
-    assert engine().eval(common) == "function"
+    common = f"const module = {{exports: {{}}}}; {made.javascript()} return typeof module.exports.shapes;"
+    assert engine().eval(f"(() => {{ {common} }})()") == "function"
     assert made.javascript(export=True) == made.javascript() + "export { shapes };\n"
 
 
