@@ -163,16 +163,19 @@ def examples() -> None:
         typer.echo(f"example:{name}  {description}")
 
 
+Dims = Annotated[list[str] | None, typer.Option(metavar="NAME=N", help="Size of a symbol; may be repeated.")]
+Inputs = Annotated[list[str] | None, typer.Option(metavar="NAME=AxBxC", help="Shape of an input; may be repeated.")]
+Ranges = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=LO:HI", help="Bounds of a symbol, either open; may be repeated.")
+]
+
+
 @app.command()
 def shapes(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
-    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=N", help="Size of a symbol; may be repeated.")] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=AxBxC", help="Shape of an input; may be repeated.")
-    ] = None,
-    range: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=LO:HI", help="Bounds of a symbol, either open; may be repeated.")
-    ] = None,
+    dim: Dims = None,
+    input: Inputs = None,
+    range: Ranges = None,
     why: Annotated[str | None, typer.Option(metavar="NAME", help="Tell where this tensor's shape comes from.")] = None,
     format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the result.")] = ReportFormat.text,
 ) -> None:
@@ -180,11 +183,7 @@ def shapes(
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
     from graphkit.model import load
 
-    dims = {name: _number(text, "--dim") for name, text in _pairs(dim or [], "--dim")}
-    inputs = {
-        name: [_number(part, "--input") for part in text.split("x")] for name, text in _pairs(input or [], "--input")
-    }
-    ranges = {name: _bounds(text) for name, text in _pairs(range or [], "--range")}
+    dims, inputs, ranges = _sizes(dim, input, range)
     loaded = load(model)
     result: Result = (
         tensor_shapes(loaded, dims=dims, inputs=inputs, ranges=ranges)
@@ -192,6 +191,61 @@ def shapes(
         else why_shape(loaded, why, dims=dims, inputs=inputs, ranges=ranges)
     )
     _show(result, Format(format.value))
+
+
+class Language(str, Enum):
+    """In what to write a shape program."""
+
+    json = "json"
+    python = "python"
+    javascript = "javascript"
+
+
+LANGUAGES = {".py": Language.python, ".js": Language.javascript, ".mjs": Language.javascript}
+
+
+@app.command()
+def program(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
+    dim: Dims = None,
+    input: Inputs = None,
+    range: Ranges = None,
+    language: Annotated[
+        Language | None, typer.Option("--language", "-l", help="Default: json, or what the suffix of --output says.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file; .mjs makes an ES module.")
+    ] = None,
+) -> None:
+    """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function."""
+    from graphkit.io.write import write_text
+    from graphkit.model import load
+    from graphkit.shapes import program as make_program
+
+    dims, inputs, ranges = _sizes(dim, input, range)
+    loaded = load(model)
+    made = make_program(loaded, dims=dims, inputs=inputs, ranges=ranges)
+    suffix = output.suffix.lower() if output is not None else ""
+    chosen = language or LANGUAGES.get(suffix, Language.json)
+    if chosen is Language.json:
+        text = made.to_json()
+    else:
+        text = made.python() if chosen is Language.python else made.javascript(export=suffix == ".mjs")
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, loaded.files)
+
+
+def _sizes(
+    dim: list[str] | None, input: list[str] | None, range: list[str] | None
+) -> tuple[dict[str, int], dict[str, list[int]], dict[str, tuple[int | None, int | None]]]:
+    """Return what --dim, --input and --range say."""
+    dims = {name: _number(text, "--dim") for name, text in _pairs(dim or [], "--dim")}
+    inputs = {
+        name: [_number(part, "--input") for part in text.split("x")] for name, text in _pairs(input or [], "--input")
+    }
+    return dims, inputs, {name: _bounds(text) for name, text in _pairs(range or [], "--range")}
 
 
 def _pairs(texts: list[str], option: str) -> Iterator[tuple[str, str]]:
