@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, TooComplexError, const
 from graphkit.shapes.results import Shapes
+from graphkit.shapes.tensor import is_known
 
 __all__ = ["Condition", "conditions"]
 
@@ -32,7 +33,7 @@ class Condition:
 
 def conditions(shapes: Shapes) -> tuple[Condition, ...]:
     """Return the conditions of the main graph that the ranges of the symbols leave open."""
-    dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ()]
+    dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or () if is_known(dim)]
     symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
     noted = dict.fromkeys(_narrowed(condition, symbols) for condition in _noted(shapes))
     return tuple(condition for condition in noted if _is_open(condition, symbols.keys()))

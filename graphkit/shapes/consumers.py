@@ -12,7 +12,7 @@ from graphkit.shapes.expr import Expr
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
-__all__ = ["Consumer", "Element", "Output", "Read", "consumers"]
+__all__ = ["Consumer", "Element", "Output", "Read", "consumers", "known_dims"]
 
 Element = Expr | Ratio | float | None  # None where it is not known
 
@@ -144,9 +144,12 @@ def _reason(value: Value, found: Tensor) -> str:
 
 
 def _output(shapes: Shapes, key: str, index: int, value: Value) -> Output:
-    dims = shapes[value].dims
-    kept = None if dims is None else tuple(dim if is_known(dim) else None for dim in dims)
-    return Output(key, index, value.name, kept, shapes.reason(value))
+    return Output(key, index, value.name, known_dims(shapes[value]), shapes.reason(value))
+
+
+def known_dims(found: Tensor) -> tuple[Expr | None, ...] | None:
+    """Return the dims of a tensor, None in the place of one that is not known."""
+    return None if found.dims is None else tuple(dim if is_known(dim) else None for dim in found.dims)
 
 
 def _joined(reasons: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphkit.model import Model
 from graphkit.shapes.code import document, javascript, python
 from graphkit.shapes.conditions import Condition, conditions
-from graphkit.shapes.consumers import Consumer, consumers
+from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.infer import infer
 from graphkit.shapes.sources import Source, Unread, find_sources
@@ -27,11 +27,12 @@ class Input:
 
     Attributes:
         name: Of the input.
-        dims: Expressions in the symbols; None where it is no tensor, or of unknown rank.
+        dims: Expressions in the symbols, None in the place of a dim whose name starts with `?`, which stands for any
+            number. None where it is no tensor, or of unknown rank.
     """
 
     name: str
-    dims: tuple[Expr, ...] | None
+    dims: tuple[Expr | None, ...] | None
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,6 @@ def program(
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
     shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges, values=values)
-    given = tuple(Input(value.name, shapes[value].dims) for value in model.graph.inputs if value.tensor is None)
+    given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])
     return Program(model.name, given, sources, unread, conditions(shapes), consumers(shapes))

@@ -9,7 +9,7 @@ from graphkit.shapes.expr import Bound, Expr, Symbol, const
 
 __all__ = ["Source", "Unread", "find_sources"]
 
-Shaped = Sequence[tuple[str, tuple[Expr, ...]]]
+Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]
     """Return where the symbols of inputs are read, plain ones first, and which cannot be.
 
     Args:
-        inputs: Name and dims of each graph input.
+        inputs: Name and dims of each graph input, None in the place of a dim that is not known.
     """
     symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
     found: dict[str, Source] = {}
@@ -73,7 +73,8 @@ def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]
 def _dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
     for name, dims in inputs:
         for axis, dim in enumerate(dims):
-            yield name, axis, dim
+            if dim is not None:
+                yield name, axis, dim
 
 
 def _source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:

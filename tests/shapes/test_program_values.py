@@ -222,6 +222,19 @@ def test_symbols_that_no_shape_gives_are_unknown_and_not_checked():
     assert made.consumers[1].reads[0].elements[0] == symbol("p") * symbol("q")
 
 
+def test_a_question_mark_is_any_number():
+    text = "g (float[p, s] x, float[q, s] z) => (y, w) { y = Reshape(x, flat) w = Reshape(z, flat) }"
+    built = model(text, flat=[0, -1])
+    for entry in built.proto.graph.input:
+        entry.type.tensor_type.shape.dim[0].dim_param = "?"
+    made = program(built)
+    assert [source.symbol for source in made.sources] == ["s"]
+    assert [entry.dims for entry in made.inputs] == [(None, s), (None, s)]
+    assert not made.unread
+    for run in (in_python(made), in_javascript(made)):
+        assert run({"x": (2, 3), "z": (4, 3)})["Reshape#1:output.0"] == (None, 3)
+
+
 def test_numpy_sizes_are_sizes():
     made = program(model(RESHAPE, flat=[-1]))
     assert in_python(made)({"x": np.array([2, 3])})["Reshape#0:output.0"] == (6,)

@@ -96,12 +96,12 @@ def _shapes(program: Program) -> Iterator[tuple[str, str, str, int]]:
         yield f"x{number}", name, _text(dims[name]), len(dims[name])
 
 
-def _text(dims: tuple[Expr, ...]) -> str:
-    return f"[{', '.join(map(str, dims))}]"
+def _text(dims: tuple[Expr | None, ...]) -> str:
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def _checks(program: Program, steps: Steps) -> tuple[Check, ...]:
-    groups: dict[tuple[Expr, ...] | None, list[str]] = {}
+    groups: dict[tuple[Expr | None, ...] | None, list[str]] = {}
     for entry in program.inputs:
         groups.setdefault(entry.dims, []).append(entry.name)
     found = []
