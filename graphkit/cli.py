@@ -199,6 +199,50 @@ def shapes(
     _show(result, Format(format.value))
 
 
+class Language(str, Enum):
+    """In what to write a shape program."""
+
+    json = "json"
+    python = "python"
+    javascript = "javascript"
+
+
+LANGUAGES = {".py": Language.python, ".js": Language.javascript, ".mjs": Language.javascript}
+
+
+@app.command()
+def program(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
+    dim: DimOption = None,
+    input: InputOption = None,
+    range: RangeOption = None,
+    language: Annotated[
+        Language | None, typer.Option("--language", "-l", help="Default: json, or what the suffix of --output says.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file; .mjs makes an ES module.")
+    ] = None,
+) -> None:
+    """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function."""
+    from graphkit.io.write import write_text
+    from graphkit.model import load
+    from graphkit.shapes import program as make_program
+
+    dims, inputs, ranges = _sizes(dim, input, range)
+    loaded = load(model)
+    made = make_program(loaded, dims=dims, inputs=inputs, ranges=ranges)
+    suffix = output.suffix.lower() if output is not None else ""
+    chosen = language or LANGUAGES.get(suffix, Language.json)
+    if chosen is Language.json:
+        text = made.to_json()
+    else:
+        text = made.python() if chosen is Language.python else made.javascript(export=suffix == ".mjs")
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, loaded.files)
+
+
 def _sizes(
     dim: list[str] | None, input: list[str] | None, range: list[str] | None
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]], dict[str, tuple[int | None, int | None]]]:

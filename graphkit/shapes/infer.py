@@ -235,9 +235,7 @@ class _Engine:
                 now, before = self.table.get(value), self.seen_functions.get(value)
                 if now is None:
                     continue
-                if before is not None and before.dims != now.dims:
-                    now = unknown("the calls of the function differ", now.dtype)
-                self.seen_functions[value] = now
+                self.seen_functions[value] = now if before is None else _agreed(before, now)
 
     def _with_declared(self, value: Value, found: Tensor) -> Tensor:
         """Return the declared rank and numbers of a tensor of which nothing else is known."""
@@ -280,3 +278,14 @@ class _Engine:
         table = simplified(self.table, self.equalities)
         findings = tuple(dict.fromkeys(self.findings))
         return Shapes(self.model, table, self.reasons, findings, tuple(facts.equalities), tuple(facts.requirements))
+
+
+def _agreed(before: Tensor, now: Tensor) -> Tensor:
+    """Return what two calls of a function agree on."""
+    if before.dims != now.dims:
+        return unknown("the calls of the function differ", now.dtype)
+    if not (before.may_have_data or now.may_have_data):
+        return now
+    if before.may_have_data and now.may_have_data and before.elements == now.elements:
+        return now
+    return Tensor(now.dtype, now.dims, None, "the calls of the function differ")
