@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx
+import onnx.checker
 import onnx.inliner
 
+from graphkit.errors import ModelError
 from graphkit.graph.view import body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
@@ -67,7 +69,7 @@ class InlineFunctions(Pass):
         if reason := obstacle(functions):
             return Outcome(model, declined=(Declined("functions", reason),))
         make_explicit(proto, functions)
-        result = onnx.inliner.inline_local_functions(proto)
+        result = _inlined(proto, model.label)
         left = functions_of(result)
         gone = {key: function for key, function in functions.items() if key not in left}
         declined = tuple(_declined(proto, function) for function in left.values())
@@ -78,6 +80,20 @@ class InlineFunctions(Pass):
         calls = Counter(map(key_of, all_nodes(proto)))
         changes = (f"{calls[key]:,} calls of function '{key[1]}' are its nodes" for key in gone if calls[key])
         return Outcome(EliminateDeadCode().run(model.with_proto(result)).model, tuple(changes), declined)
+
+
+def _inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
+    """Return what onnx makes of a model.
+
+    Raises:
+        ModelError: A call does not fit its function, or two functions have one name.
+    """
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"its functions cannot be inlined: {error}", file=label, hint="call each with the inputs that it has"
+        ) from error
 
 
 def _declined(proto: onnx.ModelProto, function: onnx.FunctionProto) -> Declined:

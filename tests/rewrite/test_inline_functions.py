@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
 
+from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.rewrite import functions
@@ -251,3 +252,15 @@ def test_an_attribute_that_may_be_missing_where_there_is_a_default_stays() -> No
         "g <by: float = 3.0> (v) => (r) { r = LeakyRelu <alpha: float = @by> (v) }",
     )
     assert declined(model) == ["functions: 'f' may have no 'slope', and 'g' has a default"]
+
+
+def test_a_call_that_does_not_fit_is_an_error() -> None:
+    model = model_of(ONE_CALL.replace("(x) }", "(x, x) }"), "f (v) => (r) { r = Neg (v) }")
+    with pytest.raises(ModelError, match="its functions cannot be inlined: .*actual"):
+        InlineFunctions().run(model)
+
+
+def test_two_functions_of_one_name_are_an_error() -> None:
+    model = model_of(ONE_CALL, "f (v) => (r) { r = Neg (v) }", "f (v) => (r) { r = Abs (v) }")
+    with pytest.raises(ModelError, match="its functions cannot be inlined"):
+        InlineFunctions().run(model)
