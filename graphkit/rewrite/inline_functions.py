@@ -75,7 +75,7 @@ class InlineFunctions(Pass):
         declined = tuple(_declined(proto, function) for function in left.values())
         if not gone:
             return Outcome(model, declined=declined)
-        _restore_names(proto.graph.node, result.graph.node, gone)
+        _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
         _drop_imports(result, gone)
         calls = Counter(map(key_of, all_nodes(proto)))
         changes = (f"{calls[key]:,} calls of function '{key[1]}' are its nodes" for key in gone if calls[key])
@@ -113,19 +113,20 @@ def _drop_imports(proto: onnx.ModelProto, gone: Functions) -> None:
     keep(proto.opset_import, [domain_of(entry.domain) not in unused for entry in proto.opset_import])
 
 
-def _restore_names(before: Nodes, after: Nodes, functions: Functions) -> None:
-    """Name what the calls have become after them, and give it their metadata."""
+def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:
+    """Name what the calls have become after them where no node has the name, and give it their metadata."""
     expected = list(_expected(before, functions, (), ""))
     if [node.op_type for node, _, _ in expected] != [node.op_type for node in after]:
         return  # not in the order of the calls
     for (node, calls, name), made in zip(expected, after, strict=True):
-        if name:
+        if name and name not in taken:
             made.name = name
+            taken.add(name)
         for call in reversed(calls):
             given = {entry.key for entry in made.metadata_props}
             made.metadata_props.extend(entry for entry in call.metadata_props if entry.key not in given)
         for (_, old), (_, new) in zip(body_graphs(node), body_graphs(made), strict=True):
-            _restore_names(old.node, new.node, functions)
+            _restore_names(old.node, new.node, functions, taken)
 
 
 def _expected(

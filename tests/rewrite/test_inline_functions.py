@@ -156,6 +156,17 @@ def test_nodes_are_named_after_their_calls_and_have_their_metadata() -> None:
     assert nodes[0].doc_string == "the square"
 
 
+def test_names_of_nodes_stay_unique() -> None:
+    """Or onnxruntime does not load the model."""
+    model = model_of(
+        "agraph (float[N] x) => (float[N] y) { [call] a = local.f (x)  [other] y = Exp (a) }",
+        "f (v) => (r) { [square] a = Mul (v, v)  r = Neg (a) }",
+    )
+    model.proto.graph.node[1].name = "call/square"
+    names = [node.name for node in check(Model.from_proto(model.proto)).model.proto.graph.node]
+    assert names == ["square__1", "call/Neg#1", "call/square"]
+
+
 def test_what_is_around_the_calls_stays() -> None:
     proto = model_of(ONE_CALL.replace("[call]", "z = Neg (x)"), "f (v) => (r) { r = Abs (v) }").proto
     proto.doc_string, proto.graph.doc_string, proto.producer_name = "model", "graph", "exporter"
@@ -256,7 +267,7 @@ def test_an_attribute_that_may_be_missing_where_there_is_a_default_stays() -> No
 
 def test_a_call_that_does_not_fit_is_an_error() -> None:
     model = model_of(ONE_CALL.replace("(x) }", "(x, x) }"), "f (v) => (r) { r = Neg (v) }")
-    with pytest.raises(ModelError, match="its functions cannot be inlined: .*actual"):
+    with pytest.raises(ModelError, match=r"its functions cannot be inlined: .*actual"):
         InlineFunctions().run(model)
 
 
