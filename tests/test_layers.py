@@ -20,7 +20,7 @@ LAYERS = (
     ("shapes",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("verify",),
-    ("split",),
+    ("folding", "split"),
     ("cli",),
     ("__main__",),
 )

@@ -12,7 +12,7 @@ from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["CanonicalizeReshape", "reshape_spec"]
+__all__ = ["CanonicalizeReshape", "open_spec", "reshape_spec"]
 
 
 @dataclass(frozen=True)
@@ -72,26 +72,29 @@ def _canonicalize(editor: Editor, node: Node, before: Dims, after: Dims) -> None
     editor.note("Reshapes take a constant")
 
 
-def reshape_spec(before: Sequence[Expr], after: Sequence[Expr]) -> tuple[int, ...] | None:
+def reshape_spec(before: Sequence[Expr], after: Dims) -> tuple[int, ...] | None:
     """Return the constant shape with which a Reshape gives these dims, None where there is none.
 
     It is right at all legal dims, an empty tensor included, without `allowzero`.
     """
-    spec: list[int] = []
-    open_positions: list[int] = []
+    spec = open_spec(before, after)
+    numbers = tuple(size for size in spec if isinstance(size, int))
+    return numbers if len(numbers) == len(spec) else None
+
+
+def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
+    """Return the plainest shape with which a Reshape gives these dims: numbers, 0 to copy, -1, else expressions."""
+    spec: list[Expr | int] = []
     for position, dim in enumerate(after):
         size = dim.constant
         if size is not None and size > 0:
             spec.append(size)
-        elif position < len(before) and before[position] == dim:
-            spec.append(0)
         else:
-            spec.append(-1)
-            open_positions.append(position)
-    if len(open_positions) > 1:
-        return None
-    if open_positions:
-        others = [dim for position, dim in enumerate(after) if position != open_positions[0]]
-        if lower(math.prod(others, start=const(1))) < 1:
-            return None
+            spec.append(0 if position < len(before) and before[position] == dim else dim)
+    unclear = [position for position, size in enumerate(spec) if isinstance(size, Expr)]
+    unclear.sort(key=lambda position: -len(str(after[position])))
+    for position in unclear:
+        if lower(math.prod(after[:position] + after[position + 1 :], start=const(1))) >= 1:
+            spec[position] = -1
+            break
     return tuple(spec)

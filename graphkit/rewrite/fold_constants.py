@@ -20,6 +20,22 @@ from graphkit.rewrite.sweep import Rewrite
 __all__ = ["FoldConstants"]
 
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
+# float16 arithmetic is left: what a runtime without such kernels computes in float32 is rounded at other places
+HALF = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+MOVING = {
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+}
+MOVING |= {"ConstantOfShape", "Unsqueeze"}
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantised weights stay quantised
 
 
@@ -76,6 +92,9 @@ class FoldConstants(Rewrite):
             return False
         sizes = [_bytes(editor, value) for value in node.outputs if value is not None]
         reads = [_bytes(editor, value) for value in inputs]
+        if _is_half_arithmetic(editor, node):
+            editor.decline(node, "its float16 arithmetic is left to the runtime")
+            return False
         if any(size is None for size in [*sizes, *reads]):
             editor.decline(node, "it could be folded, but the size of its result is not known")
             return False
@@ -83,6 +102,11 @@ class FoldConstants(Rewrite):
             editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
             return False
         return all((size or 0) <= MAX_READ for size in reads)
+
+
+def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return node.op_type not in MOVING and any(editor.shapes[value].dtype in HALF for value in values)
 
 
 def _bytes(editor: Editor, value: Value) -> int | None:

@@ -8,9 +8,9 @@ from functools import cached_property
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
-from graphkit.rewrite.editor import Ranges
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.inline_branches import decide, inline_branches
+from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Expr, Shapes, infer
 
 __all__ = ["InlineConstantIf"]

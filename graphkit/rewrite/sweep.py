@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
-from graphkit.rewrite.editor import Editor, Ranges
+from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
+from graphkit.rewrite.options import Ranges
 
 __all__ = ["Rewrite", "sweep"]
 
