@@ -47,7 +47,7 @@ class EliminateDeadCode(Pass):
 
 
 def live_values(scopes: Iterable[Scope]) -> set[Value]:
-    """Return the values that the outputs of these scopes need, those in bodies included, in whatever order nodes are."""
+    """Return the values that the outputs of these scopes need, those in bodies included; nodes may be in any order."""
     live: set[Value] = set()
     met: set[Node] = set()
     graphs: list[Scope] = list(scopes)
