@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from graphkit.save import save_models
     from graphkit.split import SplitOptions, SplitReport, split_file
     from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
+    from graphkit.verify.proof import RewriteProof
+    from graphkit.verify.rewrite import verify_rewrite
     from graphkit.verify.split import SplitProof, verify_split
 
 __version__ = "0.1.0"
@@ -58,6 +60,8 @@ _HOMES = {
     "graphkit.save": ("save_models",),
     "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
+    "graphkit.verify.proof": ("RewriteProof",),
+    "graphkit.verify.rewrite": ("verify_rewrite",),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -78,6 +82,7 @@ __all__ = [
     "Report",
     "ReportOptions",
     "Result",
+    "RewriteProof",
     "Scope",
     "ShapeOps",
     "Split",
@@ -109,6 +114,7 @@ __all__ = [
     "tensor_shapes",
     "to_graphsurgeon",
     "to_networkx",
+    "verify_rewrite",
     "verify_split",
     "why_shape",
 ]

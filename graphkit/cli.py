@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.save import Placement
+    from graphkit.verify.proof import RewriteProof
+    from graphkit.verify.split import SplitProof
 
 __all__ = ["app", "main"]
 
@@ -296,6 +298,9 @@ def fold(
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
     _show(made, Format(format.value))
+    if made.findings():
+        typer.echo(f"The proof failed. {output} is kept, unverified.", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -340,24 +345,51 @@ def explain(
 @app.command()
 def verify(
     models: Annotated[
-        list[str], typer.Argument(metavar="MERGED FIRST WITH_PAST", help="A merged decoder and the pair made of it.")
+        list[str],
+        typer.Argument(
+            metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST",
+            help="A model and what was made of it; or a merged decoder and the pair made of it.",
+        ),
     ],
-    steps: Annotated[int, typer.Option(min=1, help="Greedy steps.")] = 8,
+    dim: DimOption = None,
+    input: InputOption = None,
+    range: RangeOption = None,
+    runs: Annotated[int, typer.Option(min=1, help="Sizes of the dims to run two models at.")] = 6,
+    steps: Annotated[int, typer.Option(min=1, help="Greedy steps of three models.")] = 8,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the generated inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the generated inputs.")] = 0,
     format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")] = ReportFormat.text,
 ) -> None:
-    """Prove a split: run the merged decoder and the pair in onnxruntime, and compare."""
+    """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ."""
     from graphkit.errors import UsageError
-    from graphkit.model import load
+    from graphkit.verify.rewrite import verify_rewrite
     from graphkit.verify.split import verify_split
 
-    if len(models) != 3:
-        raise UsageError("verify takes three models: the merged decoder, the first step, the later steps")
+    if len(models) not in (2, 3):
+        raise UsageError("verify takes two models, original and rewritten; or three, merged, first step, later steps")
+    if len(models) == 3 and (dim or input or range):
+        raise UsageError("--dim, --input and --range are for two models - leave them out")
+    proof: SplitProof | RewriteProof
     with _progress() as progress:
-        loaded = [load(name) for name in models]
-        progress("proving")
-        proof = verify_split(*loaded, steps=steps, tolerance=tolerance, seed=seed)
+        if len(models) == 3:
+            from graphkit.model import load
+
+            loaded = [load(name) for name in models]
+            progress("proving")
+            proof = verify_split(*loaded, steps=steps, tolerance=tolerance, seed=seed)
+        else:
+            dims, inputs, ranges = _sizes(dim, input, range)
+            proof = verify_rewrite(
+                models[0],
+                models[1],
+                dims=dims,
+                inputs=inputs,
+                ranges=ranges,
+                tolerance=tolerance,
+                seed=seed,
+                runs=runs,
+                progress=progress,
+            )
     _show(proof, Format(format.value))
     if not proof.passed:
         raise typer.Exit(1)

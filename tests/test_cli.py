@@ -363,6 +363,26 @@ def test_a_pipeline_of_passes_is_run(run: Run, tmp_path: Path) -> None:
     assert f"wrote {output}" in ran.out.splitlines()
 
 
+def test_a_rewrite_is_proven(run: Run) -> None:
+    ran = run(
+        "verify", OTHER, OTHER, "--dim", "batch_size=2", "--range", "sequence_length=3:9", "--runs", 2, "-f", "json"
+    )
+    made = json.loads(ran.out)
+    assert (ran.code, ran.err) == (0, "")
+    assert (made["fixed"], made["failures"]) == ({"batch_size": 2}, [])
+    assert [one["dims"] for one in made["runs"]] == [{"sequence_length": 7}, {"sequence_length": 4}]
+
+
+def test_a_rewrite_that_differs_is_code_1(run: Run, tmp_path: Path) -> None:
+    model = load(OTHER)
+    proto = model.restore()
+    proto.graph.output[0].name = proto.graph.node[-1].input[0]
+    onnx.save(proto, tmp_path / "broken.onnx")
+    ran = run("verify", OTHER, tmp_path / "broken.onnx")
+    assert (ran.code, ran.err) == (1, "")
+    assert "output logits is missing" in ran.out
+
+
 def test_passes_are_listed_and_explained(run: Run) -> None:
     names = [line.split()[0] for line in run("explain").out.splitlines()]
     assert "eliminate-dead-code" in names
@@ -373,8 +393,12 @@ def test_passes_are_listed_and_explained(run: Run) -> None:
     ("arguments", "message"),
     [
         (
-            ("verify", "a.onnx", "b.onnx"),
-            "verify takes three models: the merged decoder, the first step, the later steps",
+            ("verify", EXAMPLE),
+            "verify takes two models, original and rewritten; or three, merged, first step, later steps",
+        ),
+        (
+            ("verify", EXAMPLE, EXAMPLE, EXAMPLE, "--dim", "batch_size=1"),
+            "--dim, --input and --range are for two models - leave them out",
         ),
         (
             ("split-merged", EXAMPLE),

@@ -18,18 +18,22 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "Source"]
 
 Source = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
 Holder = onnx.GraphProto | onnx.FunctionProto
 
+MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
+NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
@@ -70,10 +74,12 @@ class Editor:
         self._inputs: dict[Node, dict[int, Source]] = defaultdict(dict)
         self._replaced: dict[Node, Sequence[NewNode]] = {}
         self._heads: dict[Scope, list[NewNode]] = defaultdict(list)
+        self._before: dict[Node, Sequence[NewNode]] = {}
         self._renamed: dict[Value, str] = {}
         self._constants: dict[tuple[np.dtype[Any], tuple[int, ...], bytes], str] = {}
         self._tensors: list[onnx.TensorProto] = []
         self._inner_names: dict[Scope, set[str]] = {}
+        self._uniform: dict[Value, float | None] = {}
 
     # What rewrites ask
 
@@ -103,7 +109,7 @@ class Editor:
 
     def is_free(self, node: Node) -> bool:
         """Whether no edit has taken a node."""
-        return node not in self._replaced and node not in self._inputs
+        return node not in self._replaced and node not in self._inputs and node not in self._before
 
     def is_output(self, value: Value) -> bool:
         """Whether a value is an output of its graph, so that its name and place must stay."""
@@ -141,10 +147,31 @@ class Editor:
             found = after
         return found
 
-    def is_cheap(self, tensor: onnx.TensorProto, limit: int) -> bool:
-        """Whether a constant is at most so many bytes, as far as its dims and dtype say."""
-        size = payload_size(tensor)
-        return size is not None and size <= limit
+    def uniform(self, value: Value) -> float | None:
+        """Return the finite number that all elements of a constant are; None where they differ, or are many."""
+        if value not in self._uniform:
+            self._uniform[value] = self._read_uniform(value)
+        return self._uniform[value]
+
+    def _read_uniform(self, value: Value) -> float | None:
+        tensor = value.constant
+        size = payload_size(tensor) if tensor is not None else None
+        if tensor is None or size is None or not 0 < size <= MAX_UNIFORM or tensor.data_type not in NUMPY_NUMBERS:
+            return None
+        try:
+            array = self.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return None
+        first = float(array.reshape(-1)[0])
+        return first if np.isfinite(first) and bool((array == array.reshape(-1)[0]).all()) else None
+
+    def new_reads(self) -> set[Value]:
+        """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
+        sources: list[Source] = [*self._aliases.values()]
+        sources += [source for changed in self._inputs.values() for source in changed.values()]
+        made = [*self._replaced.values(), *self._before.values(), *self._heads.values()]
+        sources += [source for nodes in made for node in nodes for source in node.inputs]
+        return {source for source in sources if isinstance(source, Value)}
 
     # What they say
 
@@ -178,6 +205,10 @@ class Editor:
     def replace(self, node: Node, *nodes: NewNode) -> None:
         """Put nodes in the place of one; they give its outputs by name, those that are not in use apart."""
         self._replaced[node] = nodes
+
+    def insert_before(self, node: Node, *nodes: NewNode) -> None:
+        """Put nodes before one that stays, until nothing reads it."""
+        self._before[node] = nodes
 
     def insert_first(self, scope: Scope, node: NewNode) -> None:
         """Put a node before all nodes of a graph, after those put there before."""
@@ -226,7 +257,7 @@ class Editor:
     @property
     def is_changed(self) -> bool:
         """Whether there is any edit."""
-        return bool(self._aliases or self._inputs or self._replaced or self._heads or self._renamed)
+        return bool(self._aliases or self._inputs or self._replaced or self._before or self._heads or self._renamed)
 
     def result(self) -> Model:
         """Return the model with all edits made, the same one where there are none."""
@@ -252,6 +283,9 @@ class Editor:
         nodes = first + [self._made(new, scope) for new in self._heads.get(scope, ())]
         is_same = not nodes
         for node, proto in zip(scope.nodes, graph.node, strict=True):
+            if node in self._before:
+                nodes += [self._made(new, scope) for new in self._before[node]]
+                is_same = False
             if node in self._replaced:
                 nodes += [self._made(new, scope) for new in self._replaced[node]]
                 is_same = False

@@ -22,7 +22,8 @@ class MergeChains(Rewrite):
 
     Where the whole chain changes nothing, nothing is left of it. Legality: the last shape can be written as a
     constant in the dims of the first tensor (see canonicalize-reshape); else the chain stays. Only chains whose inner
-    tensors nothing else reads are merged, unless nothing is left of them.
+    tensors nothing else reads are merged, unless nothing is left of them. A Transpose that moves only dims of 1 is a
+    Reshape.
 
     Before:
 
@@ -47,12 +48,15 @@ class MergeChains(Rewrite):
         for node in editor.nodes(*RESHAPING):
             _merge_reshapes(editor, node)
         for node in editor.nodes("Transpose"):
-            _merge_transposes(editor, node)
+            if _is_reshaping(editor, node):
+                _merge_reshapes(editor, node)
+            else:
+                _merge_transposes(editor, node)
 
 
 def _merge_reshapes(editor: Editor, node: Node) -> None:
     out = node.outputs[0]
-    chain = _chain(node)
+    chain = _chain(editor, node)
     if out is None or not chain or node.scope.opset() < RESHAPE_SINCE:
         return
     after = editor.shapes[out].dims
@@ -64,7 +68,8 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
             editor.forward(node, source)
             editor.note("chains of reshapes change nothing and are gone")
             return
-    for source in reversed([value for value in chain[1:] if _is_inner(node, value, chain)]):
+    first = 0 if node.is_op("Transpose") else 1
+    for source in reversed([value for value in chain[first:] if _is_inner(node, value, chain)]):
         before = editor.shapes[source].dims
         spec = reshape_spec(before, after) if before is not None else None
         if spec is not None:
@@ -74,17 +79,27 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
             return
 
 
-def _chain(node: Node) -> list[Value]:
+def _chain(editor: Editor, node: Node) -> list[Value]:
     """Return the tensors that a chain of nodes up to this one starts from, the nearest first."""
     found: list[Value] = []
     value = node.input(0)
     while value is not None:
         found.append(value)
         producer = value.producer
-        if producer is None or not producer.is_op(*RESHAPING) or producer.scope is not node.scope:
+        if producer is None or producer.scope is not node.scope or not _is_reshaping(editor, producer):
             break
         value = producer.input(0)
     return found
+
+
+def _is_reshaping(editor: Editor, node: Node) -> bool:
+    """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
+    source, perm = node.input(0), _perm(node)
+    if not node.is_op("Transpose") or source is None or perm is None:
+        return node.is_op(*RESHAPING)
+    dims = editor.shapes[source].dims
+    moved = [axis for axis in perm if dims is None or dims[axis] != 1]
+    return dims is not None and moved == sorted(moved)
 
 
 def _is_inner(node: Node, source: Value, chain: Sequence[Value]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass
 
 import onnx
@@ -42,11 +43,10 @@ class MergeCommonSubexpressions(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        _merge(editor, editor.model.graph, {})
+        _merge(editor, editor.model.graph, ChainMap())
 
 
-def _merge(editor: Editor, scope: Scope, around: dict[Key, Value | Node]) -> None:
-    known = dict(around) if around else {}
+def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> None:
     for value in scope.initializers:
         if value.kind == "initializer" and value.tensor is not None and not editor.is_output(value):
             key = _tensor_key(value.tensor)
@@ -56,7 +56,7 @@ def _merge(editor: Editor, scope: Scope, around: dict[Key, Value | Node]) -> Non
                 editor.note("constants are merged with equal ones")
     for node in scope.nodes:
         for body in node.bodies.values():
-            _merge(editor, body, known)
+            _merge(editor, body, known.new_child())
         key = _key(editor, node)
         if key is None:
             continue

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Difference", "compare_outputs"]
+__all__ = ["Difference", "Output", "compare_outputs", "element_counts"]
+
+Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value
 
 
 @dataclass(frozen=True)
@@ -19,39 +21,91 @@ class Difference:
         absolute: The largest absolute difference; infinite where shapes, or NaNs and infinities, differ.
         relative: The largest difference relative to the larger magnitude of the two.
         problem: What differs besides numbers, "" if nothing.
+        exact: Whether it is equal to the last bit.
     """
 
     output: str
     absolute: float
     relative: float
     problem: str = ""
+    exact: bool = False
 
     def within(self, tolerance: float) -> bool:
         """Whether the absolute or the relative difference is at most the tolerance, and nothing else differs."""
         return not self.problem and min(self.absolute, self.relative) <= tolerance
 
 
-def compare_outputs(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> list[Difference]:
+def compare_outputs(expected: Mapping[str, Output], actual: Mapping[str, Output]) -> list[Difference]:
     """Compare the outputs of `actual` with those of the same name in `expected`."""
-    return [_compare(name, expected.get(name), value) for name, value in actual.items()]
+    return [
+        _compare(name, expected[name], value) if name in expected else _differs(name, "the original has no such output")
+        for name, value in actual.items()
+    ]
 
 
-def _compare(name: str, expected: np.ndarray | None, actual: np.ndarray) -> Difference:
-    if expected is None:
-        return Difference(name, np.inf, np.inf, "the original has no such output")
+def _differs(name: str, problem: str) -> Difference:
+    return Difference(name, np.inf, np.inf, problem)
+
+
+def _compare(name: str, expected: Output, actual: Output) -> Difference:
+    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
+        return _compare_arrays(name, expected, actual)
+    if type(expected) is not type(actual):
+        return _differs(name, f"{_kind(actual)}, expected {_kind(expected)}")
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        if list(expected) != list(actual):
+            return _differs(name, "keys differ")
+        return _compare(name, list(expected.values()), list(actual.values()))
+    if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
+        return _compare_members(name, expected, actual)
+    if isinstance(expected, (bool, int, float)) and isinstance(actual, (bool, int, float)):
+        return _compare_arrays(name, np.asarray(expected), np.asarray(actual))
+    return Difference(name, 0.0, 0.0, exact=True) if expected == actual else _differs(name, "values differ")
+
+
+def _kind(value: Output) -> str:
+    return "no value" if value is None else type(value).__name__
+
+
+def _compare_members(name: str, expected: Sequence[Output], actual: Sequence[Output]) -> Difference:
+    if len(expected) != len(actual):
+        return _differs(name, f"{len(actual)} members, expected {len(expected)}")
+    found = [_compare(name, one, two) for one, two in zip(expected, actual, strict=True)]
+    problem = next((f"member {index}: {one.problem}" for index, one in enumerate(found) if one.problem), "")
+    absolute, relative = (max((getattr(one, kind) for one in found), default=0.0) for kind in ("absolute", "relative"))
+    return Difference(name, absolute, relative, problem, all(one.exact for one in found))
+
+
+def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray) -> Difference:
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         was, now = (f"{a.dtype} {list(a.shape)}" for a in (expected, actual))
-        return Difference(name, np.inf, np.inf, f"{now}, expected {was}")
+        return _differs(name, f"{now}, expected {was}")
+    if expected.dtype.kind in "OUS":
+        is_same = np.array_equal(expected, actual)
+        return Difference(name, 0.0, 0.0, exact=True) if is_same else _differs(name, "values differ")
     if expected.tobytes() == actual.tobytes() or not expected.size:
-        return Difference(name, 0.0, 0.0)
+        return Difference(name, 0.0, 0.0, exact=True)
     if expected.dtype.kind not in "fiub":
-        return Difference(name, np.inf, np.inf, "values differ")
+        return _differs(name, "values differ")
     one, two = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(one) & np.isfinite(two)
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     if not np.all(finite | same):
-        return Difference(name, np.inf, np.inf, "NaNs or infinities differ")
+        return _differs(name, "NaNs or infinities differ")
     distance = np.abs(one - two, where=finite & ~same, out=np.zeros_like(one))
     scale = np.maximum(np.abs(one), np.abs(two))
     relative = np.divide(distance, scale, where=(scale > 0) & finite, out=np.zeros_like(one))
     return Difference(name, float(distance.max()), float(relative.max()))
+
+
+def element_counts(value: Output) -> tuple[int, int]:
+    """Return how many elements an output has, and how many of them are no NaN or infinity."""
+    if isinstance(value, np.ndarray):
+        is_float = value.dtype.kind == "f"
+        return value.size, int(np.isfinite(value).sum()) if is_float else value.size
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        counts = [element_counts(member) for member in value]
+        return sum(count for count, _ in counts), sum(finite for _, finite in counts)
+    return (0, 0) if value is None else (1, 1)

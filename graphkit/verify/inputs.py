@@ -7,17 +7,35 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import onnx.helper
+from onnx import TensorProto
 
 from graphkit.analysis.architecture import TOKEN_INPUT, architecture
 from graphkit.errors import ModelError
-from graphkit.graph.types import declared_type, dtype_name
-from graphkit.graph.view import Value
+from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
+from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.verify.sizes import Sizes, input_shape, symbol_sizes
 
-__all__ = ["InputMaker"]
+__all__ = ["InputMaker", "index_bound", "is_flag"]
 
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
+MASK_TYPES = {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+INTEGERS: Mapping[int, int] = {
+    TensorProto.INT8: 100,
+    TensorProto.INT16: SMALL_VOCABULARY,
+    TensorProto.INT32: SMALL_VOCABULARY,
+    TensorProto.INT64: SMALL_VOCABULARY,
+    TensorProto.UINT8: 256,
+    TensorProto.UINT16: SMALL_VOCABULARY,
+    TensorProto.UINT32: SMALL_VOCABULARY,
+    TensorProto.UINT64: SMALL_VOCABULARY,
+}  # dtype -> numbers to draw from, where nothing says more
+FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
+PASSES_ON = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Expand")
+MAX_STEPS = 64
+# Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
+COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
 
 
 class InputMaker:
@@ -31,6 +49,8 @@ class InputMaker:
     def __init__(self, model: Model, seed: int = 0) -> None:
         self.model, self.seed = model, seed
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
+        self.bounds = {value.name: index_bound(value) for value in model.graph.inputs}
+        self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(model.scopes))
 
     def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Return an array for each input of the model that has no default.
@@ -42,53 +62,131 @@ class InputMaker:
         Raises:
             ModelError: An input has a type or shape that no array can be made for.
         """
-        rng = np.random.default_rng(self.seed)
         symbols = symbol_sizes(self.model.graph, sizes)
+        shapes = {value.name: input_shape(value, symbols, sizes) for value in self.model.graph.inputs}
+        return self.arrays(shapes, past=sizes.past, given=given)
+
+    def arrays(
+        self,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        *,
+        past: int = 0,
+        given: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+    ) -> dict[str, np.ndarray]:
+        """Return an array of a given shape for each input of the model that has no default.
+
+        Args:
+            shapes: The shape of each input.
+            past: Positions in the KV cache, where positions begin.
+            given: Arrays to take as they are.
+            seed: Added to that of the maker.
+
+        Raises:
+            ModelError: An input has a type or shape that no array can be made for.
+        """
+        rng = np.random.default_rng(self.seed + seed)
         feed: dict[str, np.ndarray] = {}
         for value in self.model.graph.inputs:
             if value.tensor is None:
-                made = self._array(value, symbols, sizes, rng)
-                feed[value.name] = given[value.name] if given and value.name in given else made
+                known = given.get(value.name) if given is not None else None
+                made = self._array(value, shapes.get(value.name), past, rng) if known is None else known
+                feed[value.name] = made
         return feed
 
-    def _array(self, value: Value, symbols: Mapping[str, int], sizes: Sizes, rng: np.random.Generator) -> np.ndarray:
-        declared, shape = declared_type(value), input_shape(value, symbols, sizes)
+    def _array(self, value: Value, shape: tuple[int, ...] | None, past: int, rng: np.random.Generator) -> np.ndarray:
+        declared = declared_type(value)
         if declared is None or shape is None:
-            raise ModelError(
-                "no input can be made for it: its shape or type is not declared",
-                file=self.model.label,
-                tensor=value.name,
-                hint="declare the shape of this input",
-            )
-        name = value.name
-        if "mask" in name and declared.dtype in (6, 7, 9):
-            return padding_mask(shape, rng).astype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
-        if declared.dtype in (6, 7):
-            return self._integers(name, shape, sizes, rng).astype(np.int32 if declared.dtype == 6 else np.int64)
-        if declared.dtype == 9:
-            return np.zeros(shape, np.bool_)
-        if declared.dtype in (1, 10, 11):
-            return rng.standard_normal(shape).astype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
-        if declared.dtype in (2, 3):
-            return rng.integers(0, 100, shape).astype(np.uint8 if declared.dtype == 2 else np.int8)
-        raise ModelError(
-            f"no input can be made for it: {dtype_name(declared.dtype)}", file=self.model.label, tensor=name
+            raise self._impossible(value)
+        name, dtype = value.name, declared.dtype
+        if "mask" in name and dtype in MASK_TYPES:
+            kept = shape[-1] - past if self.counts_masks and len(shape) == 2 else 1
+            return padding_mask(shape, rng, kept).astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        if dtype in INTEGERS:
+            numbers = self._integers(value, declared, shape, past, rng)
+            return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        if dtype == TensorProto.BOOL:
+            return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
+        if dtype in FLOATS:
+            is_penalty = name.endswith("_penalty")
+            numbers = np.ones(shape) if is_penalty else rng.standard_normal(shape)
+            return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        if dtype == TensorProto.STRING:
+            return rng.choice(np.array(["a", "bc", "a bc", ""], dtype=object), shape)
+        raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=name)
+
+    def _impossible(self, value: Value) -> ModelError:
+        info = self.model.graph.infos.get(value.name)
+        kind = info.type.WhichOneof("value") if info is not None else None
+        is_tensor = kind in (None, "tensor_type") or info is None
+        why = "its shape or type is not declared" if is_tensor or info is None else f"it is {type_text(info.type)[0]}"
+        return ModelError(
+            f"no input can be made for it: {why}",
+            file=self.model.label,
+            tensor=value.name,
+            hint="declare the shape of this input" if is_tensor else "only tensors can be made up",
         )
 
-    def _integers(self, name: str, shape: tuple[int, ...], sizes: Sizes, rng: np.random.Generator) -> np.ndarray:
+    def _integers(
+        self, value: Value, declared: TensorType, shape: tuple[int, ...], past: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        name, bound = value.name, self.bounds[value.name]
         if "position" in name and len(shape) == 2:
-            return np.broadcast_to(np.arange(sizes.past, sizes.past + shape[1]), shape)
-        if "token_type" in name or not shape:
+            positions = np.arange(past, past + shape[1])
+            return np.broadcast_to(positions if bound is None else np.minimum(positions, bound - 1), shape)
+        if name in SEARCH:
+            return np.full(shape, SEARCH[name])
+        if not shape:
+            return rng.integers(0, min(bound or 4, 4), shape)
+        if bound is None and "token_type" in name:
             return np.zeros(shape, np.int64)
-        high = self.vocabulary if TOKEN_INPUT.search(name) else SMALL_VOCABULARY
-        return rng.integers(0, high, shape)
+        high = self.vocabulary if TOKEN_INPUT.search(name) else INTEGERS[declared.dtype]
+        return rng.integers(0, high if bound is None else bound, shape)
 
 
-def padding_mask(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Return ones, with zeros at the end of every row but the first; each row keeps at least one."""
+def is_flag(value: Value) -> bool:
+    """Whether an input is one boolean, such as `use_cache_branch`."""
+    declared = declared_type(value)
+    is_bool = declared is not None and declared.dtype == TensorProto.BOOL
+    return is_bool and declared is not None and declared.dims in ((), (1,))
+
+
+def index_bound(value: Value) -> int | None:
+    """Return the entries of the smallest constant table that an input looks up in, or None where it does not."""
+    found: list[int] = []
+    todo, seen = [value], {value}
+    for _ in range(MAX_STEPS):
+        if not todo:
+            break
+        for node, position in todo.pop().consumers:
+            if (size := _table_size(node, position)) is not None:
+                found.append(size)
+            elif position == 0 and node.is_op(*PASSES_ON):
+                fresh = [output for output in node.outputs if output is not None and output not in seen]
+                todo += fresh
+                seen.update(fresh)
+    return min(found, default=None)
+
+
+def _table_size(node: Node, position: int) -> int | None:
+    """Return the entries of the table that a lookup takes its `position`-th input for an index into."""
+    if position != 1 or node.op_type not in ("Gather", "GatherBlockQuantized"):
+        return None
+    table = node.input(0)
+    declared = declared_type(table) if table is not None and table.is_constant else None
+    attribute = node.attributes.get("axis" if node.op_type == "Gather" else "gather_axis")
+    axis = attribute.i if attribute is not None else 0
+    if declared is None or declared.dims is None or not -len(declared.dims) <= axis < len(declared.dims):
+        return None
+    size = declared.dims[axis]
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, kept: int = 1) -> np.ndarray:
+    """Return ones, with zeros at the end of every row but the first; each row keeps at least `kept` ones, and one."""
     mask = np.ones(shape, np.int64)
-    if len(shape) == 2 and shape[1] > 1:
+    kept = max(kept, 1)
+    if len(shape) == 2 and shape[1] > kept:
         for row in range(1, shape[0]):
-            mask[row, shape[1] - int(rng.integers(1, shape[1])) :] = 0
-            mask[row, 0] = 1
+            mask[row, shape[1] - int(rng.integers(1, shape[1] - kept + 1)) :] = 0
     return mask

@@ -1,0 +1,175 @@
+"""What the proof of a rewrite found, ready to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["OutputProof", "RewriteProof", "RunProof", "SkippedRun"]
+
+MAX_DIMS = 6  # symbols to write out one by one
+MAX_SKIPPED = 3  # runs that fail in the original to write out
+
+
+@dataclass(frozen=True)
+class RunProof:
+    """One run of both models.
+
+    Attributes:
+        dims: Sizes of the symbols in the inputs' dims.
+        flags: Values of inputs that are one boolean.
+        seed: Of the values.
+        absolute, relative: The largest differences; None where what differs is no number, or the model failed.
+        failure: What differs, "" for nothing that the tolerance does not cover.
+    """
+
+    dims: dict[str, int]
+    flags: dict[str, bool]
+    seed: int
+    absolute: float | None
+    relative: float | None
+    failure: str
+
+    def __str__(self) -> str:
+        return _run_text(self)
+
+
+@dataclass(frozen=True)
+class SkippedRun:
+    """Sizes at which the original itself fails."""
+
+    dims: dict[str, int]
+    flags: dict[str, bool]
+    reason: str
+
+    def __str__(self) -> str:
+        return _run_text(self)
+
+
+@dataclass(frozen=True)
+class OutputProof:
+    """One output in all runs.
+
+    Attributes:
+        name: Of the output.
+        absolute, relative: The largest differences; None where what differs is no number.
+        worst: The run of the largest difference, counted from 1; 0 where all are equal to the last bit.
+        elements: How many were compared.
+        failure: What differs, "" for nothing that the tolerance does not cover.
+    """
+
+    name: str
+    absolute: float | None
+    relative: float | None
+    worst: int
+    elements: int
+    failure: str
+
+
+@dataclass(frozen=True)
+class RewriteProof(Result):
+    """Whether a rewritten model gives what its original gives.
+
+    Attributes:
+        original, rewritten: What was compared.
+        tolerance: Largest difference, absolute or relative, that counts as equal.
+        fixed: Sizes that the rewritten model, or the user, fixes.
+        runs: What was run.
+        skipped: What the original itself cannot run.
+        outputs: All outputs of both.
+        notes: What to know of the proof, a sentence each.
+        failures: Why it failed, a sentence each.
+    """
+
+    title: ClassVar[str] = "Proof"
+    original: str
+    rewritten: str
+    tolerance: float
+    fixed: dict[str, int]
+    runs: tuple[RunProof, ...]
+    skipped: tuple[SkippedRun, ...]
+    outputs: tuple[OutputProof, ...]
+    notes: tuple[str, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether both ran, and nothing differs by more than the tolerance."""
+        return bool(self.runs) and not self.failures
+
+    def heading(self) -> str:
+        return f"Proof of {self.rewritten} against {self.original}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.failures
+
+    def blocks(self) -> Iterator[Block]:
+        fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
+        yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}.")
+        if self.runs:
+            yield self._run_table()
+            yield from self._output_blocks()
+        for run in self.skipped[:MAX_SKIPPED]:
+            yield Prose(f"The original itself fails at {run}: {run.reason}")
+        if len(self.skipped) > MAX_SKIPPED:
+            yield Prose(f"So it does at {len(self.skipped) - MAX_SKIPPED} more.")
+        for note in self.notes:
+            yield Prose(note)
+        for failure in self.failures:
+            yield Prose(failure, "warning")
+
+    def _run_table(self) -> Table:
+        columns = (
+            Column("Run", "number"),
+            Column("Dims", "code"),
+            Column("Max abs", "number"),
+            Column("Max rel", "number"),
+            Column("Result"),
+        )
+        rows = [
+            (number, str(run), run.absolute, run.relative, "differs" if run.failure else "equal")
+            for number, run in enumerate(self.runs, start=1)
+        ]
+        return Table(columns, rows)
+
+    def _output_blocks(self) -> Iterator[Block]:
+        exact = sum(not output.worst and not output.failure for output in self.outputs)
+        if exact == len(self.outputs):
+            yield Prose(f"All outputs are equal to the last bit: {exact}.")
+            return
+        yield Prose(f"{exact} of {len(self.outputs)} outputs are equal to the last bit.")
+        columns = (
+            Column("Output", "code"),
+            Column("Max abs", "number"),
+            Column("Max rel", "number"),
+            Column("Worst run", "number"),
+            Column("Result"),
+        )
+        rows = [
+            (o.name, o.absolute, o.relative, o.worst or None, "differs" if o.failure else "within tolerance")
+            for o in self.outputs
+            if o.worst or o.failure
+        ]
+        yield Table(columns, rows)
+
+
+def _run_text(run: RunProof | SkippedRun) -> str:
+    flags = ", ".join(f"{name}={str(flag).lower()}" for name, flag in run.flags.items())
+    return ", ".join(filter(None, (_dims_text(run.dims), flags))) or "fixed dims"
+
+
+def _dims_text(dims: Mapping[str, int]) -> str:
+    """Return `batch=2, past=0`; of many symbols those of one size together."""
+    if len(dims) <= MAX_DIMS:
+        return ", ".join(f"{name}={size}" for name, size in dims.items())
+    groups: dict[int, list[str]] = {}
+    for name, size in dims.items():
+        groups.setdefault(size, []).append(name)
+    return ", ".join(
+        f"{names[0]}={size}" if len(names) == 1 else f"{names[0]} and {len(names) - 1} others={size}"
+        for size, names in groups.items()
+    )

@@ -1,0 +1,142 @@
+"""Run an original model at sizes that are legal, until it ran at enough of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from graphkit.graph.merged import merged_decoders
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.verify.assignments import assignments, threshold
+from graphkit.verify.binding import fed_inputs
+from graphkit.verify.compare import Output, compare_outputs
+from graphkit.verify.inputs import InputMaker, is_flag
+from graphkit.verify.proof import SkippedRun
+from graphkit.verify.session import RunError, Session
+from graphkit.verify.space import Fact, Space
+
+__all__ = ["Feeder", "Found", "Run", "run_original", "unsteady_runs"]
+
+ENOUGH = 5  # assignments; fewer are worth a note
+STATIC_RUNS = 3  # where all dims are fixed: other values each time
+MAX_ATTEMPTS = 40
+MAX_FLAGS = 2  # flags of which all combinations are run
+Flags = dict[str, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What was fed, and what the original gave for it."""
+
+    dims: dict[str, int]
+    flags: Flags
+    seed: int
+    expected: Mapping[str, Output]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an original runs at.
+
+    Attributes:
+        runs: Those that succeeded.
+        skipped: Those at which onnxruntime fails.
+        notes: What to know of them, a sentence each.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[SkippedRun] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Feeder:
+    """Makes the inputs of a model.
+
+    Args:
+        model: The model.
+        space: Its legal sizes.
+        given: Arrays for inputs by name, instead of generated ones.
+        seed: Of the generator.
+    """
+
+    def __init__(self, model: Model, space: Space, given: Mapping[str, np.ndarray], seed: int) -> None:
+        self.space, self.given = space, given
+        self.inputs: Mapping[str, Value] = fed_inputs(model)
+        self.maker = InputMaker(model, seed)
+        self.long = threshold(model) + 3
+        merged = next(merged_decoders(model.graph), None)
+        self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
+
+    def flags(self) -> list[Flags]:
+        """Return the combinations of flags to run, at least one."""
+        names = [name for name, value in self.inputs.items() if is_flag(value) and name not in self.given]
+        if len(names) > MAX_FLAGS:
+            return [dict.fromkeys(names, False), dict.fromkeys(names, True)]
+        return [dict(zip(names, flags, strict=True)) for flags in itertools.product((False, True), repeat=len(names))]
+
+    def legal(self, flags: Flags) -> Space:
+        """Return the legal sizes with these flags: the branch of a merged decoder that reads the past needs one."""
+        past = self.space.past
+        if past is None or not past.symbols or not any(flags.get(name) == flag for name, flag in self.reading.items()):
+            return self.space
+        return replace(self.space, facts=(*self.space.facts, Fact.at_least(past, 1)))
+
+    def feed(self, dims: Mapping[str, int], flags: Flags, seed: int) -> dict[str, np.ndarray]:
+        """Return the inputs of a run."""
+        is_first = any(flags.get(name) == (not flag) for name, flag in self.reading.items())
+        shapes = self.space.shapes(dims, is_first=is_first)
+        booleans = {name: np.full(shapes[name] or (), flag) for name, flag in flags.items()}
+        past = 0 if is_first else self.space.past_size(dims)
+        return self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed)
+
+
+def run_original(session: Session, feeder: Feeder, wanted: int) -> Found:
+    """Run a model at so many assignments, if there are as many, with each combination of flags.
+
+    Raises:
+        ModelError: No input can be made for it.
+    """
+    found = Found()
+    for flags in feeder.flags():
+        _run_with(session, feeder, flags, wanted, found)
+    return found
+
+
+def unsteady_runs(session: Session, feeder: Feeder, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose outputs differ when they are run again, after others than at first.
+
+    onnxruntime accepts some dims that an operator does not allow, and then gives what was in memory before.
+    """
+    found: set[Run] = set()
+    for run in (*reversed(runs), *runs):
+        again = session.run(feeder.feed(run.dims, run.flags, run.seed))
+        if not all(difference.within(0.0) for difference in compare_outputs(run.expected, again)):
+            found.add(run)
+    return [run for run in runs if run in found]
+
+
+def _run_with(session: Session, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
+    space, successes = feeder.legal(flags), list[dict[str, int]]()
+    for seed, dims in enumerate(_proposals(space, feeder, successes)):
+        try:
+            expected = session.run(feeder.feed(dims, flags, seed))
+        except RunError as error:
+            found.skipped.append(SkippedRun(dims, flags, error.problem))
+            continue
+        successes.append(dims)
+        found.runs.append(Run(dims, flags, seed, expected))
+        if len(successes) == wanted:
+            return
+    if space.variables and len(successes) < min(wanted, ENOUGH):
+        where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
+        found.notes.append(f"Only {len(successes)} assignments of sizes to dims were found at which it runs{where}.")
+
+
+def _proposals(space: Space, feeder: Feeder, successes: list[dict[str, int]]) -> Iterator[dict[str, int]]:
+    if not space.variables:
+        return iter([{}] * (STATIC_RUNS if feeder.inputs else 1))
+    return itertools.islice(assignments(space, successes, long=feeder.long), MAX_ATTEMPTS)

@@ -1,0 +1,269 @@
+"""The sizes that a model may run at: the symbols of its inputs, their bounds, and what must hold between them.
+
+What must hold is what the shape engine found necessary (`num_channels = 3`, windows that fit), what names say (a
+decoder's mask spans past and new tokens), and what a rewritten model fixes. It is no proof that a model runs at these
+sizes: onnxruntime has the last word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.graph.kv import cache_entries, growing_axis
+from graphkit.graph.types import declared_type
+from graphkit.model import Model
+from graphkit.shapes import Expr, Shapes, infer
+from graphkit.verify.sizes import DECODER_MASK, TOKENS, Role, symbol_roles
+
+__all__ = ["Assignment", "Fact", "Space", "Variable", "space_of"]
+
+Assignment = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A symbol to choose a size for.
+
+    Attributes:
+        name: Of the symbol.
+        role: What it stands for.
+        low, high: Its least and largest size; infinity where there is none.
+    """
+
+    name: str
+    role: Role
+    low: int
+    high: float
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What must hold: an expression that is 0, or one that is at least 0.
+
+    Attributes:
+        expr: The expression.
+        is_equality: Whether it must be 0.
+        symbols: The names in it.
+    """
+
+    expr: Expr
+    is_equality: bool
+    symbols: frozenset[str]
+
+    @classmethod
+    def equal(cls, left: Expr, right: Expr) -> Fact:
+        """Return the fact that two expressions are equal."""
+        return cls(left - right, True, (left - right).symbols)
+
+    @classmethod
+    def at_least(cls, expr: Expr, least: int) -> Fact:
+        """Return the fact that an expression is at least a number."""
+        return cls(expr - least, False, expr.symbols)
+
+    def at(self, numbers: Assignment) -> Fact:
+        """Return it with symbols replaced."""
+        expr = self.expr.substitute(numbers)
+        return Fact(expr, self.is_equality, expr.symbols)
+
+    def holds(self, assignment: Assignment) -> bool:
+        """Whether it holds; a fact that divides by 0 says nothing there."""
+        try:
+            value = self.expr.evaluate(assignment)
+        except ZeroDivisionError:
+            return True
+        return value == 0 if self.is_equality else value >= 0
+
+    def forced(self, assignment: Assignment, name: str) -> int | None:
+        """Return the size that an equality forces on its last open symbol, None where it does not tell."""
+        known = {key: assignment[key] for key in self.symbols if key != name}
+        try:
+            rest = self.expr.substitute(known)
+        except ZeroDivisionError:
+            return None
+        if len(rest.terms) > 2 or rest.constant is not None or len(rest.terms[0][0]) != 1 or not _is_plain(rest):
+            return None
+        factor = rest.terms[0][1]
+        number = -(rest.terms[1][1] if len(rest.terms) == 2 else 0)
+        return number // factor if number % factor == 0 else None
+
+
+def _is_plain(expr: Expr) -> bool:
+    """Whether an expression is a multiple of a symbol, and a number besides at most."""
+    (monomial, _), *others = expr.terms
+    return repr(monomial[0]) in expr.symbols and not any(atoms for atoms, _ in others)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The legal sizes of one model.
+
+    Attributes:
+        variables: What to choose, in an order in which what follows from others comes last.
+        facts: What must hold.
+        fixed: Sizes of the symbols that are not free.
+        fixed_roles: A size for what some of these stand for.
+        inputs: The dims of each input without a default; None without a rank.
+        masks: Inputs that span past and new tokens whatever they declare.
+        past, tokens: Positions in the KV cache, and new tokens; None where the model has none.
+        tensors: The dims of what the model computes, each once.
+    """
+
+    variables: tuple[Variable, ...]
+    facts: tuple[Fact, ...]
+    fixed: Mapping[str, int]
+    fixed_roles: Mapping[Role, int]
+    inputs: Mapping[str, tuple[Expr, ...] | None]
+    masks: frozenset[str]
+    past: Expr | None
+    tokens: Expr | None
+    tensors: tuple[tuple[Expr, ...], ...]
+
+    def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
+        """Return the shape of each input.
+
+        Args:
+            assignment: A size for each variable.
+            is_first: Whether a merged decoder runs the branch that does not read the past.
+        """
+        found: dict[str, tuple[int, ...] | None] = {}
+        for name, dims in self.inputs.items():
+            found[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
+            if name in self.masks and dims is not None and self.tokens is not None:
+                past = 0 if is_first else self.past_size(assignment)
+                found[name] = (dims[0].evaluate(assignment), self.tokens.evaluate(assignment) + past)
+        return found
+
+    def past_size(self, assignment: Assignment) -> int:
+        """Return the positions in the KV cache, 0 where there is none."""
+        return 0 if self.past is None else self.past.evaluate(assignment)
+
+    def is_legal(self, assignment: Assignment) -> bool:
+        """Whether all facts hold."""
+        return all(fact.holds(assignment) for fact in self.facts)
+
+    def cost(self, assignment: Assignment) -> int:
+        """Return how many elements the model computes."""
+        total = 0
+        for dims in self.tensors:
+            try:
+                total += math.prod(max(dim.evaluate(assignment), 0) for dim in dims)
+            except ZeroDivisionError:
+                continue
+        return total
+
+
+ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
+
+
+def space_of(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    facts: Iterable[Fact] = (),
+) -> Space:
+    """Return the legal sizes of a model.
+
+    Args:
+        model: The model.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Least and largest size of symbols; None for an open end. A past may be empty unless these say otherwise.
+        facts: What must hold besides.
+
+    Raises:
+        UsageError: A symbol or input does not exist, or the numbers contradict each other.
+    """
+    roles, numbers = symbol_roles(model.graph), dict(dims or {})
+    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in numbers}
+    shapes = infer(model, dims=dims, inputs=inputs, ranges={**empty, **(ranges or {})})
+    table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
+    all_dims = [dim for found in table.values() for dim in found or ()]
+    symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}
+    variables = [
+        Variable(name, roles.get(name, "other"), int(max(found.lower, 0)), found.upper)
+        for name, found in symbols.items()
+    ]
+    variables.sort(key=lambda variable: ORDER.index(variable.role))
+    past, tokens = _past(model, table), _tokens(model, table)
+    known = [*_engine_facts(shapes), *_concat_facts(shapes), *(fact.at(numbers) for fact in facts)]
+    if past is not None and tokens is not None:
+        known += [Fact.equal(Expr.from_atom(symbols[v.name]), past + tokens) for v in variables if v.role == "total"]
+    names = frozenset(symbols)
+    return Space(
+        tuple(variables),
+        tuple(fact for fact in dict.fromkeys(known) if fact.symbols and fact.symbols <= names),
+        numbers,
+        {roles[name]: size for name, size in numbers.items() if name in roles},
+        table,
+        _masks(table) if past is not None and tokens is not None else frozenset(),
+        past,
+        tokens,
+        tuple(dict.fromkeys(_computed(shapes, names))),
+    )
+
+
+def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
+    """Return the dim along which the cache of self-attention grows."""
+    for entry in cache_entries(model.graph):
+        declared = declared_type(entry.past) if entry.past is not None else None
+        if entry.past is None or declared is None or entry.slot.attention == "encoder":
+            continue
+        axis = growing_axis(declared, declared_type(entry.present) if entry.present is not None else None)
+        dims = table.get(entry.past.name)
+        if axis is not None and dims is not None:
+            return dims[axis]
+    return None
+
+
+def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
+    found = [table.get(value.name) for value in model.graph.inputs if TOKENS.search(value.name)]
+    return next((dims[1] for dims in found if dims is not None and len(dims) > 1), None)
+
+
+def _masks(table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
+    """Return the masks that span past and new tokens: a merged decoder declares what one of its branches wants."""
+    return frozenset(
+        name
+        for name, dims in table.items()
+        if DECODER_MASK.fullmatch(name) and dims is not None and len(dims) == 2 and dims[1].constant is None
+    )
+
+
+def _engine_facts(shapes: Shapes) -> Iterator[Fact]:
+    """Yield what the main graph's nodes need; a body may not run."""
+    main = shapes.model.graph
+    for equality in shapes.equalities:
+        if equality.scope is main:
+            yield Fact.equal(equality.left, equality.right)
+    for requirement in shapes.requirements:
+        if requirement.scope is main:
+            yield Fact.at_least(requirement.expr, requirement.least)
+
+
+def _concat_facts(shapes: Shapes) -> Iterator[Fact]:
+    """Yield that what the main graph concatenates differs along the axis only.
+
+    onnxruntime lets inputs without elements differ elsewhere, and then may give what was in memory before.
+    """
+    for node in shapes.model.graph.nodes:
+        if not node.is_op("Concat") or "axis" not in node.attributes:
+            continue
+        found = [shapes[value].dims for value in node.inputs if value is not None]
+        known = [dims for dims in found if dims is not None]
+        if len(known) == len(found) and len({len(dims) for dims in known}) == 1:
+            axis = node.attributes["axis"].i % max(len(known[0]), 1)
+            for dims in known[1:]:
+                pairs = zip(known[0], dims, strict=True)
+                yield from (Fact.equal(*pair) for at, pair in enumerate(pairs) if at != axis and pair[0] != pair[1])
+
+
+def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
+    """Yield the dims of what nodes compute, as far as they are known."""
+    for value in shapes:
+        dims = shapes[value].dims if value.kind == "node" and not value.is_constant else None
+        if dims is not None and all(dim.symbols <= names for dim in dims):
+            yield dims

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import pytest
+from graphs import CONV, KERNEL, model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.shapes import Expr, const, symbol
+from graphkit.verify.assignments import assignments, threshold
+from graphkit.verify.binding import fixed_by, given_shapes, solve
+from graphkit.verify.space import Fact, Space, Variable, space_of
+
+RealModel = Callable[[str], Model]
+
+
+def first(found: Model | Space, count: int = 6, **options: int) -> list[dict[str, int]]:
+    space = found if isinstance(found, Space) else space_of(found)
+    return list(itertools.islice(assignments(space, [], **options), count))
+
+
+def spaced(variables: list[Variable], *facts: Fact) -> Space:
+    return Space(tuple(variables), facts, {}, {}, {}, frozenset(), None, None, ())
+
+
+def test_a_decoder_runs_a_prompt_steps_with_and_without_a_past_and_a_long_past(real_model: RealModel) -> None:
+    found = first(real_model("gemma-270m/model"), long=515)
+    rows = [(1, 7, 0), (2, 1, 4), (3, 1, 0), (1, 3, 9), (2, 5, 1), (1, 1, 515)]
+    assert found == [
+        {
+            "batch_size": batch,
+            "sequence_length": sequence,
+            "past_sequence_length": past,
+            "total_sequence_length": past + sequence,
+        }
+        for batch, sequence, past in rows
+    ]
+
+
+def test_an_encoder_runs_short_and_long_sequences(real_model: RealModel) -> None:
+    found = first(real_model("bert-fill-mask/model"))
+    assert [tuple(one.values()) for one in found] == [(1, 7), (2, 1), (3, 1), (1, 3), (2, 5), (1, 19)]
+
+
+def test_every_cache_input_has_the_same_past_where_each_has_a_symbol_of_its_own(real_model: RealModel) -> None:
+    space = space_of(real_model("cache-styles/cache_k_l0"))
+    names = [variable.name for variable in space.variables if variable.role == "past"]
+    assert all(len({one[name] for name in names}) == 1 for one in first(space))
+
+
+def test_what_the_weights_need_is_respected() -> None:
+    found = first(model(CONV, kernel=KERNEL))
+    assert {one["channels"] for one in found} == {3}
+    assert [(one["batch"], one["height"], one["width"]) for one in found] == [
+        (1, 33, 49),
+        (2, 49, 39),
+        (3, 39, 48),
+        (1, 48, 32),
+        (2, 32, 64),
+        (1, 64, 33),
+    ]
+
+
+def test_windows_fit_into_the_smallest_image() -> None:
+    space = space_of(model(CONV, kernel=KERNEL.repeat(8, axis=2).repeat(8, axis=3)))
+    assert {variable.name: variable.low for variable in space.variables}["height"] == 64
+    assert all(one["height"] >= 64 and one["width"] >= 64 for one in first(space, 30))
+
+
+def test_positions_stay_within_a_table() -> None:
+    found = first(
+        model(
+            "g (int64[b, s] input_ids) => (float[b, s, 4] y) {"
+            "shape = Shape (input_ids) n = Gather (shape, one) row = Slice (table, zero, n, zero)"
+            "x = Cast <to = 1> (input_ids) wide = Unsqueeze (x, two) y = Add (wide, row) }",
+            table=[[1.0] * 4] * 5,
+            zero=[0],
+            one=[1],
+            two=[2],
+        ),
+        20,
+    )
+    assert max(one["s"] for one in found) == 5
+
+
+def test_dims_without_a_name_are_told_apart() -> None:
+    found = first(model("g (float[?, ?] x, float[?, ?] y) => (float[a, b] z) { z = Add (x, y) }"))
+    assert set(found[0]) == {"x.0", "x.1", "y.0", "y.1"}
+    assert all(one["x.0"] == one["y.0"] for one in found)
+
+
+def test_sizes_that_are_given_are_no_choice() -> None:
+    space = space_of(model(CONV, kernel=KERNEL), dims={"batch": 2}, inputs={"image": (2, 3, 16, 24)})
+    assert (space.variables, space.fixed) == ((), {"batch": 2})
+    assert space.shapes({}) == {"image": (2, 3, 16, 24)}
+
+
+def test_a_range_bounds_the_choice() -> None:
+    found = first(space_of(model(CONV, kernel=KERNEL), ranges={"batch": (2, 3), "height": (20, 21)}), 30)
+    assert {one["batch"] for one in found} == {2, 3}
+    assert {one["height"] for one in found} == {20, 21}
+
+
+def test_there_may_be_fewer_assignments_than_wanted() -> None:
+    space = space_of(model("g (float[n, 2] x) => (float[n, 2] y) { y = Neg (x) }"), ranges={"n": (1, 3)})
+    assert sorted(one["n"] for one in first(space, 99)) == [1, 2, 3]
+
+
+def test_an_equality_forces_the_last_symbol_however_large() -> None:
+    past, new = symbol("past"), symbol("new")
+    space = spaced(
+        [Variable("new", "sequence", 1, 9e9), Variable("past", "past", 0, 9e9)], Fact.equal(past + new * 2, const(5001))
+    )
+    assert first(space, 2) == [{"new": 7, "past": 4987}, {"new": 1, "past": 4999}]
+
+
+def test_what_costs_much_is_tried_only_where_nothing_else_runs() -> None:
+    space = space_of(model(CONV, kernel=KERNEL))
+    cheap = first(space, max_cost=10_000)
+    assert cheap
+    assert all(space.cost(one) <= 10_000 for one in cheap)
+    dear = first(space, 3, max_cost=0)
+    assert [space.cost(one) for one in dear] == sorted(space.cost(one) for one in dear)
+    assert list(assignments(space, [dear[0]], max_cost=0)) == []
+
+
+def test_sizes_at_which_models_are_exported_come_next_and_what_ran_with_one_size_changed() -> None:
+    space = space_of(model("g (float[n, features] x) => (float[n, features] y) { y = Neg (x) }"))
+    successes: list[dict[str, int]] = []
+    found = []
+    for one in itertools.islice(assignments(space, successes), 40):
+        found.append(one)
+        if one["features"] == 64:
+            successes.append(one)
+    assert 64 not in {one["features"] for one in found[:8]}
+    assert {"n": 1, "features": 64} in found[8:11]
+    assert {"n": 2, "features": 64} in found[9:]
+    assert {"n": 1, "features": 65} in found[9:]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("gemma-270m/model", 512), ("bert-fill-mask/model", 16), ("llama-int4/model", 16)]
+)
+def test_the_length_beyond_which_a_model_changes(name: str, expected: int, real_model: RealModel) -> None:
+    assert threshold(real_model(name)) == expected
+
+
+def test_a_sliding_window_of_an_operator_is_such_a_length() -> None:
+    found = model(
+        "g (float[n] x) => (float[n] y) { y = com.microsoft.GroupQueryAttention <local_window_size = 99> (x) }"
+    )
+    assert threshold(found) == 99
+
+
+@given(st.integers(1, 4), st.integers(-3, 3), st.integers(0, 40), st.integers(0, 30), st.integers(0, 30))
+def test_all_are_legal_and_different_and_one_is_found_where_there_is_one(
+    a: int, b: int, c: int, low_x: int, low_y: int
+) -> None:
+    x, y = symbol("x", 0), symbol("y", 0)
+    variables = [Variable("x", "other", low_x, low_x + 20), Variable("y", "space", low_y, low_y + 20)]
+    facts = (Fact.equal(x * a + y * b, const(c)), Fact.at_least(x // 2 + y, 3))
+    found = first(spaced(variables, *facts), 50)
+    assert all(fact.holds(one) for fact in facts for one in found)
+    assert len({tuple(one.items()) for one in found}) == len(found)
+    ranges = (range(low_x, low_x + 21), range(low_y, low_y + 21))
+    legal = [p for p in itertools.product(*ranges) if all(f.holds({"x": p[0], "y": p[1]}) for f in facts)]
+    assert bool(found) == bool(legal)
+
+
+def bound(original: str, rewritten: str, dims: Mapping[str, int] | None = None) -> tuple[dict[str, int], list[Expr]]:
+    """Return what the inputs of one model fix of another's."""
+    one, two = (model(f"g ({inputs}) => (float[n] y) {{ y = Identity (x) }}") for inputs in (original, rewritten))
+    numbers, facts = solve(fixed_by(one, two), dims or {})
+    return numbers, [fact.expr for fact in facts]
+
+
+def test_numbers_of_the_rewritten_model_fix_symbols() -> None:
+    assert bound("float[b, s] x", "float[2, s] x") == ({"b": 2}, [])
+
+
+def test_numbers_follow_through_expressions() -> None:
+    original = "float[b, s] x, float[b, past_plus_s] mask"
+    assert bound(original, "float[b, 1] x, float[b, 8] mask")[0] == {"s": 1, "past": 7}
+
+
+def test_what_one_number_leaves_open_stays_a_fact() -> None:
+    numbers, facts = bound("float[b, past_plus_s] x", "float[b, 9] x")
+    assert (numbers, [str(fact) for fact in facts]) == ({}, ["past + s - 9"])
+
+
+def test_symbols_may_have_other_names() -> None:
+    assert bound("float[b, s] x, float[b, p_plus_s] m", "float[n, 1] x, float[n, q] m") == ({"s": 1}, [])
+
+
+def test_a_symbol_in_two_places_makes_dims_equal() -> None:
+    numbers, facts = bound("float[a, 2] x, float[b, 2] m", "float[n, 2] x, float[n, 2] m")
+    assert (numbers, [str(fact) for fact in facts]) == ({}, ["b - a"])
+
+
+def test_a_more_general_model_fixes_nothing() -> None:
+    assert bound("float[2, 3] x", "float[n, m] x") == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "message"),
+    [
+        ("float[n] x", "float[n] x, float[n] z", "its input 'z' is none of g - compare other models"),
+        ("float[n] x", "int64[n] x", "input 'x' is float32 in g and int64 in g"),
+        ("float[n] x", "float[n, 2] x", "input 'x' has 1 dims in g and 2 in g"),
+        ("float[n, 3] x", "float[n, 4] x", "a dim of input 'x' is 3 in g and 4 in g - no inputs fit both"),
+        ("float[n, n] x", "float[3, 4] x", "dims that they fix contradict each other - check --dim"),
+        ("float[n_plus_4] x", "float[2] x", "'n' would be -2 - check --dim"),
+    ],
+)
+def test_models_that_no_inputs_fit(original: str, rewritten: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        bound(original, rewritten)
+
+
+def test_sizes_that_contradict_the_rewritten_model() -> None:
+    with pytest.raises(UsageError, match="contradict each other"):
+        bound("float[n] x", "float[3] x", {"n": 4})
+
+
+def test_shapes_that_a_user_gives_fix_symbols_too() -> None:
+    one = model("g (float[b, s_plus_1] x) => (float[n] y) { y = Identity (x) }")
+    assert solve(given_shapes(one, {"x": (2, 8)}), {})[0] == {"b": 2, "s": 7}
