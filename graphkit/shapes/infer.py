@@ -162,8 +162,12 @@ class _Engine:
 
     def run_scope(self, scope: Scope) -> None:
         for value in scope.initializers:
-            if value.kind == "initializer" and value.tensor is not None:
+            if value.kind != "initializer":
+                continue
+            if value.tensor is not None:
                 self.table[value] = self.load(value.tensor)
+            elif value.sparse is not None:
+                self.table[value] = Tensor(value.sparse.values.data_type, value.sparse.dims, None, "it is sparse")
         for node in in_order(scope) if scope.problems else scope.nodes:
             self.run_node(node)
 
