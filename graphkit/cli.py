@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from graphkit.verify.split import SplitProof
 
 __all__ = ["app", "main"]
+
+T = TypeVar("T")
 
 app = typer.Typer(
     add_completion=False,
@@ -165,16 +167,21 @@ def examples() -> None:
         typer.echo(f"example:{name}  {description}")
 
 
+DimOption = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=N", help="Size of a symbol; repeatable.")]
+InputOption = Annotated[
+    list[str] | None, typer.Option("--input", metavar="NAME=AxBxC", help="Shape of an input; repeatable.")
+]
+RangeOption = Annotated[
+    list[str] | None, typer.Option("--range", metavar="NAME=LO:HI", help="Bounds of a symbol, either open; repeatable.")
+]
+
+
 @app.command()
 def shapes(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
-    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=N", help="Size of a symbol; may be repeated.")] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=AxBxC", help="Shape of an input; may be repeated.")
-    ] = None,
-    range: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=LO:HI", help="Bounds of a symbol, either open; may be repeated.")
-    ] = None,
+    dim: DimOption = None,
+    input: InputOption = None,
+    range: RangeOption = None,
     why: Annotated[str | None, typer.Option(metavar="NAME", help="Tell where this tensor's shape comes from.")] = None,
     format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the result.")] = ReportFormat.text,
 ) -> None:
@@ -194,38 +201,28 @@ def shapes(
 
 def _sizes(
     dim: list[str] | None, input: list[str] | None, range: list[str] | None
-) -> tuple[dict[str, int], dict[str, list[int]], dict[str, tuple[int | None, int | None]]]:
+) -> tuple[dict[str, int], dict[str, tuple[int, ...]], dict[str, tuple[int | None, int | None]]]:
     """Return what --dim, --input and --range say."""
-    dims = {name: _number(text, "--dim") for name, text in _pairs(dim or [], "--dim")}
-    inputs = {
-        name: [_number(part, "--input") for part in text.split("x")] for name, text in _pairs(input or [], "--input")
-    }
-    return dims, inputs, {name: _bounds(text) for name, text in _pairs(range or [], "--range")}
+    from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size
+
+    return (
+        dict(_pairs(dim, "--dim", parse_size)),
+        dict(_pairs(input, "--input", parse_shape)),
+        dict(_pairs(range, "--range", parse_bounds)),
+    )
 
 
-def _pairs(texts: list[str], option: str) -> Iterator[tuple[str, str]]:
+def _pairs(texts: list[str] | None, option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
     from graphkit.errors import UsageError
 
-    for text in texts:
-        name, separator, value = text.partition("=")
+    for text in texts or ():
+        name, separator, value = text.rpartition("=")
         if not (name and separator and value):
             raise UsageError(f"{option} {text}: is not NAME=VALUE - write such as {option} batch_size=1")
-        yield name, value
-
-
-def _number(text: str, option: str) -> int:
-    from graphkit.errors import UsageError
-
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise UsageError(f"{option}: '{text}' is not a size - write a number of at least 0")
-    return int(text)
-
-
-def _bounds(text: str) -> tuple[int | None, int | None]:
-    low, separator, high = text.partition(":")
-    if not separator:
-        high = low
-    return (_number(low, "--range") if low else None), (_number(high, "--range") if high else None)
+        try:
+            yield name, read(value)
+        except UsageError as error:
+            raise UsageError(f"{option}: {error}") from error
 
 
 Weights = Annotated[
@@ -265,6 +262,42 @@ def split_merged(
     if made.findings():
         typer.echo(f"The proof failed. The files in {folder} are kept, unverified.", err=True)
         raise typer.Exit(1)
+
+
+@app.command()
+def fold(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
+    dim: DimOption = None,
+    input: InputOption = None,
+    range: RangeOption = None,
+    limit: Annotated[int, typer.Option(min=0, help="Bytes of the largest constant to make.")] = 1 << 20,
+    weights: Weights = "shared",
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the proof.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
+    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")] = ReportFormat.text,
+) -> None:
+    """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze."""
+    from graphkit.folding import FoldOptions, fold_file
+    from graphkit.model import load
+
+    dims, inputs, ranges = _sizes(dim, input, range)
+    bounds = tuple((name, low, high) for name, (low, high) in ranges.items())
+    options = FoldOptions(
+        tuple(dims.items()),
+        tuple(inputs.items()),
+        bounds,
+        limit,
+        _placement(weights),
+        not no_verify,
+        overwrite,
+        tolerance,
+    )
+    with _progress() as progress:
+        progress(f"reading {model}")
+        made = fold_file(load(model), output, options, progress=progress)
+    _show(made, Format(format.value))
 
 
 @app.command()
@@ -315,13 +348,9 @@ def verify(
             help="A model and what was made of it; or a merged decoder and the pair made of it.",
         ),
     ],
-    dim: Annotated[list[str] | None, typer.Option(metavar="NAME=N", help="Size of a symbol; may be repeated.")] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=AxBxC", help="Shape of an input; may be repeated.")
-    ] = None,
-    range: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=LO:HI", help="Bounds of a symbol, either open; may be repeated.")
-    ] = None,
+    dim: DimOption = None,
+    input: InputOption = None,
+    range: RangeOption = None,
     runs: Annotated[int, typer.Option(min=1, help="Sizes of the dims to run two models at.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Greedy steps of three models.")] = 8,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,

@@ -20,7 +20,7 @@ LAYERS = (
     ("shapes",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("verify",),
-    ("split",),
+    ("folding", "split"),
     ("cli",),
     ("__main__",),
 )
@@ -28,7 +28,7 @@ RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "networkx": {"graph/networks.py", "render/svg.py"},
     "onnxoptimizer": {"analysis/optimize.py"},
-    "onnxruntime": {"verify/session.py"},
+    "onnxruntime": {"rewrite/fold_constants.py", "verify/session.py"},
     "rich": {"cli.py", "render/result.py", "render/terminal.py"},
     "typer": {"cli.py"},
 }

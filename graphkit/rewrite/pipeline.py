@@ -9,6 +9,7 @@ import re
 from graphkit.errors import UsageError
 from graphkit.rewrite import PASSES
 from graphkit.rewrite.base import Pass
+from graphkit.rewrite.options import read_option
 
 __all__ = ["explain", "parse_pipeline"]
 
@@ -72,6 +73,11 @@ def _build(kind: type[Pass], options: str) -> Pass:
 
 
 def _convert(kind: type[Pass], name: str, annotation: str, text: str) -> object:
+    try:
+        if (read := read_option(annotation, text)) is not None:
+            return read
+    except UsageError as error:
+        raise UsageError(f"{kind.name()}: option '{name}': {error}") from error
     kinds = [part.strip() for part in annotation.split("|")]
     if "bool" in kinds and text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from graphkit.errors import UsageError
+from graphkit.graph.kv import cache_entries
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -52,6 +53,7 @@ class Inputs:
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
+        self._free_mask(model)
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
         for name, number in dims.items():
@@ -72,6 +74,22 @@ class Inputs:
             else self._read(text)
             for axis, text in enumerate(texts)
         )
+
+    def _free_mask(self, model: Model) -> None:
+        """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.
+
+        Such a declaration is that of the first step: exporters that merge two decoders keep it for later steps too,
+        where the mask covers the past as well. onnxruntime does not compare the dims of two inputs.
+        """
+        tokens = [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
+        if not tokens or not any(entry.past is not None for entry in cache_entries(model.graph)):
+            return
+        for name, dims in self.symbolic.items():
+            is_mask = name.endswith("attention_mask") and not name.startswith("encoder")
+            if not is_mask or dims is None or len(dims) != 2 or dims[-1].constant is not None:
+                continue
+            if any(dims[-1] == other[-1] for other in tokens):
+                self.symbolic[name] = (dims[0], self._symbol(f"{name}.1"))
 
     def _read(self, text: str) -> Expr:
         return parse(text, self._symbol)

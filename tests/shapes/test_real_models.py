@@ -54,7 +54,8 @@ def run(path: Path, shapes: Shapes, changes: dict[str, int]) -> Truth:
     for branch in ("then_branch", "else_branch") if has_branches else ("",):
         runner = Runner(path, branch)
         for seed, dims in enumerate(SETS):
-            assignment = dims | changes
+            total = dims["past_sequence_length"] + dims["sequence_length"]
+            assignment = {"attention_mask.1": total} | dims | changes  # declared as long as the tokens, covers the past
             try:
                 actual = runner.run(feeds_for(shapes, assignment, seed, flags=branch == "then_branch"))
             except Exception as error:

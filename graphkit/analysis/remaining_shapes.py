@@ -1,0 +1,113 @@
+"""The Shape nodes of a model: which data each feeds, and what of it stays dynamic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["Feeds", "RemainingShape", "RemainingShapes", "remaining_shapes"]
+
+SHOWN = 3  # consumers of one Shape that are named
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """An input that a Shape reaches, through whatever computes with it.
+
+    Attributes:
+        node: Path of the node, which computes no shape itself.
+        op: Its operator.
+        input: Name of the input where its value is read, else its index.
+    """
+
+    node: str
+    op: str
+    input: str
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.node} ({self.input})"
+
+
+@dataclass(frozen=True)
+class RemainingShape:
+    """A Shape or Size node.
+
+    Attributes:
+        node: Its path.
+        measures: The tensor whose shape it reads.
+        feeds: What needs it.
+    """
+
+    node: str
+    measures: str
+    feeds: tuple[Feeds, ...]
+
+
+@dataclass(frozen=True)
+class RemainingShapes(Result):
+    """The Shape nodes that a model has, and why they are there."""
+
+    title: ClassVar[str] = "Remaining shapes"
+    shapes: tuple[RemainingShape, ...]
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.shapes:
+            yield Prose("No node reads the shape of a tensor.")
+            return
+        yield Table(
+            (
+                Column("Node", "code"),
+                Column("Reads shape of", "code"),
+                Column("Feeds", "number"),
+                Column("Such as", "note"),
+            ),
+            [
+                (
+                    shape.node,
+                    shape.measures,
+                    len(shape.feeds),
+                    f"feeds {', '.join(map(str, shape.feeds[:SHOWN]))}" if shape.feeds else "feeds nothing",
+                )
+                for shape in self.shapes
+            ],
+        )
+
+
+def remaining_shapes(model: Model) -> RemainingShapes:
+    """List the Shape and Size nodes of a model with the nodes that need them.
+
+    Args:
+        model: The model.
+    """
+    nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
+    return RemainingShapes(tuple(_remaining(model, node) for node in nodes))
+
+
+def _remaining(model: Model, node: Node) -> RemainingShape:
+    source = node.input(0)
+    return RemainingShape(node.path, source.name if source is not None else "?", tuple(_feeds(model, node)))
+
+
+def _feeds(model: Model, node: Node) -> Iterator[Feeds]:
+    """Yield the inputs that a node's outputs reach through nodes that compute shapes."""
+    seen: set[Value] = set()
+    pending = [value for value in node.outputs if value is not None]
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in value.scope.outputs:
+            yield Feeds(value.name, "output", "output")
+        for consumer, index in value.consumers:
+            if model.shape_tensors.works_on_shapes(consumer):
+                pending += [output for output in consumer.outputs if output is not None]
+            else:
+                yield Feeds(consumer.path, consumer.operator, value_inputs(consumer).get(index, f"input {index}"))

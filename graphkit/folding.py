@@ -1,0 +1,148 @@
+"""Fold a model on disk: rewrite, write, prove, report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
+from graphkit.analysis.shape_ops import SHAPE_OPS, shape_ops
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
+from graphkit.rewrite.fold import FOLD_LIMIT, fold
+from graphkit.rewrite.options import InputShapes, Ranges, Sizes
+from graphkit.save import Placement, save_models
+
+__all__ = ["FoldOptions", "FoldReport", "OpCount", "fold_file"]
+
+OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
+SHOWN_DECLINED = 20
+
+
+@dataclass(frozen=True)
+class FoldOptions:
+    """How to fold.
+
+    Attributes:
+        dims: Numbers for symbols.
+        inputs: Shapes for inputs.
+        ranges: Bounds of symbols.
+        limit: Bytes of the largest constant that is made.
+        weights: Where they go: see `graphkit.save.save_models`.
+        verify: Whether to run the proof.
+        overwrite: Replace files that exist.
+        tolerance: Largest difference that counts as equal.
+    """
+
+    dims: Sizes = ()
+    inputs: InputShapes = ()
+    ranges: Ranges = ()
+    limit: int = FOLD_LIMIT
+    weights: Placement = "shared"
+    verify: bool = True
+    overwrite: bool = False
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class OpCount:
+    """Nodes of one operator before and after, subgraphs included."""
+
+    op: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class FoldReport(Result):
+    """What folding made.
+
+    Attributes:
+        source: The model.
+        files: What was written.
+        frozen: Dims that have a number now.
+        counts: Operators that shape plumbing is made of; the last two rows are the nodes that compute shapes, and all.
+        changes: What was done, a sentence each.
+        declined: What was not, and why.
+        remaining: The Shape nodes that stay.
+    """
+
+    title: ClassVar[str] = "Fold"
+    source: str
+    files: tuple[str, ...]
+    frozen: tuple[str, ...]
+    counts: tuple[OpCount, ...]
+    changes: tuple[str, ...]
+    declined: tuple[str, ...]
+    remaining: RemainingShapes
+
+    def heading(self) -> str:
+        return f"Fold of {self.source}"
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before.")
+        yield Table(
+            (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
+            [
+                (c.op, c.before, c.after, f"{c.after - c.before:+,}" if c.after != c.before else "0")
+                for c in self.counts
+            ],
+        )
+        yield Heading("What stays")
+        yield from self.remaining.blocks()
+        yield from (Prose(text) for text in self.declined[:SHOWN_DECLINED])
+        if len(self.declined) > SHOWN_DECLINED:
+            yield Prose(f"... and {len(self.declined) - SHOWN_DECLINED:,} more (see the JSON).")
+        yield Heading("What was done")
+        yield from (Prose(change) for change in self.changes)
+
+
+def fold_file(
+    model: Model,
+    output: Path,
+    options: FoldOptions = FoldOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> FoldReport:
+    """Fold a model, write it, and prove it.
+
+    Args:
+        model: The model, read from a file.
+        output: The file to write; with shared weights, NAME_data goes beside it.
+        options: How.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing.
+    """
+    progress("folding")
+    dims, inputs = dict(options.dims), dict(options.inputs)
+    ranges = {name: (low, high) for name, low, high in options.ranges}
+    outcome = fold(model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit)
+    progress("writing")
+    written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
+    frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
+    return FoldReport(
+        model.label,
+        tuple(path.name for path in written),
+        frozen,
+        _counts(model, outcome.model),
+        tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
+        tuple(map(str, outcome.declined)),
+        remaining_shapes(outcome.model),
+    )
+
+
+def _counts(before: Model, after: Model) -> tuple[OpCount, ...]:
+    was, now = (Counter(node.op_type for node in all_nodes(m.scopes) if not node.domain) for m in (before, after))
+    rows = [OpCount(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
+    plumbing = (shape_ops(before).on_shapes, shape_ops(after).on_shapes)
+    nodes = [sum(1 for _ in all_nodes(m.scopes)) for m in (before, after)]
+    return (*rows, OpCount("nodes that compute shapes", *plumbing), OpCount("all nodes", *nodes))

@@ -1,0 +1,285 @@
+"""Changes to a model, collected against its view and made all at once.
+
+A rewrite reads the view, which does not change, and says what is to be different; `Editor.result` builds the new model.
+What an edit must keep: every value that still exists has the same elements as before, so that edits of different nodes
+never disturb each other. A node is edited once in a sweep; who comes second finds it taken and waits for the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs
+from graphkit.io.tensors import payload_size
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, copy_proto
+from graphkit.rewrite.options import Ranges
+from graphkit.shapes import Shapes, infer
+
+__all__ = ["Editor", "NewNode", "Source"]
+
+Source = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
+Holder = onnx.GraphProto | onnx.FunctionProto
+
+INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
+
+
+@dataclass(frozen=True)
+class NewNode:
+    """A node to make.
+
+    Attributes:
+        op_type: Of the default domain.
+        inputs: What it reads.
+        outputs: Names.
+        attributes: As `onnx.helper.make_node` takes them.
+        name: Of the node.
+        like: The node whose name, doc string and metadata it takes over.
+    """
+
+    op_type: str
+    inputs: Sequence[Source]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    like: Node | None = None
+
+
+class Editor:
+    """Collects edits of one model.
+
+    Args:
+        model: The model, which stays as it is.
+        ranges: Bounds of symbols, as `graphkit.shapes.infer` takes them.
+    """
+
+    def __init__(self, model: Model, ranges: Ranges = ()) -> None:
+        self.model, self.ranges = model, ranges
+        self.changes: Counter[str] = Counter()
+        self.declined: list[Declined] = []
+        self._aliases: dict[Value, Value | str] = {}
+        self._inputs: dict[Node, dict[int, Source]] = defaultdict(dict)
+        self._replaced: dict[Node, Sequence[NewNode]] = {}
+        self._heads: dict[Scope, list[NewNode]] = defaultdict(list)
+        self._renamed: dict[Value, str] = {}
+        self._constants: dict[tuple[Scope | None, str, tuple[int, ...], bytes], str] = {}
+        self._tensors: list[onnx.TensorProto] = []
+
+    # What rewrites ask
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """What the shape engine knows of the model."""
+        return infer(self.model, ranges={name: (low, high) for name, low, high in self.ranges})
+
+    @cached_property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The main graph and the bodies in it; functions are left as they are, for calls differ."""
+        return tuple(self.model.graph.walk())
+
+    @cached_property
+    def _by_operator(self) -> Mapping[str, list[Node]]:
+        found: dict[str, list[Node]] = defaultdict(list)
+        for scope in self.scopes:
+            for node in scope.nodes:
+                if not node.domain:
+                    found[node.op_type].append(node)
+        return found
+
+    def nodes(self, *op_types: str) -> Iterator[Node]:
+        """Yield the nodes of these operators of the default domain that no edit has taken."""
+        for op_type in op_types:
+            yield from (node for node in self._by_operator.get(op_type, ()) if self.is_free(node))
+
+    def is_free(self, node: Node) -> bool:
+        """Whether no edit has taken a node."""
+        return node not in self._replaced and node not in self._inputs
+
+    def is_output(self, value: Value) -> bool:
+        """Whether a value is an output of its graph, so that its name and place must stay."""
+        return value in self._outputs
+
+    @cached_property
+    def _outputs(self) -> set[Value]:
+        return {value for scope in self.scopes for value in scope.outputs}
+
+    def has_alias(self, value: Value) -> bool:
+        """Whether the consumers of a value read another one already."""
+        return value in self._aliases
+
+    def is_renamed(self, value: Value) -> bool:
+        """Whether a value will have another name."""
+        return value in self._renamed
+
+    def final(self, value: Value) -> Value | str:
+        """Return what the consumers of a value will read."""
+        found: Value | str = value
+        while isinstance(found, Value) and found in self._aliases:
+            found = self._aliases[found]
+        return found
+
+    def is_cheap(self, tensor: onnx.TensorProto, limit: int) -> bool:
+        """Whether a constant is at most so many bytes, as far as its dims and dtype say."""
+        size = payload_size(tensor)
+        return size is not None and size <= limit
+
+    # What they say
+
+    def note(self, change: str, count: int = 1) -> None:
+        """Count a change, such as "Reshapes take a constant"."""
+        self.changes[change] += count
+
+    def decline(self, node: Node, reason: str) -> None:
+        """Say why a node stays as it is."""
+        self.declined.append(Declined(node.path, reason))
+
+    def use(self, value: Value, instead: Value | str) -> None:
+        """Let all consumers of a value read another one, which has the same elements."""
+        self._aliases[value] = instead
+
+    def forward(self, node: Node, source: Value | str, output: int = 0) -> None:
+        """Let the consumers of a node's output read an equal value; a graph's output stays as a name."""
+        value = node.outputs[output]
+        assert value is not None
+        self.use(value, source)
+        if self.is_output(value) and len(node.outputs) == 1:
+            self.replace(node, NewNode("Identity", [source], [value.name], like=node))
+
+    def set_inputs(self, node: Node, inputs: Mapping[int, Source]) -> None:
+        """Change what a node reads."""
+        self._inputs[node].update(inputs)
+
+    def replace(self, node: Node, *nodes: NewNode) -> None:
+        """Put nodes in the place of one; they give its outputs by name, those that are not in use apart."""
+        self._replaced[node] = nodes
+
+    def insert_first(self, scope: Scope, node: NewNode) -> None:
+        """Put a node before all nodes of a graph, after those put there before."""
+        self._heads[scope].append(node)
+
+    def rename(self, value: Value, name: str) -> None:
+        """Give a node's output another name, which no value has that stays."""
+        assert value.producer is not None
+        self._renamed[value] = name
+        self.set_inputs(value.producer, {})
+
+    def constant(self, array: np.ndarray, name: str) -> str:
+        """Return the name of a constant that every graph can read, the same one for equal arrays."""
+        key = (None, array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.fresh(name)
+            self._tensors.append(onnx.numpy_helper.from_array(np.array(array, order="C"), self._constants[key]))
+        return self._constants[key]
+
+    def tensor(self, tensor: onnx.TensorProto, name: str) -> str:
+        """Return the name of a constant that every graph can read, made of a tensor whatever its form."""
+        made = onnx.TensorProto()
+        made.CopyFrom(tensor)
+        made.name = self.fresh(name)
+        self._tensors.append(made)
+        return made.name
+
+    def integers(self, numbers: Sequence[int], name: str) -> str:
+        """Return the name of an int64 constant of rank 1."""
+        return self.constant(np.array(numbers, np.int64), name)
+
+    def fresh(self, name: str) -> str:
+        """Return a name that nothing has in any graph, as near as can be to the wished one."""
+        chosen, number = name, 1
+        while chosen in self._names:
+            chosen, number = f"{name}_{number}", number + 1
+        self._names.add(chosen)
+        return chosen
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {name for scope in all_scopes(self.model.scopes) for name in scope.values}
+
+    # The new model
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is any edit."""
+        return bool(self._aliases or self._inputs or self._replaced or self._heads or self._renamed)
+
+    def result(self) -> Model:
+        """Return the model with all edits made, the same one where there are none."""
+        if not self.is_changed:
+            return self.model
+        proto = copy_proto(self.model)
+        first: list[onnx.NodeProto] = []
+        if proto.ir_version >= INITIALIZERS_SINCE:
+            proto.graph.initializer.extend(self._tensors)
+        else:
+            first = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in self._tensors]
+        self._rebuild(self.model.graph, proto.graph, first)
+        return self.model.with_proto(proto)
+
+    @cached_property
+    def _dirty(self) -> set[Node]:
+        dirty = {node for value in (*self._aliases, *self._renamed) for node, _ in value.consumers}
+        dirty.update(self._inputs)
+        dirty.update(value.producer for value in self._renamed if value.producer is not None)
+        return dirty
+
+    def _rebuild(self, scope: Scope, graph: onnx.GraphProto, first: list[onnx.NodeProto]) -> None:
+        nodes = first + [self._made(new) for new in self._heads.get(scope, ())]
+        is_same = not nodes
+        for node, proto in zip(scope.nodes, graph.node, strict=True):
+            if node in self._replaced:
+                nodes += [self._made(new) for new in self._replaced[node]]
+                is_same = False
+                continue
+            self._rewire(node, proto)
+            nodes.append(proto)
+            for (_, body_graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
+                self._rebuild(body, body_graph, [])
+        for annotation in graph.quantization_annotation:
+            annotation.tensor_name = self._annotated(scope, annotation.tensor_name)
+            for entry in annotation.quant_parameter_tensor_names:
+                entry.value = self._annotated(scope, entry.value)
+        if not is_same:
+            kept = onnx.GraphProto()
+            kept.node.extend(nodes)
+            del graph.node[:]
+            graph.node.extend(kept.node)
+
+    def _annotated(self, scope: Scope, name: str) -> str:
+        value = scope.find(name)
+        return self._renamed.get(value, name) if value is not None else name
+
+    def _rewire(self, node: Node, proto: onnx.NodeProto) -> None:
+        if node not in self._dirty:
+            return
+        changed = self._inputs.get(node, {})
+        sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
+        sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
+        proto.input[:] = [self._name(source) for source in sources]
+        for index, value in enumerate(node.outputs):
+            if value in self._renamed:
+                proto.output[index] = self._renamed[value]
+
+    def _name(self, source: Source) -> str:
+        if source is None:
+            return ""
+        found = self.final(source) if isinstance(source, Value) else source
+        return self._renamed.get(found, found.name) if isinstance(found, Value) else found
+
+    def _made(self, new: NewNode) -> onnx.NodeProto:
+        names = [self._name(source) for source in new.inputs]
+        proto = onnx.helper.make_node(new.op_type, names, list(new.outputs), name=new.name, **new.attributes)
+        if new.like is not None:
+            for name in ("name", "doc_string"):
+                if new.like.proto.HasField(name):
+                    setattr(proto, name, getattr(new.like.proto, name))
+            proto.metadata_props.extend(new.like.proto.metadata_props)
+        return proto

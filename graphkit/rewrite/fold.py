@@ -1,0 +1,86 @@
+"""The pipeline behind `graphkit fold`: no shape plumbing left that need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome
+from graphkit.rewrite.canonicalize_expand import CanonicalizeExpand
+from graphkit.rewrite.canonicalize_reshape import CanonicalizeReshape
+from graphkit.rewrite.canonicalize_slice import CanonicalizeSlice
+from graphkit.rewrite.drop_broadcasts import DropBroadcasts
+from graphkit.rewrite.drop_zero_adds import DropZeroAdds
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
+from graphkit.rewrite.eliminate_identity import EliminateIdentity
+from graphkit.rewrite.fold_constants import FoldConstants
+from graphkit.rewrite.fold_shapes import FoldShapes
+from graphkit.rewrite.freeze_dims import FreezeDims
+from graphkit.rewrite.merge_chains import MergeChains
+from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.rewrite.rematerialize_shapes import RematerializeShapes
+from graphkit.rewrite.sweep import Rewrite, sweep
+from graphkit.shapes.inputs import Inputs
+
+__all__ = ["FOLD_LIMIT", "fold"]
+
+FOLD_LIMIT = 1 << 20  # bytes of the largest constant that folding makes
+MAX_ROUNDS = 4
+
+
+def fold(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    limit: int = FOLD_LIMIT,
+) -> Outcome:
+    """Fold the shape plumbing of a model: what is static becomes constant, what is dynamic is computed once.
+
+    Without `dims` and `inputs` the model stays as dynamic as it is, and gives the same results for every legal input.
+
+    Args:
+        model: The model, which stays as it is.
+        dims: Numbers to freeze symbols to, such as `{"batch_size": 1}`.
+        inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        limit: Bytes of the largest constant to make.
+
+    Raises:
+        UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+    """
+    changes: list[str] = []
+    numbers = Inputs(model, dims or {}, inputs or {}, ranges or {}, {}).numbers
+    if dims or inputs:
+        sizes = tuple((dims or {}).items())
+        shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
+        outcome = FreezeDims(sizes, shapes).run(model)
+        model, changes = outcome.model, [f"freeze-dims: {change}" for change in outcome.changes]
+    bounds = tuple((name, low, high) for name, (low, high) in (ranges or {}).items() if name not in numbers)
+    model = EliminateDeadCode().run(model).model
+    declined: tuple[Declined, ...] = ()
+    for _ in range(MAX_ROUNDS):
+        outcome = sweep(model, _rewrites(limit), bounds)
+        declined = outcome.declined
+        last = RematerializeShapes(ranges=bounds).run(outcome.model)
+        changes += [*outcome.changes, *(f"{RematerializeShapes.name()}: {change}" for change in last.changes)]
+        model = last.model
+        if not last.changes:
+            break
+    return Outcome(model, tuple(changes), declined)
+
+
+def _rewrites(limit: int) -> tuple[Rewrite, ...]:
+    return (
+        EliminateIdentity(),
+        FoldShapes(),
+        CanonicalizeReshape(),
+        CanonicalizeExpand(),
+        CanonicalizeSlice(),
+        MergeChains(),
+        DropBroadcasts(),
+        FoldConstants(limit),
+        DropZeroAdds(),
+        MergeCommonSubexpressions(),
+    )

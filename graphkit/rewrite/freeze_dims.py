@@ -1,0 +1,111 @@
+"""Give dims of the inputs a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from graphkit.graph.view import Scope, body_graphs
+from graphkit.model import Model
+from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.options import InputShapes, Sizes
+from graphkit.shapes import Shapes, infer, parse
+from graphkit.shapes.inputs import Inputs
+
+__all__ = ["FreezeDims"]
+
+
+@dataclass(frozen=True)
+class FreezeDims(Pass):
+    """Give dims of the inputs a number, by symbol or by the shape of an input.
+
+    A symbol is frozen wherever it stands, in expressions such as `past_sequence_length + 1` too; where an input's shape
+    is given, its symbols are solved for. Declared types of outputs and of values between follow from the operators.
+    A dim that is frozen also freezes what is computed from it: position ids, causal masks.
+
+    Legality: the symbols and inputs exist, and the numbers do not contradict each other.
+
+    Before:
+
+        agraph (float[N, L] x, float[N] z) => (float[N, L] y) {
+            y = Neg (x)
+        }
+
+    After `freeze-dims{dims=N=3}`:
+
+        agraph (float[3, L] x, float[3] z) => (float[3, L] y) {
+            y = Neg (x)
+        }
+
+    Attributes:
+        dims: Numbers for symbols: `batch_size=1;sequence_length=8`.
+        inputs: Shapes of inputs: `pixel_values=1x3x800x800`.
+    """
+
+    dims: Sizes = ()
+    inputs: InputShapes = ()
+
+    def run(self, model: Model) -> Outcome:
+        dims, inputs = dict(self.dims), dict(self.inputs)
+        numbers = Inputs(model, dims, inputs, {}, {}).numbers
+        unranked = [name for name in inputs if name not in dims]
+        if not numbers and not unranked:
+            return Outcome(model)
+        shapes = infer(model, dims=dims, inputs=inputs)
+        proto = copy_proto(model)
+        for info in proto.graph.input:
+            if (found := shapes[info.name].dims) is not None:
+                _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in found], numbers, True)
+        for graph, scope in _graphs(proto.graph, model.graph):
+            for info in (*graph.output, *graph.value_info):
+                _follow(info, scope, shapes, numbers)
+        changes = [f"{name} is {number}" for name, number in numbers.items()]
+        return Outcome(model.with_proto(proto), tuple(changes))
+
+
+def _graphs(graph: onnx.GraphProto, scope: Scope) -> Iterator[tuple[onnx.GraphProto, Scope]]:
+    """Yield the graphs of a copy with the scopes of the original."""
+    yield graph, scope
+    for proto, node in zip(graph.node, scope.nodes, strict=True):
+        for (_, body), inner in zip(body_graphs(proto), node.bodies.values(), strict=True):
+            yield from _graphs(body, inner)
+
+
+def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes, numbers: Mapping[str, int]) -> None:
+    """Declare anew what speaks of frozen symbols; what the engine does not know is left open."""
+    tensor = info.type.tensor_type
+    if not any(_is_frozen(dim, numbers) for dim in tensor.shape.dim):
+        return
+    value = scope.values.get(info.name)
+    found = shapes[value].dims if value is not None else None
+    if found is None or len(found) != len(tensor.shape.dim):
+        found = (None,) * len(tensor.shape.dim)  # type: ignore[assignment]
+    texts = [None if dim is None else dim.constant if dim.constant is not None else str(dim) for dim in found or ()]
+    known = [text for text in texts if not isinstance(text, str) or "?" not in text]
+    _declare(info, known if len(known) == len(texts) else [None] * len(texts), numbers, False)
+
+
+def _is_frozen(dim: onnx.TensorShapeProto.Dimension, numbers: Mapping[str, int]) -> bool:
+    return bool(dim.dim_param) and any(name in numbers for name in parse(dim.dim_param).symbols)
+
+
+def _declare(
+    info: onnx.ValueInfoProto, dims: Iterable[int | str | None], numbers: Mapping[str, int], is_input: bool
+) -> None:
+    """Set the dims that are not numbers yet and are frozen now."""
+    tensor = info.type.tensor_type
+    if is_input and info.type.HasField("tensor_type") and not tensor.HasField("shape"):
+        tensor.shape.SetInParent()
+        for _ in dims:
+            tensor.shape.dim.add()
+    for declared, dim in zip(tensor.shape.dim, dims, strict=False):
+        is_open = is_input and not declared.HasField("dim_value") and isinstance(dim, int)
+        if not is_open and not _is_frozen(declared, numbers):
+            continue
+        declared.ClearField("dim_param")
+        if isinstance(dim, int):
+            declared.dim_value = dim
+        elif dim is not None:
+            declared.dim_param = dim

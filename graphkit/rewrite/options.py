@@ -1,0 +1,67 @@
+"""Options of passes that are more than a word or a number, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphkit.errors import UsageError
+
+__all__ = ["InputShapes", "Ranges", "Sizes", "parse_bounds", "parse_shape", "parse_size", "read_option"]
+
+Sizes = tuple[tuple[str, int], ...]
+InputShapes = tuple[tuple[str, tuple[int, ...]], ...]
+Ranges = tuple[tuple[str, int | None, int | None], ...]
+
+
+def parse_size(text: str) -> int:
+    """Return a size: `8`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"'{text}' is not a size - write a number of at least 0")
+    return int(text)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Return a shape: `1x3x800x800`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    return tuple(parse_size(part) for part in text.split("x"))
+
+
+def parse_bounds(text: str) -> tuple[int | None, int | None]:
+    """Return bounds: `0:512`, `1:`, `:512`, or `8` for both.
+
+    Raises:
+        UsageError: They are none.
+    """
+    low, separator, high = text.partition(":")
+    bounds = parse_size(low) if low else None, parse_size(high) if high else None
+    return bounds if separator else (bounds[0], bounds[0])
+
+
+def read_option(annotation: str, text: str) -> object:
+    """Return an option of one of the types above, written as `name=value;name=value`; None for other types.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    if annotation == "Sizes":
+        return tuple((name, parse_size(value)) for name, value in _pairs(text))
+    if annotation == "InputShapes":
+        return tuple((name, parse_shape(value)) for name, value in _pairs(text))
+    if annotation == "Ranges":
+        return tuple((name, *parse_bounds(value)) for name, value in _pairs(text))
+    return None
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for item in filter(None, text.split(";")):
+        name, separator, value = item.rpartition("=")
+        if not (separator and name and value):
+            raise UsageError(f"'{item}' is not NAME=VALUE - write such as batch_size=1;sequence_length=8")
+        yield name.strip(), value.strip()

@@ -1,0 +1,68 @@
+"""Passes that are edits of a view, and several of them together, swept over a model until nothing changes.
+
+One sweep infers shapes once, collects the edits of all its rewrites, builds the model once and removes what is dead
+then: ten rewrites cost little more than one of them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
+from graphkit.rewrite.options import Ranges
+
+__all__ = ["Rewrite", "sweep"]
+
+MAX_SWEEPS = 20
+
+
+@dataclass(frozen=True)
+class Rewrite(Pass):
+    """Base of the passes that edit a view; each is repeated until it changes nothing.
+
+    Attributes:
+        ranges: Bounds of symbols, (name, least, largest), None for an open end.
+    """
+
+    ranges: Ranges = field(default=(), kw_only=True)
+
+    @abstractmethod
+    def edit(self, editor: Editor) -> None:
+        """Say what is to be different, of nodes that no other edit has taken."""
+
+    def run(self, model: Model) -> Outcome:
+        return sweep(model, [self], self.ranges)
+
+
+def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = ()) -> Outcome:
+    """Run rewrites together until none changes anything.
+
+    Args:
+        model: The model to start from; it stays as it is.
+        rewrites: In the order in which they may take nodes.
+        ranges: Bounds of symbols.
+
+    Returns:
+        The result, without dead code where anything has changed; what was declined in the last sweep.
+    """
+    changes: Counter[tuple[str, str]] = Counter()
+    declined: list[Declined] = []
+    for _ in range(MAX_SWEEPS):
+        editor = Editor(model, ranges)
+        for rewrite in rewrites:
+            before = Counter(editor.changes)
+            rewrite.edit(editor)
+            changes.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
+        declined = editor.declined
+        if not editor.is_changed:
+            break
+        model = EliminateDeadCode().run(editor.result()).model
+    is_alone = len(rewrites) == 1
+    texts = (f"{n:,} {text}" if is_alone else f"{name}: {n:,} {text}" for (name, text), n in changes.items())
+    return Outcome(model, tuple(texts), tuple(declined))
