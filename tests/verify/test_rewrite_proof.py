@@ -106,6 +106,18 @@ def test_a_tolerance_covers_small_differences() -> None:
     assert (found.outputs[0].worst > 0, found.outputs[0].failure) == (True, "")
 
 
+def test_float16_is_rounded_where_onnxruntime_likes() -> None:
+    text = LINEAR.replace("float", "float16")
+    one, two = (
+        model(text, w=np.array(WEIGHT, np.float16)),
+        model(text, w=(np.array(WEIGHT) * 1.001).astype(np.float16)),
+    )
+    found = proof(one, two)
+    assert (found.passed, found.tolerance, found.outputs[0].worst > 0) == (True, 0.01, True)
+    assert found.notes[0].startswith("It has float16 tensors")
+    assert not proof(one, two, tolerance=0.0).passed
+
+
 def test_swapped_axes_are_found_by_sizes_that_differ() -> None:
     text = "g (float[b, h, w, 3] x) => (float[b, p, q, 3] y) {{ y = Transpose <perm = {}> (x) }}"
     found = proof(model(text.format("[0, 1, 2, 3]")), model(text.format("[0, 2, 1, 3]")))
