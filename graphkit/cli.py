@@ -298,6 +298,9 @@ def fold(
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
     _show(made, Format(format.value))
+    if made.findings():
+        typer.echo(f"The proof failed. {output} is kept, unverified.", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()

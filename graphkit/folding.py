@@ -17,6 +17,9 @@ from graphkit.render.result import Result
 from graphkit.rewrite.fold import FOLD_LIMIT, fold
 from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.save import Placement, save_models
+from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.session import check_files
 
 __all__ = ["FoldOptions", "FoldReport", "OpCount", "fold_file"]
 
@@ -70,6 +73,7 @@ class FoldReport(Result):
         changes: What was done, a sentence each.
         declined: What was not, and why.
         remaining: The Shape nodes that stay.
+        proof: None where it was not run.
     """
 
     title: ClassVar[str] = "Fold"
@@ -80,6 +84,10 @@ class FoldReport(Result):
     changes: tuple[str, ...]
     declined: tuple[str, ...]
     remaining: RemainingShapes
+    proof: RewriteProof | None
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
 
     def heading(self) -> str:
         return f"Fold of {self.source}"
@@ -100,6 +108,11 @@ class FoldReport(Result):
             yield Prose(f"... and {len(self.declined) - SHOWN_DECLINED:,} more (see the JSON).")
         yield Heading("What was done")
         yield from (Prose(change) for change in self.changes)
+        yield Heading("Proof")
+        if self.proof is None:
+            yield Prose("Not run: the file is unverified. `graphkit verify` runs it.", "warning")
+        else:
+            yield from self.proof.blocks()
 
 
 def fold_file(
@@ -117,17 +130,33 @@ def fold_file(
         options: How.
         progress: Called with the name of each step before it starts.
 
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The file stays in any case.
+
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
         OutputError: The files cannot be written; nothing is left behind.
-        ModelError: The weights are missing.
+        ModelError: The weights are missing, or onnxruntime cannot run the model.
     """
+    if options.verify:
+        check_files(model)
     progress("folding")
     dims, inputs = dict(options.dims), dict(options.inputs)
     ranges = {name: (low, high) for name, low, high in options.ranges}
     outcome = fold(model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit)
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
+    proof = None
+    if options.verify:
+        proof = verify_rewrite(
+            model.path if model.path is not None else model,
+            output,
+            dims=dims,
+            inputs=inputs,
+            ranges=ranges,
+            tolerance=options.tolerance,
+            progress=progress,
+        )
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
         model.label,
@@ -137,6 +166,7 @@ def fold_file(
         tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
         tuple(map(str, outcome.declined)),
         remaining_shapes(outcome.model),
+        proof,
     )
 
 

@@ -12,13 +12,16 @@ from graphkit.rewrite.drop_unused_inputs import DropUnusedInputs
 from graphkit.rewrite.drop_zero_adds import DropZeroAdds
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
+from graphkit.rewrite.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.rewrite.fold_constants import FoldConstants
 from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.freeze_dims import FreezeDims
 from graphkit.rewrite.infer_output_shapes import InferOutputShapes
+from graphkit.rewrite.inline_constant_if import InlineConstantIf
 from graphkit.rewrite.merge_chains import MergeChains
 from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
 from graphkit.rewrite.rematerialize_shapes import RematerializeShapes
+from graphkit.rewrite.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.specialize_input import SpecializeInput
 from graphkit.rewrite.strip_merged_suffixes import StripMergedSuffixes
 
@@ -27,13 +30,16 @@ __all__ = ["PASSES"]
 PASSES: tuple[type[Pass], ...] = (
     SpecializeInput,
     FreezeDims,
+    InlineConstantIf,
     DropEmptyOutputs,
     EliminateIdentity,
     FoldShapes,
     CanonicalizeReshape,
     CanonicalizeExpand,
     CanonicalizeSlice,
+    SimplifyScatter,
     MergeChains,
+    FlattenFreeMatmul,
     DropBroadcasts,
     FoldConstants,
     DropZeroAdds,

@@ -70,6 +70,7 @@ class Editor:
         self._inputs: dict[Node, dict[int, Source]] = defaultdict(dict)
         self._replaced: dict[Node, Sequence[NewNode]] = {}
         self._heads: dict[Scope, list[NewNode]] = defaultdict(list)
+        self._before: dict[Node, Sequence[NewNode]] = {}
         self._renamed: dict[Value, str] = {}
         self._constants: dict[tuple[Scope | None, str, tuple[int, ...], bytes], str] = {}
         self._tensors: list[onnx.TensorProto] = []
@@ -102,7 +103,7 @@ class Editor:
 
     def is_free(self, node: Node) -> bool:
         """Whether no edit has taken a node."""
-        return node not in self._replaced and node not in self._inputs
+        return node not in self._replaced and node not in self._inputs and node not in self._before
 
     def is_output(self, value: Value) -> bool:
         """Whether a value is an output of its graph, so that its name and place must stay."""
@@ -131,6 +132,14 @@ class Editor:
         """Whether a constant is at most so many bytes, as far as its dims and dtype say."""
         size = payload_size(tensor)
         return size is not None and size <= limit
+
+    def new_reads(self) -> set[Value]:
+        """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
+        sources: list[Source] = [*self._aliases.values()]
+        sources += [source for changed in self._inputs.values() for source in changed.values()]
+        made = [*self._replaced.values(), *self._before.values(), *self._heads.values()]
+        sources += [source for nodes in made for node in nodes for source in node.inputs]
+        return {source for source in sources if isinstance(source, Value)}
 
     # What they say
 
@@ -161,6 +170,10 @@ class Editor:
     def replace(self, node: Node, *nodes: NewNode) -> None:
         """Put nodes in the place of one; they give its outputs by name, those that are not in use apart."""
         self._replaced[node] = nodes
+
+    def insert_before(self, node: Node, *nodes: NewNode) -> None:
+        """Put nodes before one that stays, until nothing reads it."""
+        self._before[node] = nodes
 
     def insert_first(self, scope: Scope, node: NewNode) -> None:
         """Put a node before all nodes of a graph, after those put there before."""
@@ -209,7 +222,7 @@ class Editor:
     @property
     def is_changed(self) -> bool:
         """Whether there is any edit."""
-        return bool(self._aliases or self._inputs or self._replaced or self._heads or self._renamed)
+        return bool(self._aliases or self._inputs or self._replaced or self._before or self._heads or self._renamed)
 
     def result(self) -> Model:
         """Return the model with all edits made, the same one where there are none."""
@@ -235,6 +248,9 @@ class Editor:
         nodes = first + [self._made(new) for new in self._heads.get(scope, ())]
         is_same = not nodes
         for node, proto in zip(scope.nodes, graph.node, strict=True):
+            if node in self._before:
+                nodes += [self._made(new) for new in self._before[node]]
+                is_same = False
             if node in self._replaced:
                 nodes += [self._made(new) for new in self._replaced[node]]
                 is_same = False

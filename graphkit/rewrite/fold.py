@@ -13,12 +13,15 @@ from graphkit.rewrite.drop_broadcasts import DropBroadcasts
 from graphkit.rewrite.drop_zero_adds import DropZeroAdds
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
+from graphkit.rewrite.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.rewrite.fold_constants import FoldConstants
 from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.freeze_dims import FreezeDims
+from graphkit.rewrite.inline_constant_if import InlineConstantIf
 from graphkit.rewrite.merge_chains import MergeChains
 from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
 from graphkit.rewrite.rematerialize_shapes import RematerializeShapes
+from graphkit.rewrite.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.sweep import Rewrite, sweep
 from graphkit.shapes.inputs import Inputs
 
@@ -62,11 +65,14 @@ def fold(
     declined: tuple[Declined, ...] = ()
     for _ in range(MAX_ROUNDS):
         outcome = sweep(model, _rewrites(limit), bounds)
-        declined = outcome.declined
-        last = RematerializeShapes(ranges=bounds).run(outcome.model)
-        changes += [*outcome.changes, *(f"{RematerializeShapes.name()}: {change}" for change in last.changes)]
+        model, declined = outcome.model, outcome.declined
+        changes += outcome.changes
+        inlined = InlineConstantIf(ranges=bounds).run(model)
+        last = RematerializeShapes(ranges=bounds).run(inlined.model)
+        changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
+        changes += [f"{RematerializeShapes.name()}: {change}" for change in last.changes]
         model = last.model
-        if not last.changes:
+        if not inlined.changes and not last.changes:
             break
     return Outcome(model, tuple(changes), declined)
 
@@ -78,7 +84,9 @@ def _rewrites(limit: int) -> tuple[Rewrite, ...]:
         CanonicalizeReshape(),
         CanonicalizeExpand(),
         CanonicalizeSlice(),
+        SimplifyScatter(),
         MergeChains(),
+        FlattenFreeMatmul(),
         DropBroadcasts(),
         FoldConstants(limit),
         DropZeroAdds(),

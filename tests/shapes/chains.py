@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -34,6 +34,8 @@ class Skip(Exception):
 class Chain:
     """A model that grows node by node, with the values that it has at some dims."""
 
+    steps: Sequence[Callable[[Chain], None]] = ()  # others than STEPS
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.assignment = {"batch": self.random.randint(1, 3), "seq": self.random.randint(1, 6)}
@@ -52,7 +54,7 @@ class Chain:
     def step(self) -> None:
         before = len(self.nodes), dict(self.values)
         try:
-            self.random.choice(STEPS)(self)
+            self.random.choice(self.steps or STEPS)(self)
         except (Skip, ValueError):  # or an array too big for numpy
             pass
         except Exception as error:

@@ -1,0 +1,252 @@
+"""Which operators do the same to each slice of the leading dim, and how they are written where that dim is several.
+
+A MatMul of `[p*q, s, d]` does for each of the `p*q` matrices what a MatMul of `[p, q, s, d]` does: such a node can be
+lifted, and gives the same elements, only its axes shift. The rules say for which nodes that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx.helper
+
+from graphkit.graph.view import Node
+from graphkit.rewrite.drop_broadcasts import BROADCASTING, BROADCASTS_SINCE
+from graphkit.rewrite.fold_shapes import numbers
+from graphkit.shapes.tensor import Dims, Tensor
+
+__all__ = ["Lift", "Site", "is_liftable", "lift"]
+
+
+@dataclass(frozen=True)
+class Lift:
+    """How a node is lifted.
+
+    Attributes:
+        inputs: Which inputs have to be lifted; the others are read as they are.
+        outputs: Which outputs are lifted then; the others stay as they are.
+        axes: The attributes that are axes, as they count in the flat tensor.
+        arrays: The inputs that are axes, likewise.
+    """
+
+    inputs: frozenset[int]
+    outputs: tuple[int, ...] = (0,)
+    axes: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
+    arrays: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    def attributes(self, node: Node, extra: int) -> dict[str, Any]:
+        """Return the attributes of the lifted node, whose tensors have so many leading dims more."""
+        found = {name: onnx.helper.get_attribute_value(attribute) for name, attribute in node.attributes.items()}
+        for name, axes in self.axes.items():
+            found[name] = shifted(axes, extra) if isinstance(axes, int) else [shifted(axis, extra) for axis in axes]
+        if "perm" in self.axes:
+            found["perm"] = [*range(extra), *found["perm"]]
+        return found
+
+    def constants(self, extra: int) -> dict[int, np.ndarray]:
+        """Return the inputs of the lifted node that are other constants than the node's."""
+        moved = {index: np.where(array < 0, array, array + extra) for index, array in self.arrays.items()}
+        return {index: array.astype(self.arrays[index].dtype) for index, array in moved.items()}
+
+
+def shifted(axis: int, extra: int) -> int:
+    """Return an axis after the first as it counts with more dims before it; one from the end stays."""
+    return axis if axis < 0 else axis + extra
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node and what is known of its tensors.
+
+    Attributes:
+        node: The node.
+        inputs: What is known of its inputs, None for one that is left out.
+        out: The dims of its first output.
+        flat: The inputs that can be lifted.
+    """
+
+    node: Node
+    inputs: Sequence[Tensor | None]
+    out: Dims
+    flat: frozenset[int]
+
+    def rank(self, index: int) -> int:
+        """Return the rank of an input, -1 where it is left out or not known."""
+        tensor = self.inputs[index] if index < len(self.inputs) else None
+        return -1 if tensor is None or tensor.dims is None else len(tensor.dims)
+
+    def is_absent(self, index: int) -> bool:
+        """Whether an input is left out."""
+        return index >= len(self.inputs) or self.inputs[index] is None
+
+    def is_single(self, index: int) -> bool:
+        """Whether an input is left out or one number for the whole tensor."""
+        tensor = self.inputs[index] if not self.is_absent(index) else None
+        return tensor is None or (tensor.count() == 1 and self.rank(index) < 2)
+
+    def numbers(self, index: int) -> np.ndarray | None:
+        """Return the elements of an integer input, None where it is left out or they are not known."""
+        tensor = self.inputs[index] if not self.is_absent(index) else None
+        return numbers(tensor) if tensor is not None else None
+
+    def fits(self, index: int) -> bool:
+        """Whether an input that is aligned with the output from the right may stay, or is lifted, as it is."""
+        tensor = self.inputs[index] if not self.is_absent(index) else None
+        if tensor is None:
+            return True
+        if tensor.dims is None or len(tensor.dims) > len(self.out):
+            return False
+        if index in self.flat:
+            return len(tensor.dims) == len(self.out)
+        return len(tensor.dims) < len(self.out) or tensor.dims[0] == 1
+
+    def axis(self, default: int | None, rank: int) -> int | None:
+        """Return the attribute `axis`, None where it is not after the first."""
+        attribute = self.node.attributes.get("axis")
+        axis = attribute.i if attribute is not None else default
+        return axis if axis is not None and is_trailing(axis, rank) else None
+
+
+Rule = Callable[[Site], Lift | None]
+
+
+def is_trailing(axis: int, rank: int) -> bool:
+    """Whether an axis, which may count from the end, comes after the first."""
+    return 0 < (axis if axis >= 0 else axis + rank) < rank
+
+
+def lift(site: Site) -> Lift | None:
+    """Return how a node is lifted, None where it is not known that it can."""
+    rule = RULES.get(site.node.op_type) if not site.node.domain else None
+    return rule(site) if rule is not None else None
+
+
+def is_liftable(node: Node) -> bool:
+    """Whether there is a rule for a node's operator."""
+    return not node.domain and node.op_type in RULES
+
+
+def _elementwise(site: Site) -> Lift | None:
+    if len(site.inputs) > 1 and site.node.scope.opset() < BROADCASTS_SINCE:
+        return None
+    return Lift(site.flat) if all(site.fits(index) for index in range(len(site.inputs))) else None
+
+
+def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
+    """Return the rule of a MatMul of two inputs, with scales and zero points of which some may be one a column."""
+
+    def rule(site: Site) -> Lift | None:
+        if not site.flat <= {left, right} or not all(site.is_single(index) for index in single):
+            return None
+        if not all(site.is_absent(index) or site.rank(index) in (0, 1) for index in per_column):
+            return None
+        if site.rank(left) == 2 and site.rank(right) == 2:  # rows of one matrix
+            return Lift(site.flat) if site.flat == {left} else None
+        is_batched = min(site.rank(left), site.rank(right)) >= 2 and site.fits(left) and site.fits(right)
+        return Lift(site.flat) if is_batched else None
+
+    return rule
+
+
+def _transpose(site: Site) -> Lift | None:
+    attribute = site.node.attributes.get("perm")
+    perm = list(attribute.ints) if attribute is not None else []
+    return Lift(site.flat, axes={"perm": perm}) if perm[:1] == [0] else None
+
+
+def _along(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
+    """Return the rule of an operator that works along an axis of its first input."""
+
+    def rule(site: Site) -> Lift | None:
+        chosen = default if site.node.scope.opset() >= default_since else before
+        axis = site.axis(chosen, site.rank(0))
+        outputs = tuple(range(len(site.node.outputs)))
+        return Lift(site.flat, outputs, {"axis": axis}) if site.flat == {0} and axis is not None else None
+
+    return rule
+
+
+def _gather(site: Site) -> Lift | None:
+    axis = site.node.attributes.get("axis")
+    is_first = axis is None or axis.i in (0, -site.rank(0))
+    return Lift(site.flat) if site.flat == {1} and is_first else _along(None)(site)
+
+
+def _concat(site: Site) -> Lift | None:
+    axis = site.axis(None, site.rank(0))
+    return Lift(site.flat, axes={"axis": axis}) if len(site.flat) == len(site.inputs) and axis is not None else None
+
+
+def _normalize(site: Site) -> Lift | None:
+    axis = site.axis(-1, site.rank(0))
+    lower = range(site.rank(0))
+    if not all(site.is_absent(index) or site.rank(index) in lower for index in range(1, len(site.inputs))):
+        return None
+    if any(value is not None and value.consumers for value in site.node.outputs[1:]):
+        return None
+    return Lift(site.flat, axes={"axis": axis}) if site.flat == {0} and axis is not None else None
+
+
+def _axes(index: int, *, of_output: bool = False) -> Rule:
+    """Return the rule of an operator whose axes are an attribute or, in later versions, an input."""
+
+    def rule(site: Site) -> Lift | None:
+        attribute = site.node.attributes.get("axes")
+        array = np.array(attribute.ints, np.int64) if attribute is not None else site.numbers(index)
+        if site.flat != {0} or array is None or not array.size:
+            return None
+        rank = len(site.out) if of_output else site.rank(0)
+        if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
+            return None
+        if attribute is not None:
+            return Lift(site.flat, axes={"axes": array.tolist()})
+        return Lift(site.flat, arrays={index: array} if array.max() >= 0 else {})
+
+    return rule
+
+
+def _quantize(site: Site) -> Lift | None:
+    block = site.node.attributes.get("block_size")
+    if site.flat != {0} or (block is not None and block.i):
+        return None
+    if site.is_single(1) and site.is_single(2):
+        return Lift(site.flat)
+    axis = site.axis(1, site.rank(0))
+    if axis is None or site.rank(1) != 1 or (not site.is_absent(2) and site.rank(2) != 1):
+        return None
+    return Lift(site.flat, axes={"axis": axis})
+
+
+def _whole(site: Site) -> Lift | None:
+    return Lift(site.flat)
+
+
+ELEMENTWISE = {"Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil"}
+ELEMENTWISE |= {"Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"}
+ELEMENTWISE |= {"Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "PRelu", "Reciprocal", "Relu"}
+ELEMENTWISE |= {"Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan"}
+ELEMENTWISE |= {"Tanh", "ThresholdedRelu"} | BROADCASTING
+REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"}
+REDUCTIONS |= {"ReduceProd", "ReduceSum", "ReduceSumSquare"}
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCTIONS, _axes(1)),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _along(-1, 13, 1)),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Split"), _along(None)),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalize),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantize),
+    "Concat": _concat,
+    "CumSum": _axes(1),
+    "DynamicQuantizeLinear": _whole,
+    "Gather": _gather,
+    "MatMul": _matmul(0, 1),
+    "MatMulInteger": _matmul(0, 1, (2,), (3,)),
+    "QLinearMatMul": _matmul(0, 3, (1, 2, 6, 7), (4, 5)),
+    "Slice": _axes(3),
+    "Squeeze": _axes(1),
+    "Transpose": _transpose,
+    "Unsqueeze": _axes(1, of_output=True),
+}

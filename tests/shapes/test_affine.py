@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from chains import Chain, Skip
+from graphs import HEAD, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, numpy_helper, parser
+
+from graphkit.model import Model
+from graphkit.shapes import infer, is_known
+from graphkit.shapes.affine import MAX_DEPTH, Affine, AffineFinder
+
+
+def find(text: str, name: str = "y", **constants: object) -> Affine | None:
+    found = model(text, **constants)
+    return AffineFinder(infer(found)).find(found.graph.values[name])
+
+
+def text_of(found: Affine | None) -> str:
+    return "unknown" if found is None else f"{found.start} {[str(stride) for stride in found.strides]}"
+
+
+def elements(found: Affine, dims: dict[str, int]) -> np.ndarray:
+    sizes = [dim.evaluate(dims) for dim in found.dims]
+    if 0 in sizes:
+        return np.zeros(sizes, np.int64)
+    total = np.full(sizes, found.start.evaluate(dims), np.int64)
+    for axis, stride in enumerate(found.strides):
+        steps = np.arange(sizes[axis]) * stride.evaluate(dims)
+        total += steps.reshape([-1 if axis == other else 1 for other in range(len(sizes))])
+    return total
+
+
+# Random chains
+
+
+def indices(c: Chain) -> str:
+    return c.pick(lambda a: a.dtype == np.int64 and a.ndim > 0)
+
+
+def numbers(c: Chain) -> str:
+    dims = c.add("Shape", [c.data()])
+    index = c.random.randrange(c.values[dims].size)
+    number = c.add("Gather", [dims, c.constant(index)], axis=0)
+    return number if c.random.random() < 0.7 else c.constant(c.random.randint(-1, 7))
+
+
+def range_(c: Chain) -> None:
+    c.add("Range", [c.constant(c.random.randint(-2, 2)), numbers(c), c.constant(c.random.choice([1, 1, 2, -1]))])
+
+
+def constant(c: Chain) -> None:
+    array = c.random.randint(-1, 2) + c.random.choice([1, 2]) * np.arange(c.random.randint(0, 4))
+    c.constant(array if c.random.random() < 0.8 else [0, 1, 3])
+
+
+def filled(c: Chain) -> None:
+    value = numpy_helper.from_array(np.array([c.random.randint(0, 2)], np.int64))
+    c.add("ConstantOfShape", [c.add("Shape", [indices(c)])], value=value)
+
+
+def unsqueeze(c: Chain) -> None:
+    source = indices(c)
+    c.add("Unsqueeze", [source, c.constant([c.random.randint(0, c.values[source].ndim)])])
+
+
+def squeeze(c: Chain) -> None:
+    source = indices(c)
+    if 1 not in c.values[source].shape:
+        raise Skip
+    c.add("Squeeze", [source, c.constant([c.values[source].shape.index(1)])])
+
+
+def reshape(c: Chain) -> None:
+    c.add("Reshape", [indices(c), c.constant(c.random.choice([[-1, 1], [1, -1], [-1, 1, 1], [-1], [0, 1, -1]]))])
+
+
+def expand(c: Chain) -> None:
+    c.add("Expand", [indices(c), c.add("Shape", [indices(c)])])
+
+
+def transpose(c: Chain) -> None:
+    source = indices(c)
+    c.add("Transpose", [source], perm=c.random.sample(range(c.values[source].ndim), c.values[source].ndim))
+
+
+def arithmetic(c: Chain) -> None:
+    other = indices(c) if c.random.random() < 0.5 else numbers(c)
+    result = c.add(c.random.choice(["Add", "Sub", "Mul"]), [indices(c), other])
+    if np.abs(c.values[result]).max(initial=0) > 10**6:
+        raise Skip  # further products would not fit int64
+
+
+def slice_(c: Chain) -> None:
+    source = indices(c)
+    bounds = [c.constant([c.random.choice([0, 1, 2, -1, -2, -3, 5, 1 << 62, -(1 << 62)])]) for _ in range(2)]
+    step = c.random.choice([1, 1, 2, -1])
+    c.add("Slice", [source, *bounds, c.constant([c.axis(source)]), c.constant([step])])
+
+
+def gather(c: Chain) -> None:
+    source = indices(c)
+    at = indices(c) if c.random.random() < 0.5 else c.constant(c.random.choice([0, 1, -1]))
+    c.add("Gather", [source, at], axis=c.axis(source))
+
+
+def cast(c: Chain) -> None:
+    c.add("Cast", [c.add("Cast", [indices(c)], to=c.random.choice([6, 6, 2]))], to=TensorProto.INT64)
+
+
+class Indices(Chain):
+    steps = (range_, range_, constant, filled, unsqueeze, squeeze, reshape, expand, transpose, arithmetic, arithmetic)
+    steps += (slice_, slice_, gather, gather, cast)
+
+
+OTHER_DIMS = [{"batch": 2, "seq": 5, "past": 3}, {"batch": 1, "seq": 1, "past": 0}]
+
+
+def check(seed: int) -> tuple[int, int]:
+    """Compare what is found with what onnxruntime gives; return how many tensors are found, of how many."""
+    chain = Indices(seed)
+    if not chain.nodes:
+        return 0, 0
+    proto = chain.model()
+    shapes = infer(Model.from_proto(proto))
+    finder = AffineFinder(shapes)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    names = [name for name in (o.name for o in session.get_outputs()) if shapes[name].dtype == TensorProto.INT64]
+    found = {name: affine for name in names if (affine := finder.find(shapes.find(name))) is not None}
+    for index, dims in enumerate([chain.assignment, *OTHER_DIMS]):
+        feeds = {}
+        for value in shapes.model.graph.inputs:
+            size = [dim.evaluate(dims) for dim in shapes[value].dims or ()]
+            feeds[value.name] = np.zeros(size, np.float32)
+        try:
+            results = dict(zip(names, session.run(names, feeds), strict=True))
+        except Exception as error:
+            if not index or "onnxruntime" not in type(error).__module__:
+                raise
+            continue
+        for name, affine in found.items():
+            if all(is_known(expr) for expr in (affine.start, *affine.dims, *affine.strides)):
+                np.testing.assert_array_equal(elements(affine, dims), results[name], f"seed {seed}: {name} at {dims}")
+    return len(found), len(names)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_what_is_found_is_what_onnxruntime_gives(seed):
+    check(seed)
+
+
+def test_most_tensors_of_random_chains_are_found():
+    counts = [check(seed) for seed in range(30)]
+    assert sum(found for found, _ in counts) > 0.6 * sum(total for _, total in counts)
+
+
+# One by one
+
+
+RANGE = """agraph (float[N, past] x) => (int64[A] y) <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}> {
+    s = Shape (x)  n = Gather (s, zero)  p = Gather (s, one)  first = Shape <end = 1> (x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("y = Range (p, n, one)", "past ['1']"),
+        ("r = Range (zero, n, one)  y = Add (r, p)", "past ['1']"),
+        ("r = Range (zero, n, one)  y = Mul (p, r)", "0 ['past']"),
+        ("r = Range (zero, n, one)  y = Sub (p, r)", "past ['-1']"),
+        ("r = Range (zero, n, one)  y = Mul (r, r)", "unknown"),
+        ("r = Range (zero, n, one)  u = Unsqueeze (r, last)  y = Add (u, r)", "0 ['1', '1']"),
+        ("r = Range (zero, n, one)  u = Unsqueeze (r, last)  y = Expand (u, s)", "0 ['1', '0']"),
+        ("r = Range (zero, p, one)  t = Range (zero, n, one)  y = Gather (t, r)", "0 ['1']"),
+        ("r = Range (zero, n, one)  m = Sub (r, one)  y = Gather (r, m)", "unknown"),
+        ("r = Range (zero, n, one)  y = Slice (r, last, first)", "N - 1 ['0']"),
+        ("r = Range (zero, n, one)  d = Sub (n, p)  e = Unsqueeze (d, last)  y = Slice (r, e, s)", "unknown"),
+        ("y = Not_known (p)", "unknown"),
+        ("y = Identity (x)", "unknown"),
+        ("r = Range (zero, n, one)  y = Slice <starts = [0], ends = [1]> (r)", "unknown"),
+        ("y = ConstantOfShape (s)", "unknown"),
+        ("y = ConstantOfShape <value = int64[1] {7}> (s)", "7 ['0', '0']"),
+    ],
+)
+def test_each_operator(lines, expected):
+    assert text_of(find(f"{RANGE} {lines} }}")) == expected
+
+
+def test_a_slice_from_the_end_starts_at_0_where_it_would_start_before():
+    text = """agraph (float[N] x) => (int64[A] y) <int64 zero = {0}, int64 one = {1}, int64[1] first = {-3}> {
+        s = Shape (x)  n = Squeeze (s)  r = Range (zero, n, one)  y = Slice (r, first, s) }"""
+    assert text_of(find(text)) == "max(0, N - 3) ['1']"
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.arange(1000), "0 ['1']"),
+        (np.arange(1000)[::-1] * 3, "2997 ['-3']"),
+        (np.arange(2000).reshape(2, 1000), "0 ['1000', '1']"),
+        (np.arange(1000) ** 2, "unknown"),
+        (np.arange(1000) * 2**40, "unknown"),
+        (np.zeros((0, 3), np.int64), "0 ['0', '0']"),
+    ],
+)
+def test_constants_of_any_size(array, expected):
+    assert text_of(find("agraph () => (int64[A] y) { y = Identity (w) }", w=array)) == expected
+
+
+def test_a_constant_whose_file_is_missing_is_unknown(tmp_path: Path):
+    proto = parser.parse_model(HEAD.format(opset=18) + "agraph () => (int64[A] y) { y = Identity (w) }")
+    tensor = proto.graph.initializer.add(name="w", dims=[1000], data_type=TensorProto.INT64)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="gone.bin")
+    found = Model.from_proto(proto, tmp_path / "model.onnx")
+    assert AffineFinder(infer(found)).find(found.graph.values["y"]) is None
+
+
+def test_long_chains_end():
+    lines = "".join(f"a{i + 1} = Add (a{i}, one)  " for i in range(2 * MAX_DEPTH))
+    text = f"{RANGE} a0 = Range (zero, n, one)  {lines} y = Identity (a0) }}"
+    assert text_of(find(text, f"a{MAX_DEPTH - 10}")) == f"{MAX_DEPTH - 10} ['1']"
+    assert find(text, f"a{2 * MAX_DEPTH}") is None
+
+
+def test_components_are_the_slices_along_the_last_axis():
+    text = f"""{RANGE} r = Range (zero, n, one)  i = Unsqueeze (r, last)  j = Mul (i, p)
+        y = Concat <axis = -1> (i, j, pair)  z = Identity (pair) }}"""
+    found = model(text, pair=np.array([[3, 5]]))
+    finder = AffineFinder(infer(found))
+    assert [text_of(one) for one in finder.components(found.graph.values["z"]) or ()] == ["3 ['0']", "5 ['0']"]
+    assert finder.components(found.graph.values["x"]) is None
