@@ -400,7 +400,10 @@ def verify(
     range: RangeOption = None,
     runs: Annotated[int, typer.Option(min=1, help="Sizes of the dims to run two models at.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Greedy steps of three models.")] = 8,
-    tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Largest difference that counts as equal. Default: 0, 0.01 for two with float16."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the generated inputs.")] = 0,
     format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")] = ReportFormat.text,
 ) -> None:
@@ -420,7 +423,7 @@ def verify(
 
             loaded = [load(name) for name in models]
             progress("proving")
-            proof = verify_split(*loaded, steps=steps, tolerance=tolerance, seed=seed)
+            proof = verify_split(*loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed)
         else:
             dims, inputs, ranges = _sizes(dim, input, range)
             proof = verify_rewrite(
