@@ -217,7 +217,7 @@ def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
     for value in shapes.model.graph.inputs:
         for dim in shapes[value].dims or ():
             names.update((found.name, None) for found in dim.walk_symbols() if is_known(Expr.from_atom(found)))
-    alone = [(name,) for name in names]
+    alone: list[tuple[str, ...]] = [(name,) for name in names]
     if len(alone) <= MAX_SYMBOLS:
         return alone
     return [*alone[: MAX_SYMBOLS - 1], tuple(names)[MAX_SYMBOLS - 1 :]]

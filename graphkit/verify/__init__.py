@@ -1,8 +1,9 @@
-"""Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared."""
+"""Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared; hazards checked."""
 
 from graphkit.verify.decoding import Decoded, Decoder, decode
+from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.sizes import Sizes
 from graphkit.verify.split import SplitProof, verify_split
 
-__all__ = ["Decoded", "Decoder", "InputMaker", "Sizes", "SplitProof", "decode", "verify_split"]
+__all__ = ["Decoded", "Decoder", "InputMaker", "Sizes", "SplitProof", "check_hazards", "decode", "verify_split"]

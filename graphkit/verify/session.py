@@ -20,12 +20,13 @@ class Session:
         optimize: Whether onnxruntime may fuse operators. Off for proofs: two equal graphs then give equal bits,
             where fusions could differ between them.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
+        content: The model to run, where it is not what the file has; data files lie beside `path`.
 
     Raises:
         ModelError: onnxruntime does not load it.
     """
 
-    def __init__(self, path: Path, *, optimize: bool = False, threads: int = 0) -> None:
+    def __init__(self, path: Path, *, optimize: bool = False, threads: int = 0, content: bytes | None = None) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -33,9 +34,12 @@ class Session:
         options.intra_op_num_threads = threads
         level = onnxruntime.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+        if content is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
         self.path = path
+        source = str(path) if content is None else content
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors have no common base
             raise ModelError(
                 f"onnxruntime does not load it: {_reason(error)}",
