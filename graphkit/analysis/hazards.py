@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from graphkit.graph.value_inputs import value_inputs
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.needs import Needed, Trigger, find_triggers
 from graphkit.render.blocks import Block, Column, Prose, Table
@@ -25,6 +25,7 @@ KINDS: dict[Kind, str] = {
     "limit": "fails from a size on",
     "fit": "fails where dims do not go together",
 }
+BLAMED = ("Reshape", "Expand", "Tile", "Slice", "ConstantOfShape", "Range", "TopK", "Split", "Pad", "Resize")
 SHOWN = 20  # hazards in a text
 EXAMPLES = 3  # of dims, in a text
 WIDTH = 300  # characters of a problem in a text
@@ -127,19 +128,24 @@ class Hazards(Result):
 def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
     more = f" or {len(one.examples) - EXAMPLES} more" if len(one.examples) > EXAMPLES else ""
     dims = " or ".join(_text(dims) for dims in one.examples[:EXAMPLES]) + more
-    reads = f", its {one.input}" if one.input else ""
     others = f"; {_count(len(one.also))} there or further on" if one.also else ""
-    says = f'says "{one.says}"' if one.says else "fails" if one.shape is None else f"gives {list(one.shape)}, no error"
+    problem = f"{one.op}{f' ({one.input})' if one.input else ''}: {one.problem}"
     return (
         number,
         dims or "any",
-        one.problem if len(one.problem) <= WIDTH else f"{one.problem[: WIDTH - 3]}...",
-        f"{one.op} {one.nodes[0]}{reads}{others}",
-        f"onnxruntime {says}",
+        problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3]}...",
+        f"at {one.nodes[0]}{others}",
+        None if one.check is not None and one.check.confirmed else _foretold(one),
         _checked(one.check),
         one.kind,
         len(one.nodes),
     )
+
+
+def _foretold(one: Hazard) -> str:
+    if one.shape is not None:
+        return f"onnxruntime: no error, and a shape of {list(one.shape)}"
+    return f'onnxruntime: an error with "{one.says}"' if one.says else "onnxruntime: an error"
 
 
 def _count(nodes: int) -> str:
@@ -167,8 +173,9 @@ def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
         shapes: What was inferred of the model, where that is known already.
     """
     shapes = shapes or infer(model)
+    operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [
-        Hazard("never", "node", "", (finding.node,), finding.message, "", None, (), (), ())
+        Hazard("never", operators.get(finding.node, ""), "", (finding.node,), finding.message, "", None, (), (), ())
         for finding in shapes.findings
     ]
     found = find_triggers(shapes)
@@ -223,13 +230,13 @@ def _kind(group: Sequence[Trigger]) -> Kind:
 
 
 def _example(trigger: Trigger) -> Dims:
-    """Return the dims that matter: what was changed, and what the need speaks of."""
-    names = {name for expr in trigger.needed.need.told for name in expr.symbols} | set(trigger.changed)
-    return tuple((name, size) for name, size in trigger.dims.items() if name in names)
+    return tuple((name, size) for name, size in trigger.dims.items() if name in trigger.matters)
 
 
 def _input(node: Node) -> str:
-    if node.is_op("Gather"):
+    if node.is_op("Gather", "GatherND", "GatherElements"):
         return "indices"
-    names = [name for name in value_inputs(node).values() if name not in ("axes", "axis", "roi", "scales")]
-    return " and ".join(names)
+    if not node.is_op(*BLAMED):
+        return ""
+    names = [name for name in value_inputs(node).values() if name not in ("axes", "axis", "steps", "roi", "scales")]
+    return ", ".join(names)

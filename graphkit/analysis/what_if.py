@@ -88,18 +88,23 @@ class WhatIf(Result):
         if not self.total:
             yield Prose("No node computes a shape.")
             return
-        yield Prose(f"{_nodes(self.total)} computed shapes, operators of arithmetic on them included.")
+        verb = "computes" if self.total == 1 else "compute"
+        yield Prose(f"{_nodes(self.total)} {verb} shapes, operators of arithmetic on them included.")
         if self.today:
             ops = ", ".join(f"{op.op} {op.count:,}" for op in self.today)
             yield Prose(f"Numbers today, whatever the dims: {sum(op.count for op in self.today):,} ({ops}).")
-        if len(self.freezes) > 1:
+        shown = [one for one in self.freezes if not one.symbols or one.removes > self.freezes[0].removes]
+        if len(shown) > 1:
             yield Table(
                 (Column("Frozen", "code"), Column("Removes", "number"), Column("Leaves", "number")),
-                [(", ".join(one.symbols) or "nothing", one.removes, self.total - one.removes) for one in self.freezes],
+                [(", ".join(one.symbols) or "nothing", one.removes, self.total - one.removes) for one in shown],
                 title=f"Of {self.total:,} shape ops, with input dims frozen",
             )
+        if vain := [", ".join(one.symbols) for one in self.freezes if one not in shown]:
+            yield Prose(f"Alone, no use: {', '.join(vain)}.")
         for stay in self.stays:
-            yield Prose(f"{_nodes(len(stay.nodes))} stay even so, such as {stay.nodes[0]}: {stay.reason}.")
+            verb = "stays" if len(stay.nodes) == 1 else "stay"
+            yield Prose(f"{_nodes(len(stay.nodes))} {verb} even so, such as {stay.nodes[0]}: {stay.reason}.")
 
 
 def _nodes(count: int) -> str:

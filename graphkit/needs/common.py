@@ -39,6 +39,8 @@ def integers(site: Site, index: int) -> list[Expr]:
 
 def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Need]:
     """Yield what dims need to broadcast."""
+    if all(dims == shapes[0] for dims in shapes[1:]):
+        return
     for place in range(1, max(map(len, shapes), default=0) + 1):
         found = dict.fromkeys(dims[-place] for dims in shapes if len(dims) >= place)
         sizes = tuple(dim for dim in found if dim != 1)

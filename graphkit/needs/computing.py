@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from graphkit.needs.common import NeedRule, broadcast, integers, least, same
 from graphkit.needs.need import Need, NotZero
-from graphkit.needs.windows import Pooled
 from graphkit.shapes import Expr, const, is_known, lower, upper
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.site import Site
@@ -80,20 +79,19 @@ def conv(weight: int) -> NeedRule:
             dims = (dims[0], dims[-1], *dims[1:-1])
         yield from same(dims[1], kernel[1] * site.integer("group", 1), "channels of input and weight", "channels")
         for room, _ in _rooms(site, dims[2:], kernel[2:]):
-            yield from least(room, 0, "the window is larger than the input by", "Invalid input shape")
+            yield from least(room, 0, "the window does not fit", "Invalid input shape")
 
     return convolution
 
 
 def pool(site: Site) -> Iterator[Need]:
-    """A window fits."""
+    """A window fits, as onnxruntime counts: it rounds towards 0, so that one that hardly does not gives a dim too."""
     dims = site.dims()
     kernel = tuple(const(size) for size in site.integers("kernel_shape") or [])
     if len(kernel) != len(dims) - 2 or site.integer("ceil_mode", 0):
         return
     for room, stride in _rooms(site, dims[2:], kernel):
-        if is_known(room) and lower(room) < 0 and room.constant is None:
-            yield Pooled(room, stride, "out_size >= 0")
+        yield from least(room, 1 - 2 * stride, "the window does not fit", "output dimension is negative")
 
 
 def _rooms(site: Site, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:

@@ -8,7 +8,7 @@ from graphkit.needs.common import NeedRule, broadcast, integers, least, same
 from graphkit.needs.joined import Concatenated
 from graphkit.needs.need import Fit, Multiple, Need, NotZero
 from graphkit.needs.reshape import Reshaped
-from graphkit.needs.windows import Sliced
+from graphkit.needs.sliced import Sliced
 from graphkit.shapes import const, is_known, lower, upper
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.rules.common import product
@@ -50,7 +50,7 @@ def expand(site: Site) -> Iterator[Need]:
     """Dims and target broadcast; the target is not below 0."""
     target = tuple(integers(site, 1))
     for element in target:
-        yield from least(element, 0, "a target dim below 0", "invalid expand shape")
+        yield from least(element, 0, "a target dim below 0", "")
     yield from broadcast([site.dims(), target], "invalid expand shape")
 
 

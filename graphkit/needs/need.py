@@ -98,8 +98,9 @@ def _limit(expr: Expr, value: int) -> str:
 
 
 def pair(exprs: Sequence[Expr], values: Sequence[int]) -> str:
-    """Return expressions with their values as a list in a sentence."""
-    return listed([named(expr, value) for expr, value in zip(exprs, values, strict=True)])
+    """Return expressions with their values as a list in a sentence, numbers last."""
+    told = sorted(zip(exprs, values, strict=True), key=lambda one: one[0].constant is not None)
+    return listed([named(expr, value) for expr, value in told])
 
 
 def failing(where: npt.NDArray[np.bool_]) -> Ints:
@@ -125,6 +126,8 @@ class Same(Need):
         return failing(values[0] != values[1])
 
     def trouble(self, values: Sequence[int]) -> Trouble:
+        if self.right.constant is not None:
+            return Trouble(f"{self.what} differ: {named(self.left, values[0])}, not {values[1]}", self.says)
         return Trouble(f"{self.what} differ: {pair(self.exprs, values)}", self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:

@@ -21,8 +21,8 @@ CANNOT = "cannot be reshaped to the requested shape"
 class Reshaped(Need):
     """A target shape whose elements may come to mean something else, or to clash with the elements that there are.
 
-    A 0 or -1 that is written in the model means what Reshape makes of it. One that an expression comes to means
-    itself: where it copies another dim, or takes what is left, the shape is not the one meant.
+    A 0 that is written in the model means to copy. One that an expression comes to means 0: where it copies another
+    dim, the shape is not the one meant.
     """
 
     source: tuple[Expr, ...]
@@ -45,7 +45,6 @@ class Reshaped(Need):
             is_rest = element == -1
             fails |= element < -1
             inferred += is_rest
-            wrong |= is_rest & (self.target[index].constant is None)
             copied, cannot = self._copied(index, element, source)
             fails |= cannot
             wrong |= (copied != element) & (self.target[index].constant is None)
@@ -86,8 +85,7 @@ class Reshaped(Need):
         if (-1 in target and total % max(size, 1)) or (-1 not in target and total != size):
             return Trouble(f"{told}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
         result = [total // max(size, 1) if element == -1 else element for element in result]
-        taken = ["-1 takes what is left"] if any(e == -1 and self._is_meant(i) for i, e in enumerate(target)) else []
-        return Trouble(f"{told}: {'; '.join(copies + taken)}", "", tuple(result))
+        return Trouble(f"{told}: {'; '.join(copies)}", "", tuple(result))
 
     def _is_meant(self, index: int) -> bool:
         return self.target[index].constant is None

@@ -34,6 +34,7 @@ class Trigger:
         dims: A size for each symbol of the inputs.
         fine: Dims near them at which all is well.
         changed: The symbols in which they differ from dims that are fine; those that only follow from others left out.
+        matters: The symbols without whose sizes it would be fine, or without whose sizes `fine` would not be.
         is_wrong: Whether the node gives another shape than meant, rather than failing.
         is_limit: Whether no larger size of the one symbol that was changed is fine either, whatever the others are.
         also: Needs that are not met there or further on, and nowhere nearer.
@@ -43,6 +44,7 @@ class Trigger:
     dims: Mapping[str, int]
     fine: Mapping[str, int]
     changed: tuple[str, ...]
+    matters: tuple[str, ...]
     is_wrong: bool
     is_limit: bool
     also: tuple[Needed, ...] = ()
@@ -157,8 +159,9 @@ class _Search:
                 dims,
                 fine,
                 changed,
+                tuple(other for other in dims if other in changed or self.matter(index, other, dims, fine)),
                 bool(outcomes[index, 0] == WRONG),
-                direction[0][1] == "more" and self._fails_above(dims, changed),
+                direction[0][1] == "more" and self._fails_above(index, dims, changed),
                 others,
             )
             self.told.add(index)
@@ -186,11 +189,22 @@ class _Search:
         changed = {**dims, name: size}
         return changed if name in self.grid.ties else tied(changed, self.grid.ties)
 
-    def _fails_above(self, dims: Assignment, changed: tuple[str, ...]) -> bool:
-        """Whether nothing larger is fine, be the other symbols as they are or larger too."""
+    def matter(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
+        """Whether another size of a symbol would change what is told of a need."""
+        low = int(self.grid.symbols[name].lower)
+        sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
+        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes])[index]
+        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes])[index]
+        return name in self._told(index) and (not bad.all() or bool(good.any()))
+
+    def _told(self, index: int) -> set[str]:
+        return {name for expr in self.grid.needed[index].need.told for name in expr.symbols}
+
+    def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
+        """Whether nothing larger is fine, be the other symbols as they are, smaller or larger."""
         name = changed[0]
         larger = {other: 4 * size + 1 for other, size in dims.items()}
         smaller = {other: int(self.grid.symbols[other].lower) for other in dims}
-        tried = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
-        tried += [self.with_size(around, name, 4 * dims[name] + ABOVE[-1]) for around in (larger, smaller)]
-        return len(changed) == 1 and bool(self.grid.bad(tried).any(axis=0).all())
+        above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
+        around = [self.with_size(other, name, 4 * dims[name] + ABOVE[-1]) for other in (larger, smaller)]
+        return len(changed) == 1 and bool(self.grid.bad(above).any(axis=0).all() and self.grid.bad(around)[index].all())

@@ -27,9 +27,9 @@ MAX_ELEMENTS = 1 << 26  # of the largest tensor of a run
 TOKEN = 5  # an id that is in every vocabulary, and no padding
 MESSAGE = 160  # characters
 WHERE = re.compile(
-    r"running (\S+) node\. Name:'([^']*)' Status Message: ((?:(?!running \S+ node\. Name).)*)$", re.DOTALL
+    r"running (\S+) node\. Name:'([^']*)' Status Message: ?((?:(?!running \S+ node\. Name).)*)$", re.DOTALL
 )
-SOURCE = re.compile(r"^(\S+\.(cc|h|cpp):\d+ )?.*? was false\. |^\S+\.(cc|h|cpp):\d+ (\S+ )?", re.DOTALL)
+SOURCE = re.compile(r"^.*\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. |\S+ )?", re.DOTALL)
 
 
 def check_hazards(model: Model, found: Hazards, shapes: Shapes | None = None) -> Hazards:

@@ -1,4 +1,4 @@
-"""What a Slice and a pool need: bounds that stay on their side, a window that fits."""
+"""What a Slice needs: bounds that stay on their side."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.needs.need import FAILS, FINE, WRONG, Ints, Need, Trouble, named
+from graphkit.needs.need import FINE, WRONG, Ints, Need, Trouble, named
 from graphkit.shapes import Expr
 
-__all__ = ["Pooled", "Sliced"]
+__all__ = ["Sliced"]
 
 MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
 
@@ -60,28 +60,3 @@ class Sliced(Need):
 def _from_front(bound: Ints, size: Ints) -> Ints:
     bound = np.clip(bound, -MAX_BOUND, MAX_BOUND)
     return np.clip(np.where(bound < 0, bound + size, bound), 0, size)
-
-
-@dataclass(frozen=True)
-class Pooled(Need):
-    """A window that must fit once; onnxruntime divides towards 0, so that a pool may give a dim all the same."""
-
-    room: Expr
-    stride: int
-    says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return (self.room,)
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        room = values[0]
-        windows = np.where(room < 0, -(-room // self.stride), room // self.stride) + 1
-        meant = np.maximum(room // self.stride + 1, 0)
-        return np.where(windows < 0, FAILS, np.where(windows != meant, WRONG, FINE))
-
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        windows = -(-values[0] // self.stride) + 1
-        if windows < 0:
-            return Trouble(f"the window does not fit: {named(self.room, values[0])}", self.says)
-        return Trouble(f"the window does not fit ({named(self.room, values[0])}), and yet {windows} is given")
