@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphkit.analysis.architecture import Architecture, architecture
     from graphkit.analysis.control_flow import ControlFlow, control_flow
     from graphkit.analysis.fit import Fit, fit
+    from graphkit.analysis.hazards import Hazard, Hazards, hazards
     from graphkit.analysis.interface import Interface, interface
     from graphkit.analysis.kv_cache import KVCache, kv_cache
     from graphkit.analysis.optimize import optimized
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from graphkit.analysis.shape_ops import ShapeOps, shape_ops
     from graphkit.analysis.summary import Summary, summary
     from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
+    from graphkit.analysis.what_if import WhatIf, what_if
     from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
     from graphkit.graph.networks import cone, to_networkx
     from graphkit.graph.view import Node, Scope, Value
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from graphkit.save import save_models
     from graphkit.split import SplitOptions, SplitReport, split_file
     from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
+    from graphkit.verify.hazards import check_hazards
     from graphkit.verify.proof import RewriteProof
     from graphkit.verify.rewrite import verify_rewrite
     from graphkit.verify.split import SplitProof, verify_split
@@ -43,6 +46,7 @@ _HOMES = {
     "graphkit.analysis.architecture": ("Architecture", "architecture"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
     "graphkit.analysis.fit": ("Fit", "fit"),
+    "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
     "graphkit.analysis.interface": ("Interface", "interface"),
     "graphkit.analysis.kv_cache": ("KVCache", "kv_cache"),
     "graphkit.analysis.optimize": ("optimized",),
@@ -51,6 +55,7 @@ _HOMES = {
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
+    "graphkit.analysis.what_if": ("WhatIf", "what_if"),
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
     "graphkit.graph.networks": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
@@ -60,6 +65,7 @@ _HOMES = {
     "graphkit.save": ("save_models",),
     "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
+    "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.proof": ("RewriteProof",),
     "graphkit.verify.rewrite": ("verify_rewrite",),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
@@ -72,6 +78,8 @@ __all__ = [
     "ControlFlow",
     "Fit",
     "GraphkitError",
+    "Hazard",
+    "Hazards",
     "Interface",
     "KVCache",
     "Model",
@@ -93,13 +101,16 @@ __all__ = [
     "TensorShapes",
     "UsageError",
     "Value",
+    "WhatIf",
     "WhyShape",
     "architecture",
+    "check_hazards",
     "compare",
     "cone",
     "control_flow",
     "fit",
     "from_graphsurgeon",
+    "hazards",
     "interface",
     "kv_cache",
     "load",
@@ -116,6 +127,7 @@ __all__ = [
     "to_networkx",
     "verify_rewrite",
     "verify_split",
+    "what_if",
     "why_shape",
 ]
 

@@ -19,6 +19,7 @@ from graphkit import __version__
 from graphkit.errors import GraphkitError
 
 if TYPE_CHECKING:
+    from graphkit.analysis.report import HazardCheck
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.save import Placement
@@ -98,16 +99,19 @@ def report(
     full: Annotated[bool, typer.Option("--full", help="Write out the lists in shape origins.")] = False,
     hash: Annotated[bool, typer.Option("--hash", help="Read all weights to find tied tensors.")] = False,
     context: Annotated[int, typer.Option(min=1, help="Positions for the memory of a KV cache.")] = 2048,
+    check_hazards: Annotated[
+        bool, typer.Option("--check-hazards", help="Run the model at the dims of each hazard, and beside them.")
+    ] = False,
     group: Annotated[int, typer.Option(min=1, help="Group of shape origins to draw, with dot or mermaid.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are findings.")] = False,
 ) -> None:
-    """Explain models: interface, KV cache, shape operators and origins, control flow."""
+    """Explain models: interface, KV cache, shape operators and origins, what if, hazards, control flow."""
     from graphkit.analysis.report import ReportOptions, compare
     from graphkit.analysis.report import report as analyse
     from graphkit.model import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
-    options = ReportOptions(sections, optimize, full, hash, context)
+    options = ReportOptions(sections, optimize, full, hash, context, _hazard_check() if check_hazards else None)
     chosen = format or (SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text)
     with _progress() as progress:
         loaded = []
@@ -137,6 +141,12 @@ def report(
         for finding in findings:
             typer.echo(f"Finding: {finding}", err=True)
         raise typer.Exit(1)
+
+
+def _hazard_check() -> HazardCheck:
+    from graphkit.verify.hazards import check_hazards
+
+    return check_hazards
 
 
 def _expanded(names: list[str]) -> list[str]:
