@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import model
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from small_models import model
 
 from graphkit.errors import ModelError
 from graphkit.model import Model, load

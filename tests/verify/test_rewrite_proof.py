@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import CONV, KERNEL, model
 from onnx import TensorProto, helper, numpy_helper
+from small_models import CONV, KERNEL, model
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
