@@ -47,7 +47,7 @@ class EliminateIdentity(Rewrite):
                 if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
                     continue
                 out = node.outputs[0]
-                if out is None or any(value is not None and value.consumers for value in node.outputs[1:]):
+                if out is None or any(_is_used(editor, value) for value in node.outputs[1:]):
                     continue
                 if not editor.is_output(out):
                     editor.use(out, source)
@@ -58,6 +58,10 @@ class EliminateIdentity(Rewrite):
                 editor.note("nodes that change nothing are gone")
 
 
+def _is_used(editor: Editor, value: Value | None) -> bool:
+    return value is not None and (bool(value.consumers) or editor.is_output(value))
+
+
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     """Let the producer of a value give it an output's name, and return whether that is possible."""
     producer = source.producer
@@ -65,9 +69,12 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
         return False
     if editor.has_alias(source) or editor.is_renamed(source):
         return False
+    if editor.inner_names(out.scope) & {source.name, out.name}:
+        return False
     editor.rename(source, out.name)
     editor.use(out, source)
-    editor.replace(out.producer) if out.producer is not None else None
+    if out.producer is not None:
+        editor.replace(out.producer)
     return True
 
 
@@ -84,7 +91,7 @@ def _dropout(editor: Editor, node: Node) -> Value | None:
 
 def _cast(editor: Editor, node: Node) -> Value | None:
     source, to = node.input(0), node.attributes.get("to")
-    if source is None or to is None or editor.shapes[source].dtype != to.i:
+    if source is None or to is None or not to.i or editor.shapes[source].dtype != to.i:  # "to" is a text below opset 6
         return None
     return source
 
