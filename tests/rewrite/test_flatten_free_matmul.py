@@ -430,8 +430,8 @@ def unchanged(text: str) -> bool:
 
 def test_dims_that_happen_to_be_alike_do_not_mislead() -> None:
     text = """
-        agraph (float[2, 4, 8, 8] x, float[2, 4, 8] z, float[8, 8] w) => (float[2, 4, 8, 8] y)
-        <int64[3] cube = {8, 8, 8}, int64[2] square = {8, 8}, int64[3] slab = {8, 1, 8}, int64[4] back = {2, 4, 8, 8}> {
+        agraph (float[2, 4, 8, 8] x, float[2, 4, 8] z, float[8, 8] w, float[8, 8, 8] v) => (float[2, 4, N, 8] y)
+        <int64[3] cube = {8, 8, 8}, int64[2] square = {8, 8}, int64[3] slab = {8, 1, 8}, int64[4] back = {2, 4, -1, 8}> {
             a = Reshape (x, cube)
             b = Reshape (z, square)
             e = Reshape (z, slab)
@@ -440,10 +440,14 @@ def test_dims_that_happen_to_be_alike_do_not_mislead() -> None:
             y = Neg (d)
         }"""
     assert not unchanged(text % "c = Softmax (a)")
+    assert not unchanged(text % "c = MatMul (b, w)")
+    assert unchanged(text % "c = MatMul (w, b)")
     assert unchanged(text % "c = Transpose <perm = [2, 1, 0]> (a)")
-    assert unchanged(text % "m = MatMul (w, b)  c = Mul (e, m)")
     assert unchanged(text % "c = Add (b, e)")
     assert unchanged(text % "c = Add (a, b)")
+    assert unchanged(text % "c = Add (a, v)")
+    assert not unchanged(text % "c = Concat <axis = 1> (a, a)")
+    assert unchanged(text % "c = Concat <axis = 1> (a, v)")
 
 
 def test_a_reshape_that_changes_other_dims_as_well_begins_nothing() -> None:
