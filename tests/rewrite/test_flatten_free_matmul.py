@@ -431,7 +431,8 @@ def unchanged(text: str) -> bool:
 def test_dims_that_happen_to_be_alike_do_not_mislead() -> None:
     text = """
         agraph (float[2, 4, 8, 8] x, float[2, 4, 8] z, float[8, 8] w, float[8, 8, 8] v) => (float[2, 4, N, 8] y)
-        <int64[3] cube = {8, 8, 8}, int64[2] square = {8, 8}, int64[3] slab = {8, 1, 8}, int64[4] back = {2, 4, -1, 8}> {
+        <int64[3] cube = {8, 8, 8}, int64[2] square = {8, 8}, int64[3] slab = {8, 1, 8},
+         int64[4] back = {2, 4, -1, 8}> {
             a = Reshape (x, cube)
             b = Reshape (z, square)
             e = Reshape (z, slab)
