@@ -47,6 +47,8 @@ def declared_type(value: Value) -> TensorType | None:
     """Return the declared type of a value that is a tensor, or None."""
     info = value.scope.infos.get(value.name)
     if info is None or not info.type.HasField("tensor_type"):
+        if value.sparse is not None:
+            return TensorType(value.sparse.values.data_type, tuple(value.sparse.dims))
         tensor = value.constant
         return None if tensor is None else TensorType(tensor.data_type, tuple(tensor.dims))
     tensor_type = info.type.tensor_type

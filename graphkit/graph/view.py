@@ -8,7 +8,7 @@ a function sees none but its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -34,10 +34,11 @@ class Value:
         producer: The node that computes it, where one does.
         output_index: Which output of the producer it is.
         consumers: (node, input index) of each use, those in nested scopes included.
-        tensor: The initializer that gives its value, for an input with a default too.
+        tensor: The initializer that gives its value, for an input with a default too; None where that is sparse.
+        sparse: The sparse initializer that gives its value.
     """
 
-    __slots__ = ("consumers", "kind", "name", "output_index", "producer", "scope", "tensor")
+    __slots__ = ("consumers", "kind", "name", "output_index", "producer", "scope", "sparse", "tensor")
 
     def __init__(self, name: str, scope: Scope, kind: Kind) -> None:
         self.name, self.scope, self.kind = name, scope, kind
@@ -45,13 +46,14 @@ class Value:
         self.output_index = 0
         self.consumers: list[tuple[Node, int]] = []
         self.tensor: onnx.TensorProto | None = None
+        self.sparse: onnx.SparseTensorProto | None = None
 
     def __repr__(self) -> str:
         return f"Value({self.name!r}, {self.kind})"
 
     @property
     def constant(self) -> onnx.TensorProto | None:
-        """The TensorProto that this value always equals: an initializer, or the `value` of a Constant node."""
+        """The TensorProto that this value always equals: a dense initializer, or the `value` of a Constant node."""
         if self.kind == "initializer":
             return self.tensor
         if self.producer is not None and self.producer.is_op("Constant"):
@@ -233,6 +235,8 @@ def _opsets(imports: object) -> dict[str, int]:
 class _Builder:
     def __init__(self, file: str | None) -> None:
         self.file = file
+        self.protos: dict[Scope, Sequence[onnx.NodeProto]] = {}
+        self.later: dict[Scope, set[str]] = {}  # outputs of the nodes of a scope, where something is undefined
 
     def define(self, scope: Scope, name: str, kind: Kind) -> Value:
         if type(name) is not str:  # protobuf gives bytes where a string is not UTF-8
@@ -248,9 +252,21 @@ class _Builder:
     def use(self, scope: Scope, name: str) -> Value:
         value = scope.find(name)
         if value is None:
+            scope = self.home(scope, name)
             value = self.define(scope, name, "undefined")
             scope.problems.append(f"'{name}' is used but never defined before")
         return value
+
+    def home(self, scope: Scope, name: str) -> Scope:
+        """Return the graph that defines a name further on, the one that uses it where none does."""
+        around: Scope | None = scope
+        while around is not None:
+            if around not in self.later:
+                self.later[around] = {output for node in self.protos[around] for output in node.output}
+            if name in self.later[around]:
+                return around
+            around = around.parent
+        return scope
 
     def fill_graph(self, scope: Scope, graph: onnx.GraphProto) -> None:
         if scope.depth > MAX_NESTING:
@@ -260,20 +276,25 @@ class _Builder:
         for infos in (graph.value_info, graph.output, graph.input):
             scope.infos.update((info.name, info) for info in infos)
         scope.inputs = tuple(self.define(scope, info.name, "input") for info in graph.input)
-        tensors = [(tensor.name, tensor) for tensor in graph.initializer]
-        tensors += [(sparse.values.name, sparse.values) for sparse in graph.sparse_initializer]
-        for name, tensor in tensors:
-            value = scope.values.get(name) or self.define(scope, name, "initializer")
-            if value.tensor is not None:
-                scope.problems.append(f"'{name}' is defined twice")
-            value.tensor = tensor
-        scope.initializers = tuple(scope.values[name] for name, _ in tensors)
+        dense = [self.fill_initializer(scope, tensor.name, tensor, None) for tensor in graph.initializer]
+        sparse = [self.fill_initializer(scope, s.values.name, None, s) for s in graph.sparse_initializer]
+        scope.initializers = (*dense, *sparse)
         self.fill_nodes(scope, graph.node)
         scope.outputs = tuple(self.use(scope, info.name) for info in graph.output)
 
-    def fill_nodes(self, scope: Scope, protos: object) -> None:
+    def fill_initializer(
+        self, scope: Scope, name: str, dense: onnx.TensorProto | None, sparse: onnx.SparseTensorProto | None
+    ) -> Value:
+        value = scope.values.get(name) or self.define(scope, name, "initializer")
+        if value.tensor is not None or value.sparse is not None:
+            scope.problems.append(f"'{name}' is defined twice")
+        value.tensor, value.sparse = dense, sparse
+        return value
+
+    def fill_nodes(self, scope: Scope, protos: Sequence[onnx.NodeProto]) -> None:
+        self.protos[scope] = protos
         nodes = []
-        for index, proto in enumerate(protos):  # type: ignore[arg-type, var-annotated]
+        for index, proto in enumerate(protos):
             node = Node(proto, scope, index)
             nodes.append(node)
             if type(node.op_type) is not str or type(proto.name) is not str:

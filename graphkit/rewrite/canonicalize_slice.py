@@ -14,7 +14,7 @@ from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.tensor import Dims, Tensor, number
 
-__all__ = ["CanonicalizeSlice", "slice_bounds"]
+__all__ = ["END", "CanonicalizeSlice", "slice_bounds"]
 
 END = int(np.iinfo(np.int64).max)
 NO_DIM = 2**31 - 1  # what exporters write for "to the end"; no dim is as large

@@ -48,7 +48,7 @@ class DropBroadcasts(Rewrite):
             if out is None or editor.is_output(out) or not out.consumers:
                 continue
             dims = _small(editor, node)
-            if dims is None or not _all_broadcast(editor, out, dims):
+            if dims is None or not _all_broadcast(editor, node, out, dims):
                 continue
             source: Source = node.input(0)
             if node.op_type == "ConstantOfShape":
@@ -79,17 +79,20 @@ def fill(editor: Editor, node: Node) -> np.ndarray:
     return np.zeros(1, np.float32) if attribute is None else editor.model.array(attribute.t).reshape(-1)[:1]
 
 
-def _all_broadcast(editor: Editor, out: Value, dims: Dims) -> bool:
-    return all(_broadcasts(editor, consumer, index, dims) for consumer, index in out.consumers)
+def _all_broadcast(editor: Editor, node: Node, out: Value, dims: Dims) -> bool:
+    source = None if node.op_type == "ConstantOfShape" else node.input(0)
+    return all(_broadcasts(editor, consumer, index, dims, source) for consumer, index in out.consumers)
 
 
-def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims) -> bool:
+def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: Value | None) -> bool:
     """Whether a consumer gives the same dims where one input has these."""
     if consumer.domain or consumer.op_type not in BROADCASTING or not editor.is_free(consumer):
         return False
     if consumer.scope.opset() < BROADCASTS_SINCE or consumer.outputs[0] is None:
         return False
     if sum(value is consumer.inputs[index] for value in consumer.inputs) > 1:
+        return False
+    if source is not None and not editor.is_visible(source, consumer.scope):
         return False
     others = [editor.shapes[v].dims for i, v in enumerate(consumer.inputs) if i != index and v is not None]
     after = editor.shapes[consumer.outputs[0]].dims

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import onnx
 import onnx.numpy_helper
 
-from graphkit.errors import ModelError
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.rewrite.editor import Editor
@@ -15,7 +14,6 @@ from graphkit.rewrite.sweep import Rewrite
 
 __all__ = ["DropZeroAdds"]
 
-MAX_READ = 256 << 10  # bytes of a constant that are read to see whether it is all zeros
 FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
 
 # What gives the same for 0.0 and -0.0, the sign of a zero included.
@@ -124,20 +122,14 @@ def _augend(editor: Editor, node: Node) -> Value | None:
         if value is None or other is None or not other.is_constant:
             continue
         before = editor.shapes[value]
-        if after.dtype in FLOATS and before.dims is not None and before.dims == after.dims and _is_zero(editor, other):
+        if (
+            after.dtype in FLOATS
+            and before.dims is not None
+            and before.dims == after.dims
+            and editor.uniform(other) == 0
+        ):
             return value
     return None
-
-
-def _is_zero(editor: Editor, value: Value) -> bool:
-    tensor = value.constant
-    if tensor is None or not editor.is_cheap(tensor, MAX_READ):
-        return False
-    try:
-        payload = editor.model.payload(tensor)
-    except ModelError:  # its data file is missing
-        return False
-    return len(payload) > 0 and bytes(payload).count(0) == len(payload)
 
 
 def _exposed(scope: Scope, found: set[Value]) -> set[Value]:

@@ -18,18 +18,22 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.tensor import FLOATS, INTEGERS
 
-__all__ = ["Editor", "NewNode", "Source"]
+__all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "Source"]
 
 Source = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
 Holder = onnx.GraphProto | onnx.FunctionProto
 
+MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
+NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
@@ -72,8 +76,10 @@ class Editor:
         self._heads: dict[Scope, list[NewNode]] = defaultdict(list)
         self._before: dict[Node, Sequence[NewNode]] = {}
         self._renamed: dict[Value, str] = {}
-        self._constants: dict[tuple[Scope | None, str, tuple[int, ...], bytes], str] = {}
+        self._constants: dict[tuple[np.dtype[Any], tuple[int, ...], bytes], str] = {}
         self._tensors: list[onnx.TensorProto] = []
+        self._inner_names: dict[Scope, set[str]] = {}
+        self._uniform: dict[Value, float | None] = {}
 
     # What rewrites ask
 
@@ -121,17 +127,43 @@ class Editor:
         """Whether a value will have another name."""
         return value in self._renamed
 
-    def final(self, value: Value) -> Value | str:
-        """Return what the consumers of a value will read."""
+    def is_visible(self, value: Value, scope: Scope) -> bool:
+        """Whether a value's name means that value in a scope; a body's input or initializer may have the same name."""
+        return scope.find(value.name) is value
+
+    def inner_names(self, scope: Scope) -> set[str]:
+        """Return the names that the bodies inside a graph define."""
+        if scope not in self._inner_names:
+            self._inner_names[scope] = {name for body in scope.walk() if body is not scope for name in body.values}
+        return self._inner_names[scope]
+
+    def final(self, value: Value, scope: Scope | None = None) -> Value | str:
+        """Return what the consumers of a value will read, those in a scope as far as the names mean the same there."""
         found: Value | str = value
         while isinstance(found, Value) and found in self._aliases:
-            found = self._aliases[found]
+            after = self._aliases[found]
+            if scope is not None and isinstance(after, Value) and not self.is_visible(after, scope):
+                break
+            found = after
         return found
 
-    def is_cheap(self, tensor: onnx.TensorProto, limit: int) -> bool:
-        """Whether a constant is at most so many bytes, as far as its dims and dtype say."""
-        size = payload_size(tensor)
-        return size is not None and size <= limit
+    def uniform(self, value: Value) -> float | None:
+        """Return the finite number that all elements of a constant are; None where they differ, or are many."""
+        if value not in self._uniform:
+            self._uniform[value] = self._read_uniform(value)
+        return self._uniform[value]
+
+    def _read_uniform(self, value: Value) -> float | None:
+        tensor = value.constant
+        size = payload_size(tensor) if tensor is not None else None
+        if tensor is None or size is None or not 0 < size <= MAX_UNIFORM or tensor.data_type not in NUMPY_NUMBERS:
+            return None
+        try:
+            array = self.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return None
+        first = float(array.reshape(-1)[0])
+        return first if np.isfinite(first) and bool((array == array.reshape(-1)[0]).all()) else None
 
     def new_reads(self) -> set[Value]:
         """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
@@ -156,11 +188,14 @@ class Editor:
         self._aliases[value] = instead
 
     def forward(self, node: Node, source: Value | str, output: int = 0) -> None:
-        """Let the consumers of a node's output read an equal value; a graph's output stays as a name."""
+        """Let the consumers of a node's output read an equal value; a graph's output stays as a name.
+
+        Only for a node of whose outputs no other one is in use.
+        """
         value = node.outputs[output]
         assert value is not None
         self.use(value, source)
-        if self.is_output(value) and len(node.outputs) == 1:
+        if self.is_output(value):
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))
 
     def set_inputs(self, node: Node, inputs: Mapping[int, Source]) -> None:
@@ -180,14 +215,14 @@ class Editor:
         self._heads[scope].append(node)
 
     def rename(self, value: Value, name: str) -> None:
-        """Give a node's output another name, which no value has that stays."""
+        """Give a node's output another name, which no value has that stays, nor one in a body that reads it."""
         assert value.producer is not None
         self._renamed[value] = name
         self.set_inputs(value.producer, {})
 
     def constant(self, array: np.ndarray, name: str) -> str:
         """Return the name of a constant that every graph can read, the same one for equal arrays."""
-        key = (None, array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.fresh(name)
             self._tensors.append(onnx.numpy_helper.from_array(np.array(array, order="C"), self._constants[key]))
@@ -245,14 +280,14 @@ class Editor:
         return dirty
 
     def _rebuild(self, scope: Scope, graph: onnx.GraphProto, first: list[onnx.NodeProto]) -> None:
-        nodes = first + [self._made(new) for new in self._heads.get(scope, ())]
+        nodes = first + [self._made(new, scope) for new in self._heads.get(scope, ())]
         is_same = not nodes
         for node, proto in zip(scope.nodes, graph.node, strict=True):
             if node in self._before:
-                nodes += [self._made(new) for new in self._before[node]]
+                nodes += [self._made(new, scope) for new in self._before[node]]
                 is_same = False
             if node in self._replaced:
-                nodes += [self._made(new) for new in self._replaced[node]]
+                nodes += [self._made(new, scope) for new in self._replaced[node]]
                 is_same = False
                 continue
             self._rewire(node, proto)
@@ -262,7 +297,8 @@ class Editor:
         for annotation in graph.quantization_annotation:
             annotation.tensor_name = self._annotated(scope, annotation.tensor_name)
             for entry in annotation.quant_parameter_tensor_names:
-                entry.value = self._annotated(scope, entry.value)
+                parameter = scope.find(entry.value)
+                entry.value = self._name(parameter, scope) or entry.value
         if not is_same:
             kept = onnx.GraphProto()
             kept.node.extend(nodes)
@@ -279,19 +315,19 @@ class Editor:
         changed = self._inputs.get(node, {})
         sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
         sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
-        proto.input[:] = [self._name(source) for source in sources]
+        proto.input[:] = [self._name(source, node.scope) for source in sources]
         for index, value in enumerate(node.outputs):
             if value in self._renamed:
                 proto.output[index] = self._renamed[value]
 
-    def _name(self, source: Source) -> str:
+    def _name(self, source: Source, scope: Scope) -> str:
         if source is None:
             return ""
-        found = self.final(source) if isinstance(source, Value) else source
+        found = self.final(source, scope) if isinstance(source, Value) else source
         return self._renamed.get(found, found.name) if isinstance(found, Value) else found
 
-    def _made(self, new: NewNode) -> onnx.NodeProto:
-        names = [self._name(source) for source in new.inputs]
+    def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
+        names = [self._name(source, scope) for source in new.inputs]
         proto = onnx.helper.make_node(new.op_type, names, list(new.outputs), name=new.name, **new.attributes)
         if new.like is not None:
             for name in ("name", "doc_string"):

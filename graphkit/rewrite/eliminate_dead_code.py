@@ -47,22 +47,26 @@ class EliminateDeadCode(Pass):
 
 
 def live_values(scopes: Iterable[Scope]) -> set[Value]:
-    """Return the values that the outputs of these scopes need, those in bodies included."""
+    """Return the values that the outputs of these scopes need, those in bodies included; nodes may be in any order."""
     live: set[Value] = set()
-    for scope in scopes:
-        live.update(scope.outputs)
-        _mark(scope, live)
+    met: set[Node] = set()
+    graphs: list[Scope] = list(scopes)
+    values: list[Value] = []
+    while graphs or values:
+        if graphs:
+            scope = graphs.pop()
+            values += scope.outputs
+            nodes = [node for node in scope.nodes if not any(node.outputs)]
+        else:
+            value = values.pop()
+            nodes = [value.producer] if value.producer is not None and value not in live else []
+            live.add(value)
+        for node in nodes:
+            if node not in met:
+                met.add(node)
+                graphs += node.bodies.values()
+                values += (value for value in node.inputs if value is not None)
     return live
-
-
-def _mark(scope: Scope, live: set[Value]) -> None:
-    for node in reversed(scope.nodes):
-        if not _is_live(node, live):
-            continue
-        for body in node.bodies.values():
-            live.update(body.outputs)
-            _mark(body, live)
-        live.update(value for value in node.inputs if value is not None)
 
 
 def _is_live(node: Node, live: set[Value]) -> bool:
@@ -73,12 +77,14 @@ def _is_live(node: Node, live: set[Value]) -> bool:
 def _clean_graph(graph: onnx.GraphProto, scope: Scope, live: set[Value]) -> int:
     """Remove dead code from a copy of a scope's graph and return the number of nodes removed."""
     removed = _clean_nodes(graph.node, scope, live)
-    inputs = {info.name for info in graph.input}
-    keep(graph.initializer, [t.name in inputs or _is_used(scope, t.name, live) for t in graph.initializer])
-    keep(graph.sparse_initializer, [_is_used(scope, s.values.name, live) for s in graph.sparse_initializer])
-    keep(graph.value_info, [_is_used(scope, info.name, live) for info in graph.value_info])
     annotations = graph.quantization_annotation
     keep(annotations, [_is_used(scope, annotation.tensor_name, live) for annotation in annotations])
+    named = {info.name for info in graph.input}
+    named.update(entry.value for annotation in annotations for entry in annotation.quant_parameter_tensor_names)
+    keep(graph.initializer, [t.name in named or _is_used(scope, t.name, live) for t in graph.initializer])
+    sparse = graph.sparse_initializer
+    keep(sparse, [s.values.name in named or _is_used(scope, s.values.name, live) for s in sparse])
+    keep(graph.value_info, [_is_used(scope, info.name, live) for info in graph.value_info])
     return removed
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.sweep import Rewrite
@@ -49,7 +47,7 @@ class EliminateIdentity(Rewrite):
                 if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
                     continue
                 out = node.outputs[0]
-                if out is None or any(value is not None and value.consumers for value in node.outputs[1:]):
+                if out is None or any(_is_used(editor, value) for value in node.outputs[1:]):
                     continue
                 if not editor.is_output(out):
                     editor.use(out, source)
@@ -60,6 +58,10 @@ class EliminateIdentity(Rewrite):
                 editor.note("nodes that change nothing are gone")
 
 
+def _is_used(editor: Editor, value: Value | None) -> bool:
+    return value is not None and (bool(value.consumers) or editor.is_output(value))
+
+
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     """Let the producer of a value give it an output's name, and return whether that is possible."""
     producer = source.producer
@@ -67,9 +69,12 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
         return False
     if editor.has_alias(source) or editor.is_renamed(source):
         return False
+    if editor.inner_names(out.scope) & {source.name, out.name}:
+        return False
     editor.rename(source, out.name)
     editor.use(out, source)
-    editor.replace(out.producer) if out.producer is not None else None
+    if out.producer is not None:
+        editor.replace(out.producer)
     return True
 
 
@@ -79,14 +84,14 @@ def _identity(_: Editor, node: Node) -> Value | None:
 
 def _dropout(editor: Editor, node: Node) -> Value | None:
     mode = node.input(2)
-    if node.scope.opset() < 7 or (mode is not None and _constant(editor, mode) != 0):
+    if node.scope.opset() < 7 or (mode is not None and editor.uniform(mode) != 0):
         return None
     return node.input(0)
 
 
 def _cast(editor: Editor, node: Node) -> Value | None:
     source, to = node.input(0), node.attributes.get("to")
-    if source is None or to is None or editor.shapes[source].dtype != to.i:
+    if source is None or to is None or not to.i or editor.shapes[source].dtype != to.i:  # "to" is a text below opset 6
         return None
     return source
 
@@ -129,11 +134,11 @@ def _or(editor: Editor, node: Node) -> Value | None:
 
 
 def _tile(editor: Editor, node: Node) -> Value | None:
-    return node.input(0) if (repeats := node.input(1)) is not None and _constant(editor, repeats) == 1 else None
+    return node.input(0) if (repeats := node.input(1)) is not None and editor.uniform(repeats) == 1 else None
 
 
 def _pad(editor: Editor, node: Node) -> Value | None:
-    return node.input(0) if (pads := node.input(1)) is not None and _constant(editor, pads) == 0 else None
+    return node.input(0) if (pads := node.input(1)) is not None and editor.uniform(pads) == 0 else None
 
 
 def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
@@ -141,22 +146,10 @@ def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None
     if len(node.inputs) != 2:
         return None
     value, other, out = node.inputs[index], node.inputs[1 - index], node.outputs[0]
-    if value is None or other is None or out is None or _constant(editor, other) != neutral:
+    if value is None or other is None or out is None or editor.uniform(other) != neutral:
         return None
     one, result = editor.shapes[value], editor.shapes[out]
     return value if one.dims is not None and (one.dims, one.dtype) == (result.dims, result.dtype) else None
-
-
-def _constant(editor: Editor, value: Value) -> float | None:
-    """Return the number that all elements of a constant are, None where it has none, several, or is large."""
-    elements = editor.shapes[value].elements if value.is_constant else None
-    if not elements:
-        return None
-    first = elements[0]
-    if any(element != first for element in elements):
-        return None
-    number = getattr(first, "constant", first)
-    return number if isinstance(number, int | float) and np.isfinite(number) else None
 
 
 RULES: Mapping[str, Callable[[Editor, Node], Value | None]] = {

@@ -52,7 +52,7 @@ class DimsEmitter:
 
     def _can_emit(self, expr: Expr) -> bool:
         for monomial, factor in expr.terms:
-            if not -(2**63) <= factor < 2**63:
+            if not abs(factor) < 2**63:
                 return False
             if not all(self._can_emit_atom(atom) for atom in monomial):
                 return False
@@ -64,7 +64,7 @@ class DimsEmitter:
         if atom.op in ("min", "max"):
             return self._opset >= INTEGER_MIN_SINCE and self.can_emit(atom.args)
         dividend, divisor = atom.args
-        if lower(divisor) < 1 or (self._opset < MOD_SINCE and lower(dividend) < 0):
+        if lower(divisor) < 1 or (self._opset < MOD_SINCE and (atom.op == "%" or lower(dividend) < 0)):
             return False
         return self.can_emit(atom.args)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import onnx
@@ -14,8 +15,10 @@ import onnx.numpy_helper
 from graphkit.errors import ModelError
 from graphkit.graph.shape_tensors import CONTROL_FLOW, IMPURE
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.editor import INITIALIZERS_SINCE, Editor, NewNode
 from graphkit.rewrite.sweep import Rewrite
+from graphkit.shapes import Expr, lower
+from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["FoldConstants"]
 
@@ -37,6 +40,11 @@ MOVING = {
 }
 MOVING |= {"ConstantOfShape", "Unsqueeze"}
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantised weights stay quantised
+
+
+Inside = Mapping[Node, int]  # nodes and their order
+Wanted = Mapping[Node, Sequence[Value]]
+Results = dict[Node, dict[Value, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class FoldConstants(Rewrite):
     limit: int = 1 << 20
 
     def edit(self, editor: Editor) -> None:
-        has_initializers = editor.model.proto.ir_version >= 4
+        has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
         constant: set[Value] = set()
         nodes: list[Node] = []
         for scope in editor.scopes:
@@ -92,6 +100,9 @@ class FoldConstants(Rewrite):
             return False
         sizes = [_bytes(editor, value) for value in node.outputs if value is not None]
         reads = [_bytes(editor, value) for value in inputs]
+        if _may_trap(editor, node):
+            editor.decline(node, "it divides integers by what may be 0 or -1, which can stop the process")
+            return False
         if _is_half_arithmetic(editor, node):
             editor.decline(node, "its float16 arithmetic is left to the runtime")
             return False
@@ -102,6 +113,16 @@ class FoldConstants(Rewrite):
             editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
             return False
         return all((size or 0) <= MAX_READ for size in reads)
+
+
+def _may_trap(editor: Editor, node: Node) -> bool:
+    """Whether a division of integers may raise a signal: by 0, and of the least number by -1."""
+    if node.op_type not in ("Div", "Mod") or len(node.inputs) != 2 or (divisor := node.inputs[1]) is None:
+        return False
+    found = editor.shapes[divisor]
+    if found.dtype in INTEGERS:
+        return found.elements is None or any(not isinstance(e, Expr) or lower(e) < 1 for e in found.elements)
+    return found.dtype not in FLOATS
 
 
 def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
@@ -150,43 +171,63 @@ def constant_tensor(node: Node) -> onnx.TensorProto | None:
 
 def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
     """Run nodes as a model of their own and use what they give."""
-    inside = set(nodes)
-    wanted = [
-        value
-        for node in nodes
-        for value in node.outputs
-        if value is not None
-        and not editor.has_alias(value)
-        and (editor.is_output(value) or any(consumer not in inside for consumer, _ in value.consumers))
-    ]
-    results = _computed(editor, nodes, wanted)
-    for value, array in zip(wanted, results, strict=True):
-        if array is None or value.producer is None:
-            continue
-        editor.forward(value.producer, editor.constant(array, f"{value.name}_value"), value.output_index)
+    inside = {node: number for number, node in enumerate(nodes)}
+    wanted = {node: [value for value in node.outputs if _is_wanted(value, editor, inside)] for node in nodes}
+    for node, arrays in _computed(editor, {n: values for n, values in wanted.items() if values}, inside).items():
+        _use(editor, node, arrays)
+
+
+def _is_wanted(value: Value | None, editor: Editor, inside: Inside) -> TypeGuard[Value]:
+    if value is None or value.producer is None:
+        return False
+    if editor.is_output(value):
+        return not value.producer.is_op("Identity")  # which is what an output of a graph needs of a constant
+    return not editor.has_alias(value) and any(consumer not in inside for consumer, _ in value.consumers)
+
+
+def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:
+    """Let constants stand for the outputs of a node."""
+    outputs: list[NewNode] = []
+    for value, array in arrays.items():
+        name = editor.constant(array, f"{value.name}_value")
+        editor.use(value, name)
         editor.note("constant results are constants")
+        if editor.is_output(value):
+            outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))
+    if outputs:
+        editor.replace(node, *outputs)
 
 
-def _computed(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list[np.ndarray | None]:
-    """Return the values, None for those that onnxruntime does not compute."""
+def _computed(editor: Editor, wanted: Wanted, inside: Inside) -> Results:
+    """Return the values of each node, without those that onnxruntime does not compute."""
+    if not wanted:
+        return {}
+    values = [value for found in wanted.values() for value in found]
     try:
-        return list(_run(editor, nodes, wanted))
+        arrays = dict(zip(values, _run(editor, _cone(wanted, inside), values), strict=True))
+        return {node: {value: arrays[value] for value in found} for node, found in wanted.items()}
     except ModelError as error:
-        if len(nodes) > 1:  # one that fails must not spoil the others: each with what it needs
-            return [_computed(editor, _cone(value, set(nodes)), [value])[0] for value in wanted]
-        editor.decline(nodes[0], str(error))
-        return [None] * len(wanted)
+        if len(wanted) > 1:  # one that fails must not spoil the others: each with what it needs
+            return {
+                node: arrays
+                for one, found in wanted.items()
+                for node, arrays in _computed(editor, {one: found}, inside).items()
+            }
+        for node in wanted:
+            editor.decline(node, str(error))
+        return {}
 
 
-def _cone(value: Value, inside: set[Node]) -> list[Node]:
+def _cone(wanted: Iterable[Node], inside: Inside) -> list[Node]:
+    """Return nodes and those inside that they need, in order."""
     found: dict[Node, None] = {}
-    pending = [value.producer]
+    pending: list[Node | None] = list(wanted)
     while pending:
         node = pending.pop()
         if node is not None and node in inside and node not in found:
             found[node] = None
             pending += [source.producer for source in node.inputs if source is not None]
-    return sorted(found, key=lambda node: (node.scope.depth, node.index))
+    return sorted(found, key=inside.__getitem__)
 
 
 def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list[np.ndarray]:
@@ -221,7 +262,8 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
     for value in wanted:
         graph.output.append(onnx.ValueInfoProto(name=name(value)))
     scope = nodes[0].scope
-    model = onnx.helper.make_model(graph, ir_version=min(editor.model.proto.ir_version, onnx.IR_VERSION))
+    version = min(max(editor.model.proto.ir_version, INITIALIZERS_SINCE), onnx.IR_VERSION)
+    model = onnx.helper.make_model(graph, ir_version=version)
     model.opset_import[0].version = scope.opset()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -229,9 +271,13 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
     options.intra_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return [np.asarray(array) for array in session.run(None, {})]
+        arrays = [np.asarray(array) for array in session.run(None, {})]
     except Exception as error:  # onnxruntime's exceptions have no common base
         raise ModelError(f"onnxruntime does not compute it: {str(error).splitlines()[0][:200]}") from error
+    for value, array in zip(wanted, arrays, strict=True):
+        if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype):
+            raise ModelError("onnxruntime gives it as another dtype", tensor=value.name)  # it has float8 as uint8
+    return arrays
 
 
 def _tensor(value: Value) -> onnx.TensorProto:

@@ -52,13 +52,15 @@ class InlineConstantIf(Pass):
     def run(self, model: Model) -> Outcome:
         if not any(node.is_op("If") for node in all_nodes(model.scopes)):
             return Outcome(model)
-        copy = model.with_proto(copy_proto(model))
-        decisions, undecided = decide(copy.scopes, _Conditions(copy, self.ranges).find)
+        decisions, undecided = decide(model.scopes, _Conditions(model, self.ranges).find)
         declined = tuple(Declined(node.path, "its condition is not known before it runs") for node in undecided)
         if not decisions:
             return Outcome(model, declined=declined)
-        changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
-        inline_branches(copy.proto, copy.scopes, decisions)
+        branches = {node: body.path.rpartition("/")[2] for node, body in decisions.items()}
+        changes = [f"'{node.path}' always runs {branch}" for node, branch in branches.items()]
+        copy = model.with_proto(copy_proto(model))
+        same = dict(zip(all_nodes(model.scopes), all_nodes(copy.scopes), strict=True))
+        inline_branches(copy.proto, copy.scopes, {same[node]: same[node].bodies[branches[node]] for node in decisions})
         result = EliminateDeadCode().run(copy.with_proto(copy.proto)).model
         return Outcome(result, tuple(changes), declined)
 

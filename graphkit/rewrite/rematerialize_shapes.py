@@ -10,7 +10,7 @@ import onnx
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.canonicalize_expand import expand_spec
 from graphkit.rewrite.canonicalize_reshape import open_spec
-from graphkit.rewrite.canonicalize_slice import slice_bounds
+from graphkit.rewrite.canonicalize_slice import END, slice_bounds
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.rewrite.sweep import Rewrite
@@ -20,6 +20,7 @@ from graphkit.shapes.tensor import INTEGERS
 __all__ = ["RematerializeShapes"]
 
 Elements = tuple[Expr, ...]
+INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,10 @@ def _need(editor: Editor, node: Node, index: int, value: Value) -> Need | None:
         return None
     if found.dtype not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
         return None
-    return Need(node, index, _least(editor, node, index, elements), found.rank, found.dtype)
+    return Need(node, index, _least(editor, node, index, value, elements), found.rank, found.dtype)
 
 
-def _least(editor: Editor, node: Node, index: int, elements: Elements) -> Elements:
+def _least(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
     """Return the plainest elements that serve a node as well."""
     data, out = node.input(0), node.outputs[0] if node.outputs else None
     if data is None or out is None:
@@ -139,7 +140,8 @@ def _least(editor: Editor, node: Node, index: int, elements: Elements) -> Elemen
     elif node.is_op("Expand") and index == 1:
         plain = expand_spec(before, after)
     elif node.is_op("Slice") and index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:
-        plain = [pair[index - 1] for pair in bounds]
+        most = INT32_MAX if editor.shapes[value].dtype == onnx.TensorProto.INT32 else END
+        plain = [bound if isinstance(bound := pair[index - 1], Expr) else min(bound, most) for pair in bounds]
     return elements if plain is None else tuple(Expr.of(element) for element in plain)
 
 

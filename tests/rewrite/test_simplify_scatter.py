@@ -281,6 +281,16 @@ def test_elements_of_fewer_rows_than_there_are_are_written() -> None:
     assert operators(result) == ["Slice", "Concat"]
 
 
+def test_a_scalar_that_holds_a_bound_becomes_a_vector() -> None:
+    model = model_of(f"""{HEADER} agraph (float[past] p, float[N] u) => (float[T] y)
+        <int64 one = {{1}}, int64[1] last = {{-1}}> {{
+            x = Concat <axis = 0> (p, u)  s = Size (p)  n = Size (x)  r = Range (s, n, one)  at = Unsqueeze (r, last)
+            y = ScatterND (x, at, u) }}""")
+    for past in (0, 3):
+        result = same(model, p=floats(past), u=-floats(2))
+    assert operators(result) == ["Concat", "Size", "Reshape", "Slice", "Concat"]
+
+
 def test_an_intermediate_result_is_its_updates() -> None:
     proto = parser.parse_model(
         f"{HEADER} agraph (float[2] x, float[2] u) => (float[2] y) {{ s = ScatterND (x, at, u)  y = Neg (s) }}"

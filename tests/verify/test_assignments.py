@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Callable, Mapping
 
 import pytest
-from graphs import CONV, KERNEL, model
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import CONV, KERNEL, model
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
