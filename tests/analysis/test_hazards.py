@@ -251,7 +251,7 @@ def test_where_no_dims_fit_that_is_told() -> None:
 Hazards
 
 Warning: Not looked for: no dims were found at which these nodes get what they
-need: MatMul one, MatMul two.
+need: MatMul two.
 
 """
     )
