@@ -131,8 +131,18 @@ def test_an_unknown_section(run: Run) -> None:
         2,
         "",
         "Error: no section 'weather' - there are: "
-        "summary, architecture, interface, kv-cache, shape-ops, origins, control-flow\n",
+        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow\n",
     )
+
+
+def test_hazards_are_checked_where_asked_for(run: Run) -> None:
+    arguments = "report", EXAMPLE, "--only", "hazards", "-f", "json"
+    plain, checked = (
+        json.loads(run(*arguments, *extra).out)["sections"]["hazards"]["hazards"]
+        for extra in ((), ("--check-hazards",))
+    )
+    assert [one["check"] for one in plain] == [None, None]
+    assert [one["check"]["confirmed"] for one in checked] == [True, True]
 
 
 def test_only_takes_sections_with_spaces_between(run: Run) -> None:
