@@ -56,13 +56,13 @@ class Memory:
     resident: int
 
 
-def alternate(samplers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Spread]:
-    """Call the samplers in turns, `rounds` times, after one round that does not count."""
+def alternate(samplers: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True) -> dict[str, Spread]:
+    """Call the samplers in turns, `rounds` times, after one round that does not count unless `warm_up` is off."""
     values: dict[str, list[float]] = {name: [] for name in samplers}
-    for _ in range(rounds + 1):
+    for _ in range(rounds + warm_up):
         for name, sample in samplers.items():
             values[name].append(sample())
-    return {name: Spread(tuple(taken[1:])) for name, taken in values.items()}
+    return {name: Spread(tuple(taken[warm_up:])) for name, taken in values.items()}
 
 
 def wall(command: Sequence[str]) -> float:
@@ -77,12 +77,16 @@ def printed(command: Sequence[str]) -> float:
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def peak_memory(command: Sequence[str]) -> Memory | None:
-    """Watch a process from outside until it ends; None where the system has no /proc (anything but Linux)."""
+def peak_memory(command: Sequence[str], *, quiet: bool = False) -> Memory | None:
+    """Watch a process from outside until it ends; None where the system has no /proc (anything but Linux).
+
+    With `quiet`, its errors are not shown either.
+    """
     if not Path("/proc/self/status").is_file():
         return None
     peaks = {"RssAnon": 0, "VmHWM": 0}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    errors = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
         while process.poll() is None:
             for field, size in _status(process.pid).items():
                 peaks[field] = max(peaks.get(field, 0), size)

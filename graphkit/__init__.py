@@ -16,23 +16,29 @@ if TYPE_CHECKING:
     from graphkit.analysis.architecture import Architecture, architecture
     from graphkit.analysis.control_flow import ControlFlow, control_flow
     from graphkit.analysis.fit import Fit, fit
+    from graphkit.analysis.hazards import Hazard, Hazards, hazards
     from graphkit.analysis.interface import Interface, interface
     from graphkit.analysis.kv_cache import KVCache, kv_cache
     from graphkit.analysis.optimize import optimized
     from graphkit.analysis.origins import Origins, origins
+    from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
     from graphkit.analysis.report import Comparison, Report, ReportOptions, compare, report
     from graphkit.analysis.shape_ops import ShapeOps, shape_ops
     from graphkit.analysis.summary import Summary, summary
     from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
+    from graphkit.analysis.what_if import WhatIf, what_if
     from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+    from graphkit.folding import FoldOptions, FoldReport, fold_file
     from graphkit.graph.networks import cone, to_networkx
     from graphkit.graph.view import Node, Scope, Value
     from graphkit.model import Model, load
     from graphkit.render.result import Result
+    from graphkit.rewrite.fold import fold
     from graphkit.rewrite.split_merged import Split, split_merged
     from graphkit.save import save_models
     from graphkit.split import SplitOptions, SplitReport, split_file
     from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
+    from graphkit.verify.hazards import check_hazards
     from graphkit.verify.proof import RewriteProof
     from graphkit.verify.rewrite import verify_rewrite
     from graphkit.verify.split import SplitProof, verify_split
@@ -43,27 +49,34 @@ _HOMES = {
     "graphkit.analysis.architecture": ("Architecture", "architecture"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
     "graphkit.analysis.fit": ("Fit", "fit"),
+    "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
     "graphkit.analysis.interface": ("Interface", "interface"),
     "graphkit.analysis.kv_cache": ("KVCache", "kv_cache"),
     "graphkit.analysis.optimize": ("optimized",),
     "graphkit.analysis.origins": ("Origins", "origins"),
+    "graphkit.analysis.remaining_shapes": ("RemainingShapes", "remaining_shapes"),
     "graphkit.analysis.report": ("Comparison", "Report", "ReportOptions", "compare", "report"),
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
+    "graphkit.analysis.what_if": ("WhatIf", "what_if"),
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
+    "graphkit.folding": ("FoldOptions", "FoldReport", "fold_file"),
     "graphkit.graph.networks": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
     "graphkit.model": ("Model", "load"),
     "graphkit.render.result": ("Result",),
+    "graphkit.rewrite.fold": ("fold",),
     "graphkit.rewrite.split_merged": ("Split", "split_merged"),
     "graphkit.save": ("save_models",),
     "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
+    "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.proof": ("RewriteProof",),
     "graphkit.verify.rewrite": ("verify_rewrite",),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
+_ROOMS = ("rewrite", "shapes", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -71,7 +84,11 @@ __all__ = [
     "Comparison",
     "ControlFlow",
     "Fit",
+    "FoldOptions",
+    "FoldReport",
     "GraphkitError",
+    "Hazard",
+    "Hazards",
     "Interface",
     "KVCache",
     "Model",
@@ -79,6 +96,7 @@ __all__ = [
     "Node",
     "Origins",
     "OutputError",
+    "RemainingShapes",
     "Report",
     "ReportOptions",
     "Result",
@@ -93,18 +111,24 @@ __all__ = [
     "TensorShapes",
     "UsageError",
     "Value",
+    "WhatIf",
     "WhyShape",
     "architecture",
+    "check_hazards",
     "compare",
     "cone",
     "control_flow",
     "fit",
+    "fold",
+    "fold_file",
     "from_graphsurgeon",
+    "hazards",
     "interface",
     "kv_cache",
     "load",
     "optimized",
     "origins",
+    "remaining_shapes",
     "report",
     "save_models",
     "shape_ops",
@@ -116,11 +140,14 @@ __all__ = [
     "to_networkx",
     "verify_rewrite",
     "verify_split",
+    "what_if",
     "why_shape",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return import_module(f"graphkit.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'graphkit' has no attribute {name!r}")
     value: object = getattr(import_module(_HOME[name]), name)

@@ -19,6 +19,7 @@ from graphkit import __version__
 from graphkit.errors import GraphkitError
 
 if TYPE_CHECKING:
+    from graphkit.analysis.report import HazardCheck
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.save import Placement
@@ -98,16 +99,19 @@ def report(
     full: Annotated[bool, typer.Option("--full", help="Write out the lists in shape origins.")] = False,
     hash: Annotated[bool, typer.Option("--hash", help="Read all weights to find tied tensors.")] = False,
     context: Annotated[int, typer.Option(min=1, help="Positions for the memory of a KV cache.")] = 2048,
+    check_hazards: Annotated[
+        bool, typer.Option("--check-hazards", help="Run the model at the dims of each hazard, and beside them.")
+    ] = False,
     group: Annotated[int, typer.Option(min=1, help="Group of shape origins to draw, with dot or mermaid.")] = 1,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are findings.")] = False,
 ) -> None:
-    """Explain models: interface, KV cache, shape operators and origins, control flow."""
+    """Explain models: interface, KV cache, shape operators and origins, what if, hazards, control flow."""
     from graphkit.analysis.report import ReportOptions, compare
     from graphkit.analysis.report import report as analyse
     from graphkit.model import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
-    options = ReportOptions(sections, optimize, full, hash, context)
+    options = ReportOptions(sections, optimize, full, hash, context, _hazard_check() if check_hazards else None)
     chosen = format or (SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text)
     with _progress() as progress:
         loaded = []
@@ -137,6 +141,12 @@ def report(
         for finding in findings:
             typer.echo(f"Finding: {finding}", err=True)
         raise typer.Exit(1)
+
+
+def _hazard_check() -> HazardCheck:
+    from graphkit.verify.hazards import check_hazards
+
+    return check_hazards
 
 
 def _expanded(names: list[str]) -> list[str]:
@@ -197,6 +207,50 @@ def shapes(
         else why_shape(loaded, why, dims=dims, inputs=inputs, ranges=ranges)
     )
     _show(result, Format(format.value))
+
+
+class Language(str, Enum):
+    """In what to write a shape program."""
+
+    json = "json"
+    python = "python"
+    javascript = "javascript"
+
+
+LANGUAGES = {".py": Language.python, ".js": Language.javascript, ".mjs": Language.javascript}
+
+
+@app.command()
+def program(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
+    dim: DimOption = None,
+    input: InputOption = None,
+    range: RangeOption = None,
+    language: Annotated[
+        Language | None, typer.Option("--language", "-l", help="Default: json, or what the suffix of --output says.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file; .mjs makes an ES module.")
+    ] = None,
+) -> None:
+    """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function."""
+    from graphkit.io.write import write_text
+    from graphkit.model import load
+    from graphkit.shapes import program as make_program
+
+    dims, inputs, ranges = _sizes(dim, input, range)
+    loaded = load(model)
+    made = make_program(loaded, dims=dims, inputs=inputs, ranges=ranges)
+    suffix = output.suffix.lower() if output is not None else ""
+    chosen = language or LANGUAGES.get(suffix, Language.json)
+    if chosen is Language.json:
+        text = made.to_json()
+    else:
+        text = made.python() if chosen is Language.python else made.javascript(export=suffix == ".mjs")
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, loaded.files)
 
 
 def _sizes(
@@ -356,7 +410,10 @@ def verify(
     range: RangeOption = None,
     runs: Annotated[int, typer.Option(min=1, help="Sizes of the dims to run two models at.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Greedy steps of three models.")] = 8,
-    tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference that counts as equal.")] = 0.0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Largest difference that counts as equal. Default: 0, 0.01 for two with float16."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the generated inputs.")] = 0,
     format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")] = ReportFormat.text,
 ) -> None:
@@ -376,7 +433,7 @@ def verify(
 
             loaded = [load(name) for name in models]
             progress("proving")
-            proof = verify_split(*loaded, steps=steps, tolerance=tolerance, seed=seed)
+            proof = verify_split(*loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed)
         else:
             dims, inputs, ranges = _sizes(dim, input, range)
             proof = verify_rewrite(

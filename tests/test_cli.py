@@ -383,6 +383,47 @@ def test_a_rewrite_that_differs_is_code_1(run: Run, tmp_path: Path) -> None:
     assert "output logits is missing" in ran.out
 
 
+def test_a_shape_program_is_data_unless_told_otherwise(run: Run) -> None:
+    ran = run("program", OTHER, "--dim", "batch_size=2", "--range", "sequence_length=1:8")
+    read = json.loads(ran.out)
+    assert (ran.code, read["schema"]) == (0, 1)
+    symbols = {entry["symbol"]: (entry["least"], entry["most"]) for entry in read["symbols"]}
+    assert symbols == {"sequence_length": (1, 8)}
+    assert read["inputs"] == [{"name": "input_ids", "dims": [2, "sequence_length"]}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "first", "last"),
+    [
+        (("--language", "python"), None, "# What the nodes of 'causal-attention.onnx'", "    }\n"),
+        (("-l", "javascript"), None, '// What the nodes of "causal-attention.onnx"', "{ shapes };\n"),
+        ((), "out.py", "# What", "    }\n"),
+        ((), "out.js", "// What", "module.exports = { shapes };\n"),
+        ((), "out.mjs", "// What", "export { shapes };\n"),
+        ((), "out.json", '{\n"schema": 1', "}\n"),
+        ((), "out.txt", '{\n"schema": 1', "}\n"),
+        (("-l", "python"), "out.js", "# What", "    }\n"),
+    ],
+)
+def test_languages_of_a_shape_program(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], name: str | None, first: str, last: str
+) -> None:
+    output = tmp_path / name if name else None
+    ran = run("program", OTHER, *arguments, *(("-o", output) if output else ()))
+    text = output.read_text() if output else ran.out
+    assert (ran.code, ran.err, bool(ran.out)) == (0, "", output is None)
+    assert text.startswith(first)
+    assert text.endswith(last)
+
+
+def test_a_shape_program_never_overwrites_its_model(run: Run, model_file: Callable[[str], Path]) -> None:
+    path = model_file("cache-styles/bshd")
+    before = path.read_bytes()
+    ran = run("program", path, "-o", path)
+    assert (ran.code, path.read_bytes() == before) == (2, True)
+    assert "is an input, which is never overwritten" in ran.err
+
+
 def test_passes_are_listed_and_explained(run: Run) -> None:
     names = [line.split()[0] for line in run("explain").out.splitlines()]
     assert "eliminate-dead-code" in names

@@ -18,6 +18,7 @@ LAYERS = (
     ("examples", "graph", "io", "render"),
     ("model",),
     ("shapes",),
+    ("needs",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("verify",),
     ("folding", "split"),

@@ -1,4 +1,4 @@
-"""Shape origins: the expression behind every shape that a node reads, grouped and counted."""
+"""Shape origins: the expression behind every shape that a node reads, and what it says in the input dims."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.analysis.meanings import Meaning, meanings, meanings_text
 from graphkit.errors import UsageError
 from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.value_inputs import value_inputs
@@ -14,6 +15,7 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Drawing, Prose, Table
 from graphkit.render.result import Result
+from graphkit.shapes import Shapes, infer
 
 __all__ = ["OriginGroup", "Origins", "Source", "origins"]
 
@@ -51,6 +53,7 @@ class OriginGroup:
         expression: What feeds it.
         nodes: Paths of the consumers.
         sources: The tensors on which its Shapes rest, the most used first.
+        meanings: What the shapes are in the input dims, the most frequent first.
     """
 
     op: str
@@ -58,6 +61,7 @@ class OriginGroup:
     expression: str
     nodes: tuple[str, ...]
     sources: tuple[Source, ...]
+    meanings: tuple[Meaning, ...] = ()
 
     @property
     def count(self) -> int:
@@ -93,8 +97,8 @@ class Origins(Result):
             yield Prose("No node reads a shape from a tensor.")
             return
         yield Prose(
-            "What feeds each shape input, the same expression counted once. CONST is a constant; what is not "
-            "expanded is named by its operator."
+            "What feeds each shape input, the same expression counted once, and what that is in the input dims. CONST "
+            "is a constant; what is not expanded is named by its operator."
         )
         kinds = dict.fromkeys((group.op, group.input) for group in self.groups)
         for op, name in kinds:
@@ -104,6 +108,7 @@ class Origins(Result):
                     Column("#", "number"),
                     Column("Count", "number"),
                     Column("Expression", "code"),
+                    Column("Meaning", "note"),
                     Column("Source", "note"),
                     Column("Nodes", "note"),
                 ),
@@ -112,6 +117,7 @@ class Origins(Result):
                         self.groups.index(g) + 1,
                         f"{g.count}x",
                         g.expression,
+                        meanings_text(g.meanings, self.full),
                         _rests_on(g, self.full),
                         _nodes(g) if self.full else None,
                     )
@@ -136,20 +142,22 @@ def _nodes(group: OriginGroup) -> str:
     return f"at {', '.join(group.nodes)}"
 
 
-def origins(model: Model, *, full: bool = False, optimized: bool = False) -> Origins:
+def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
     """Group the shapes that nodes read by the expression that computes them.
 
     Args:
         model: The model.
         full: Write lists out, where else they end after three, and name all nodes and sources of each group.
         optimized: What to say of the model: that it is one after onnxoptimizer.
+        shapes: What was inferred of the model, where that is known already.
     """
-    shapes = model.shape_tensors
+    inferred = shapes or infer(model)
+    tensors = model.shape_tensors
     found = _consumers(model, full)
     order = list(found)
-    groups = tuple(_group(key, found[key], shapes) for key in order)
+    groups = tuple(_group(key, found[key], inferred) for key in order)
     largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(found[key]))
-    drawings = (_drawing(key[2], found[key][0], key[1], shapes) for key in largest[:DRAWN_GROUPS])
+    drawings = (_drawing(key[2], found[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
     return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
 
 
@@ -229,15 +237,15 @@ def _expression(value: Value, full: bool, depth: int, known: dict[tuple[Value, i
     return text if len(text) <= MAX_LENGTH else node.operator
 
 
-def _group(key: tuple[str, str, str], nodes: list[Node], shapes: ShapeTensors) -> OriginGroup:
+def _group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) -> OriginGroup:
     op, name, text = key
     sources: Counter[Value] = Counter()
-    for node in nodes:
-        if (read := _read(node, name)) is not None:
-            sources.update(shapes.sources(read))
+    reads = [read for node in nodes if (read := _read(node, name)) is not None]
+    for read in reads:
+        sources.update(shapes.model.shape_tensors.sources(read))
     ranked = sorted(sources.items(), key=lambda item: (-item[1], item[0].name))
     found = tuple(Source(value.name, _producer(value), count) for value, count in ranked)
-    return OriginGroup(op, name, text, tuple(node.path for node in nodes), found)
+    return OriginGroup(op, name, text, tuple(node.path for node in nodes), found, meanings(reads, shapes))
 
 
 def _read(node: Node, name: str) -> Value | None:

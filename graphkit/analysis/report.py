@@ -10,18 +10,24 @@ from graphkit.analysis import SECTIONS
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
 from graphkit.analysis.fit import DECODERS, Fit, fit
+from graphkit.analysis.hazards import Hazards, hazards
 from graphkit.analysis.interface import interface
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.optimize import optimized
 from graphkit.analysis.origins import origins
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
+from graphkit.analysis.what_if import what_if
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
+from graphkit.shapes import Shapes, infer
 
-__all__ = ["Comparison", "ComparisonRow", "Report", "ReportOptions", "compare", "report"]
+__all__ = ["Comparison", "ComparisonRow", "HazardCheck", "Report", "ReportOptions", "compare", "report"]
+
+HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
+INFERRED = {"origins", "what-if", "hazards"}  # sections that rest on the shape engine
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class ReportOptions:
         full: Write out the lists in shape origins.
         hash_weights: Read all weights to find tied tensors.
         context: Positions for which to state the memory of a KV cache.
+        check: What runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`; None for not.
     """
 
     only: tuple[str, ...] = ()
@@ -41,6 +48,7 @@ class ReportOptions:
     full: bool = False
     hash_weights: bool = False
     context: int = DEFAULT_CONTEXT
+    check: HazardCheck | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.only if name not in SECTIONS]
@@ -166,10 +174,28 @@ def report(
         progress("onnxoptimizer")
         after = optimized(model)
     sections: dict[str, Result] = {}
+    shapes = None
     for name in wanted:
+        if shapes is None and name in INFERRED:
+            progress("shapes")
+            shapes = infer(model)
         progress(name)
-        sections[name] = _section(name, model, after, options)
+        sections[name] = (
+            _section(name, model, after, options) if shapes is None else _inferred(name, shapes, after, options)
+        )
     return Report(model.label, sections)
+
+
+def _inferred(name: str, shapes: Shapes, after: Model | None, options: ReportOptions) -> Result:
+    if name == "origins":
+        found = shapes if after is None else infer(after)
+        return origins(found.model, full=options.full, optimized=after is not None, shapes=found)
+    if name == "what-if":
+        return what_if(shapes.model, shapes=shapes)
+    if name == "hazards":
+        hazardous = hazards(shapes.model, shapes=shapes)
+        return hazardous if options.check is None else options.check(shapes.model, hazardous, shapes)
+    return _section(name, shapes.model, after, options)
 
 
 def _section(name: str, model: Model, after: Model | None, options: ReportOptions) -> Result:
@@ -183,8 +209,6 @@ def _section(name: str, model: Model, after: Model | None, options: ReportOption
         return kv_cache(model, options.context)
     if name == "shape-ops":
         return shape_ops(model, after)
-    if name == "origins":
-        return origins(after or model, full=options.full, optimized=after is not None)
     return control_flow(model)
 
 

@@ -18,6 +18,7 @@ from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.freeze_dims import FreezeDims
 from graphkit.rewrite.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.inline_constant_if import InlineConstantIf
+from graphkit.rewrite.inline_functions import InlineFunctions
 from graphkit.rewrite.merge_chains import MergeChains
 from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
 from graphkit.rewrite.rematerialize_shapes import RematerializeShapes
@@ -28,6 +29,7 @@ from graphkit.rewrite.strip_merged_suffixes import StripMergedSuffixes
 __all__ = ["PASSES"]
 
 PASSES: tuple[type[Pass], ...] = (
+    InlineFunctions,
     SpecializeInput,
     FreezeDims,
     InlineConstantIf,

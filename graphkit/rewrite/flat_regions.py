@@ -69,6 +69,10 @@ class FlatRegions:
 
     def find(self) -> Iterator[Region]:
         """Yield the regions that are worth it."""
+        for value, maker in self.makers.items():
+            blocking = (node for node, _ in value.consumers if is_liftable(node) and node not in self.lifts)
+            if maker.is_op("Reshape") and (first := next(blocking, None)) is not None:
+                self.reasons[maker] = _reads(first, value)
         alive = dict.fromkeys(self.lifts)
         self._drop(alive, self._blocked(alive, self._is_exit), lambda _: True)
         for part in self._parts(alive):
@@ -117,7 +121,7 @@ class FlatRegions:
         """Return how a node is lifted that reads flat values; those that Reshapes give count where it needs them."""
         flat = frozenset(index for index, value in enumerate(node.inputs) if value in self.makers)
         outputs = [value for value in node.outputs if value is not None]
-        if not flat or not outputs or any(not self._is_untouched(v) or self.editor.is_output(v) for v in outputs):
+        if not flat or not outputs or not all(self._is_untouched(value) for value in outputs):
             return None
         first = self.dims(node.inputs[min(flat)])[:1]
         if any(self.dims(node.inputs[index])[:1] != first for index in flat):
@@ -126,9 +130,15 @@ class FlatRegions:
         for inputs in (flat, flat | more):
             known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
             found = lift(Site(node, known, self.dims(outputs[0]), inputs))
-            if found is not None and all(self.dims(node.outputs[index])[:1] == first for index in found.outputs):
+            if found is not None and self._gives(node, found, first):
                 return found
         return None
+
+    def _gives(self, node: Node, found: Lift, first: Dims) -> bool:
+        """Whether the outputs that are lifted have the leading dim, and the others may have other names."""
+        dims = [self.dims(node.outputs[index])[:1] for index in found.outputs]
+        others = [value for index, value in enumerate(node.outputs) if index not in found.outputs and value is not None]
+        return all(dim == first for dim in dims) and not any(self.editor.is_output(value) for value in others)
 
     def _is_reshaped(self, value: Value | None, first: Dims) -> bool:
         producer = value.producer if value is not None else None
@@ -161,7 +171,7 @@ class FlatRegions:
             return f"'{value.name}' is an output"
         for node, index in value.consumers:
             if not (node in alive and index in self.lifts[node].inputs) and not is_exit(node, value):
-                return f"{node.operator} '{node.label}' reads '{value.name}' flat"
+                return _reads(node, value)
         return ""
 
     def _blocked(self, alive: Nodes, is_exit: Exit) -> list[tuple[Node, str]]:
@@ -264,6 +274,10 @@ class FlatRegions:
                 region.exits[node] = None if after == lifted else reshape_spec(lifted, after)
                 region.saved += after == lifted
         return region
+
+
+def _reads(node: Node, value: Value) -> str:
+    return f"{node.operator} '{node.label}' reads '{value.name}' flat"
 
 
 def merged(before: Dims, after: Dims) -> Dims | None:

@@ -95,34 +95,40 @@ class _Inliner:
                     self.final[inner_value] = self.name(outer)
             for value in body.values.values():
                 if value not in self.final:
-                    self.final[value] = self._fresh(value.name)
+                    self.final[value] = _fresh(value.name, self.used)
             self._assign(body)
 
     def _takes_name(self, value: Value, body: Scope) -> bool:
         return value.scope is body and value.kind == "node" and value not in self.final
 
-    def _fresh(self, name: str) -> str:
-        stem, number = re.sub(r"__\d+$", "", name), 1
-        while name in self.used:
-            name, number = f"{stem}__{number}", number + 1
-        self.used.add(name)
-        return name
-
     def name(self, value: Value | None) -> str:
         """Return the final name of a value, "" for none."""
         return "" if value is None else self.final.get(value, value.name)
 
-    def emit(self, scope: Scope, target: Holder) -> list[onnx.NodeProto]:
-        """Return the nodes of a scope with its decided Ifs replaced; what else the branches hold goes to `target`."""
+    def emit(self, scope: Scope, target: Holder, taken: set[str] | None = None) -> list[onnx.NodeProto]:
+        """Return the nodes of a scope with its decided Ifs replaced; what else the branches hold goes to `target`.
+
+        Args:
+            scope: Which nodes.
+            target: The graph or function that they will be in.
+            taken: Names of nodes there, for a branch: its nodes get others, or onnxruntime does not load the model.
+        """
         nodes: list[onnx.NodeProto] = []
+        own = {node.proto.name for node in scope.nodes if node.proto.name}
+        clashing = sorted(own & taken) if taken is not None else ()
+        taken = own if taken is None else taken
+        renamed = {name: _fresh(name, taken) for name in clashing}
+        taken |= own
         for node in scope.nodes:
             body = self.decisions.get(node)
             if body is None:
                 nodes.append(self._rewired(node))
+                if node.proto.name in renamed:
+                    nodes[-1].name = renamed[node.proto.name]
                 continue
             graph = next(a.g for a in node.proto.attribute if a.name == body.path.rpartition("/")[2])
             self._hoist(graph, body, target, nodes)
-            nodes += self.emit(body, target)
+            nodes += self.emit(body, target, taken)
             nodes += self._aliases(node, body)
         return nodes
 
@@ -183,6 +189,15 @@ class _Inliner:
             if outer is not None and self.name(inner) != self.name(outer):
                 name = f"{node.label}/{outer.name}"
                 yield onnx.helper.make_node("Identity", [self.name(inner)], [self.name(outer)], name=name)
+
+
+def _fresh(name: str, used: set[str]) -> str:
+    """Return a name that is not in use, and note it."""
+    stem, number = re.sub(r"__\d+$", "", name), 1
+    while name in used:
+        name, number = f"{stem}__{number}", number + 1
+    used.add(name)
+    return name
 
 
 def _copies(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:

@@ -16,6 +16,7 @@ import onnx.helper
 from graphkit.graph.view import Node
 from graphkit.rewrite.drop_broadcasts import BROADCASTING, BROADCASTS_SINCE
 from graphkit.rewrite.fold_shapes import numbers
+from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor
 
 __all__ = ["Lift", "Site", "is_liftable", "lift"]
@@ -29,7 +30,7 @@ class Lift:
         inputs: Which inputs have to be lifted; the others are read as they are.
         outputs: Which outputs are lifted then; the others stay as they are.
         axes: The attributes that are axes, as they count in the flat tensor.
-        arrays: The inputs that are axes, likewise.
+        arrays: The inputs that are axes, likewise, from the start.
     """
 
     inputs: frozenset[int]
@@ -48,8 +49,7 @@ class Lift:
 
     def constants(self, extra: int) -> dict[int, np.ndarray]:
         """Return the inputs of the lifted node that are other constants than the node's."""
-        moved = {index: np.where(array < 0, array, array + extra) for index, array in self.arrays.items()}
-        return {index: array.astype(self.arrays[index].dtype) for index, array in moved.items()}
+        return {index: (array + extra).astype(array.dtype) for index, array in self.arrays.items()}
 
 
 def shifted(axis: int, extra: int) -> int:
@@ -145,6 +145,8 @@ def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Seque
             return None
         if site.rank(left) == 2 and site.rank(right) == 2:  # rows of one matrix
             return Lift(site.flat) if site.flat == {left} else None
+        if left not in site.flat and lower(site.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
+            return None
         is_batched = min(site.rank(left), site.rank(right)) >= 2 and site.fits(left) and site.fits(right)
         return Lift(site.flat) if is_batched else None
 
@@ -182,8 +184,8 @@ def _concat(site: Site) -> Lift | None:
 
 def _normalize(site: Site) -> Lift | None:
     axis = site.axis(-1, site.rank(0))
-    lower = range(site.rank(0))
-    if not all(site.is_absent(index) or site.rank(index) in lower for index in range(1, len(site.inputs))):
+    ranks = range(site.rank(0))
+    if not all(site.is_absent(index) or site.rank(index) in ranks for index in range(1, len(site.inputs))):
         return None
     if any(value is not None and value.consumers for value in site.node.outputs[1:]):
         return None
@@ -191,7 +193,10 @@ def _normalize(site: Site) -> Lift | None:
 
 
 def _axes(index: int, *, of_output: bool = False) -> Rule:
-    """Return the rule of an operator whose axes are an attribute or, in later versions, an input."""
+    """Return the rule of an operator whose axes are an attribute or, in later versions, an input.
+
+    They count from the start then: onnxruntime's reductions of an empty tensor ignore axes that count from the end.
+    """
 
     def rule(site: Site) -> Lift | None:
         attribute = site.node.attributes.get("axes")
@@ -201,9 +206,12 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
         rank = len(site.out) if of_output else site.rank(0)
         if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
             return None
-        if attribute is not None:
-            return Lift(site.flat, axes={"axes": array.tolist()})
-        return Lift(site.flat, arrays={index: array} if array.max() >= 0 else {})
+        array = np.where(array < 0, array + rank, array).astype(array.dtype)
+        return (
+            Lift(site.flat, arrays={index: array})
+            if attribute is None
+            else Lift(site.flat, axes={"axes": array.tolist()})
+        )
 
     return rule
 

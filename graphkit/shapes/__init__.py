@@ -6,6 +6,7 @@ from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
 from graphkit.shapes.parse import parse
+from graphkit.shapes.program import Program, program
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.site import Finding
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
@@ -14,6 +15,7 @@ __all__ = [
     "Equality",
     "Expr",
     "Finding",
+    "Program",
     "Ratio",
     "Requirement",
     "Shapes",
@@ -27,6 +29,7 @@ __all__ = [
     "maximum",
     "minimum",
     "parse",
+    "program",
     "symbol",
     "upper",
 ]

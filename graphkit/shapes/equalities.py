@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes.algebra import FUNCTIONS, without_common_factor
 from graphkit.shapes.expr import Call, Expr, Symbol, TooComplexError, const
 from graphkit.shapes.tensor import Tensor
@@ -24,11 +24,16 @@ Replacements = dict[Atom, Expr]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Equality:
-    """Two expressions that are equal whenever a scope runs."""
+    """Two expressions that are equal whenever a node runs."""
 
-    scope: Scope
+    node: Node
     left: Expr
     right: Expr
+
+    @property
+    def scope(self) -> Scope:
+        """Where the node stands."""
+        return self.node.scope
 
     def __str__(self) -> str:
         return f"{self.left} == {self.right}"
@@ -36,11 +41,16 @@ class Equality:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requirement:
-    """An expression that is at least a number whenever a scope runs: windows that fit."""
+    """An expression that is at least a number whenever a node runs: windows that fit."""
 
-    scope: Scope
+    node: Node
     expr: Expr
     least: int
+
+    @property
+    def scope(self) -> Scope:
+        """Where the node stands."""
+        return self.node.scope
 
     def __str__(self) -> str:
         return f"{self.expr} >= {self.least}"

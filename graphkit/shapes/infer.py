@@ -59,14 +59,16 @@ def infer(
     given = Inputs(model, dims or {}, inputs or {}, ranges or {}, values or {})
     equal: list[tuple[Expr, Expr]] = []
     facts = _Facts([], [])
+    first: _Engine | None = None
     for _ in range(MAX_PASSES):
         engine = _Engine(model, given, equal)
         engine.run_main()
+        first = first or engine
         if engine.is_complete() or not engine.learn(equal):
             break
         facts.add(engine)
     facts.add(engine)
-    return engine.finish(facts)
+    return engine.finish(facts, first or engine)
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,11 @@ class _Engine:
     def note_finding(self, node: Node, message: str) -> None:
         self.findings.append(Finding(node.path, message))
 
-    def note_equal(self, scope: Scope, left: Expr, right: Expr) -> None:
-        self.equalities.append(Equality(scope, left, right))
+    def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
+        self.equalities.append(Equality(node, left, right))
 
-    def note_least(self, scope: Scope, expr: Expr, least: int) -> None:
-        self.requirements.append(Requirement(scope, expr, least))
+    def note_least(self, node: Node, expr: Expr, least: int) -> None:
+        self.requirements.append(Requirement(node, expr, least))
 
     def mark(self) -> tuple[int, ...]:
         return len(self.findings), len(self.equalities), len(self.requirements)
@@ -239,9 +241,7 @@ class _Engine:
                 now, before = self.table.get(value), self.seen_functions.get(value)
                 if now is None:
                     continue
-                if before is not None and before.dims != now.dims:
-                    now = unknown("the calls of the function differ", now.dtype)
-                self.seen_functions[value] = now
+                self.seen_functions[value] = now if before is None else _agreed(before, now)
 
     def _with_declared(self, value: Value, found: Tensor) -> Tensor:
         """Return the declared rank and numbers of a tensor of which nothing else is known."""
@@ -279,8 +279,22 @@ class _Engine:
         equal[:] = [(left.substitute(now), right.substitute(now)) for left, right in equal]
         return True
 
-    def finish(self, facts: _Facts) -> Shapes:
+    def finish(self, facts: _Facts, first: _Engine) -> Shapes:
         self.table.update(self.seen_functions)
+        first.table.update(first.seen_functions)
         table = simplified(self.table, self.equalities)
         findings = tuple(dict.fromkeys(self.findings))
-        return Shapes(self.model, table, self.reasons, findings, tuple(facts.equalities), tuple(facts.requirements))
+        return Shapes(
+            self.model, table, self.reasons, findings, tuple(facts.equalities), tuple(facts.requirements), first.table
+        )
+
+
+def _agreed(before: Tensor, now: Tensor) -> Tensor:
+    """Return what two calls of a function agree on."""
+    if before.dims != now.dims:
+        return unknown("the calls of the function differ", now.dtype)
+    if not (before.may_have_data or now.may_have_data):
+        return now
+    if before.may_have_data and now.may_have_data and before.elements == now.elements:
+        return now
+    return Tensor(now.dtype, now.dims, None, "the calls of the function differ")

@@ -30,6 +30,8 @@ class Shapes:
         findings: What cannot hold at any legal dims.
         equalities: What must be equal for the model to run.
         requirements: What must be large enough for it to run.
+        first: What is known of each value after the first pass, whose expressions take nothing for granted that only
+            a model that runs must have: they hold at all dims up to the first node that fails.
     """
 
     model: Model
@@ -38,6 +40,7 @@ class Shapes:
     findings: tuple[Finding, ...]
     equalities: tuple[Equality, ...] = field(repr=False)
     requirements: tuple[Requirement, ...] = field(repr=False)
+    first: Mapping[Value, Tensor] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
         """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""

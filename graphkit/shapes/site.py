@@ -44,11 +44,11 @@ class Engine(Protocol):
     def note_finding(self, node: Node, message: str) -> None:
         """Note a contradiction."""
 
-    def note_equal(self, scope: Scope, left: Expr, right: Expr) -> None:
-        """Note that two expressions are equal whenever a scope runs."""
+    def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
+        """Note that two expressions are equal whenever a node runs."""
 
-    def note_least(self, scope: Scope, expr: Expr, least: int) -> None:
-        """Note that an expression is at least a number whenever a scope runs."""
+    def note_least(self, node: Node, expr: Expr, least: int) -> None:
+        """Note that an expression is at least a number whenever a node runs."""
 
     def run_body(self, body: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Infer a body and return its outputs."""
@@ -175,7 +175,7 @@ class Site:
         if lower(difference) > 0 or upper(difference) < 0:
             self.finding(f"{what}: {left} is not {right}")
             return left
-        self.engine.note_equal(self.node.scope, *without_common_factor(left, right, is_certain=False))
+        self.engine.note_equal(self.node, *without_common_factor(left, right, is_certain=False))
         return min(left, right, key=_plainness)
 
     def at_least(self, expr: Expr, least: int, what: str) -> None:
@@ -185,7 +185,7 @@ class Site:
         if upper(expr) < least:
             self.finding(f"{what}: {expr} is less than {least}")
         else:
-            self.engine.note_least(self.node.scope, expr, least)
+            self.engine.note_least(self.node, expr, least)
 
     def broadcast(self, *shapes: Dims) -> Dims:
         """Return the dims that some dims broadcast to."""
@@ -215,7 +215,7 @@ class Site:
             return const(0)
         for cut, whole in ((left, right), (right, left)):
             if _is_cut_of(cut, whole):
-                self.engine.note_equal(self.node.scope, cut, whole)
+                self.engine.note_equal(self.node, cut, whole)
                 return whole
         if low >= 1 and other_low >= 1:
             return maximum(left, right)  # one is 1, or they are equal

@@ -1,6 +1,7 @@
-"""Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared."""
+"""Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared; hazards checked."""
 
 from graphkit.verify.decoding import Decoded, Decoder, decode
+from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite import verify_rewrite
@@ -17,6 +18,7 @@ __all__ = [
     "Sizes",
     "SkippedRun",
     "SplitProof",
+    "check_hazards",
     "decode",
     "verify_rewrite",
     "verify_split",

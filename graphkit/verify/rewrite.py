@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx.numpy_helper
+from onnx import TensorProto
 
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
+from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
 from graphkit.verify.binding import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
@@ -18,9 +21,14 @@ from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
 from graphkit.verify.session import RunError, Session, check_files
 from graphkit.verify.space import space_of
 
-__all__ = ["verify_rewrite"]
+__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "verify_rewrite"]
 
 RUNS = 6  # assignments to run at, for each value of the flags
+FLOAT16_TOLERANCE = 0.01
+FLOAT16_NOTE = (
+    "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
+    "so that bits may differ."
+)
 UNSTEADY = "it gives other outputs each time"
 RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 
@@ -33,7 +41,7 @@ def verify_rewrite(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
     values: Mapping[str, object] | None = None,
-    tolerance: float = 0.0,
+    tolerance: float | None = None,
     seed: int = 0,
     runs: int = RUNS,
     progress: Callable[[str], None] = lambda _: None,
@@ -51,7 +59,8 @@ def verify_rewrite(
         inputs: Shapes of inputs.
         ranges: Least and largest size of symbols; None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
-        tolerance: Largest difference, absolute or relative, that counts as equal.
+        tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0; for a model that has
+            float16 tensors `FLOAT16_TOLERANCE`.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
         progress: Called with the name of each step before it starts.
@@ -68,14 +77,16 @@ def verify_rewrite(
     shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
     numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
     names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-    proof = RewriteProof(*names, tolerance, numbers, (), (), (), (), ())
+    allowed = default_tolerance(before) if tolerance is None else tolerance
+    proof = RewriteProof(*names, allowed, numbers, (), (), (), (), ())
     if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
         return replace(proof, failures=(f"'{random.path}' is random ({random.op_type}), so nothing can be proven",))
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
     progress("running the original")
     found = run_original(Session(_source(original, before), prepack=False), feeder, runs)
-    proof = replace(proof, skipped=tuple(found.skipped), notes=(*found.notes, *_lost_inputs(before, after)))
+    notes = [*([FLOAT16_NOTE] if allowed and tolerance is None else []), *found.notes, *_lost_inputs(before, after)]
+    proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("running the rewritten model")
@@ -91,6 +102,13 @@ def verify_rewrite(
         return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",))
     proof = replace(proof, skipped=skipped, notes=(*proof.notes, f"{len(unsteady)} runs of the original do not count."))
     return _compared(proof, steady, feeder, session, wanted) if unsteady else result
+
+
+def default_tolerance(model: Model) -> float:
+    """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round."""
+    dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
+    dtypes |= {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
+    return FLOAT16_TOLERANCE if dtypes & {TensorProto.FLOAT16, TensorProto.BFLOAT16} else 0.0
 
 
 def _loaded(source: Model | str | Path) -> Model:

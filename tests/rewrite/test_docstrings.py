@@ -17,7 +17,7 @@ from graphkit.rewrite import PASSES
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.pipeline import parse_pipeline
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
 EXAMPLE = re.compile(
     r"Before:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)", re.S
 )

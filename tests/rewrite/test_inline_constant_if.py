@@ -174,6 +174,22 @@ def test_names_that_clash_are_changed() -> None:
     assert len(names) == len(set(names)) == 3
 
 
+def test_names_of_nodes_that_clash_are_changed() -> None:
+    outcome = check("""
+        agraph (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <bool c = {1}> {
+            [n] a = Exp (x)
+            [first] y = If (c) <
+                then_branch = g1 () => (float[N, 3] t) { [n] h = Neg (a)  [m] t = Neg (h) },
+                else_branch = g2 () => (float[N, 3] e) { [n] e = Abs (x) }
+            >
+            [second] z = If (c) <
+                then_branch = g3 () => (float[N, 3] t) { [n] h = Sin (a)  [m] t = Neg (h) },
+                else_branch = g4 () => (float[N, 3] e) { [n] e = Abs (x) }
+            >
+        }""")
+    assert [node.proto.name for node in outcome.model.graph.nodes] == ["n", "n__1", "m", "n__2", "m__1"]
+
+
 def test_an_if_in_the_body_of_a_loop_is_inlined_there() -> None:
     outcome = check("""
         agraph (float[N, 3] x) => (float[N, 3] y)

@@ -22,8 +22,8 @@ def test_an_integer_option() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no passes - there are: specialize-input"),
-        ("no-such-pass", "no pass 'no-such-pass' - there are: specialize-input"),
+        ("", "no passes - there are: inline-functions"),
+        ("no-such-pass", "no pass 'no-such-pass' - there are: inline-functions"),
         ("eliminate-dead-code{x=1}", "eliminate-dead-code: no option 'x' - its options are: none"),
         ("specialize-input{input=a}", r"specialize-input: option 'value' is missing"),
         ("specialize-input{input=a,value=maybe}", "option 'value' is 'maybe' - it takes bool or int"),

@@ -305,6 +305,18 @@ def test_functions_are_inferred_at_each_call():
     assert "calls of the function differ" in found.reason(function.values["c"])
 
 
+def test_elements_in_a_function_are_what_all_calls_agree_on():
+    text = """g (float[b, s] x, float[c, d] z) => (p, q) { p = local.flat(x) q = local.flat(z) }
+    <domain: "local", opset_import: ["" : 18]> flat (v) => (r) {
+      t = Shape(v) o = Constant<value_ints = [-1]>() u = Concat<axis = 0>(t, o) r = Reshape(v, u)
+    }"""
+    found = shapes(text)
+    (function,) = found.model.scopes[1:]
+    u, o = found[function.values["u"]], found[function.values["o"]]
+    assert (str(u), u.reason) == ("[3]", "the calls of the function differ")
+    assert str(o) == "[1] = [-1]"
+
+
 def test_an_unsorted_graph_is_read_in_order():
     found = shapes("g (float[b, s] x) => (y) { y = Relu(z) z = Transpose(x) }")
     assert str(found["y"]) == "[s, b]"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphkit.verify.compare import Difference, compare_outputs
+from graphkit.verify.compare import Difference, compare_outputs, element_counts
 
 
 def difference(one: object, two: object) -> Difference:
@@ -44,6 +46,47 @@ def test_what_no_tolerance_covers_is_a_problem(one: np.ndarray, two: np.ndarray,
 def test_an_output_that_the_original_lacks_is_a_problem() -> None:
     (found,) = compare_outputs({}, {"y": np.zeros(1)})
     assert found.problem == "the original has no such output"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "problem"),
+    [
+        ([np.ones(2)], [np.ones(2), np.ones(2)], "2 members, expected 1"),
+        ([np.ones(2), np.ones(2)], [np.ones(2), np.ones(3)], "member 1: float64 [3], expected float64 [2]"),
+        ({"a": 0.5}, {"b": 0.5}, "keys differ"),
+        (None, np.ones(2), "ndarray, expected no value"),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object), "values differ"),
+        (["a"], ["b"], "member 0: values differ"),
+    ],
+)
+def test_what_is_no_tensor_is_compared_member_by_member(one: object, two: object, problem: str) -> None:
+    (found,) = compare_outputs({"y": one}, {"y": two})
+    assert (found.problem, found.within(1e9)) == (problem, False)
+    (same,) = compare_outputs({"y": one}, {"y": copy.deepcopy(one)})
+    assert (same.absolute, same.relative, same.exact) == (0.0, 0.0, True)
+
+
+def test_the_largest_difference_of_members_counts() -> None:
+    (found,) = compare_outputs({"y": [{"a": 1.0}, {"a": 2.0}]}, {"y": [{"a": 1.5}, {"a": 2.25}]})
+    assert (found.absolute, found.relative) == (0.5, pytest.approx(1 / 3))
+
+
+def test_zeros_of_either_sign_are_equal_but_not_to_the_last_bit() -> None:
+    found = difference([0.0], [-0.0])
+    assert (found.within(0.0), found.exact) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"),
+    [
+        (np.array([1.0, np.nan, np.inf]), (3, 1)),
+        (np.array(["a"], object), (1, 1)),
+        ([np.ones(2), {"a": 1.0}], (3, 3)),
+        (None, (0, 0)),
+    ],
+)
+def test_elements_are_counted(value: object, counts: tuple[int, int]) -> None:
+    assert element_counts(value) == counts
 
 
 def test_empty_outputs_are_equal() -> None:

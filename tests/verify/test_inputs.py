@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from graphs import model
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
-from graphkit.verify.inputs import InputMaker, padding_mask
+from graphkit.verify.inputs import InputMaker, index_bound, is_flag, padding_mask
 from graphkit.verify.sizes import Sizes, symbol_sizes
 
 RealModel = Callable[[str], Model]
@@ -99,3 +100,85 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
     assert (np.diff(mask, axis=1) <= 0).all()
     assert mask[0].all()
     assert columns == 1 or not mask[1:].all(axis=1).any()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "bound"),
+    [
+        ("y = Gather (table, x)", 6),
+        ("y = Gather <axis = 1> (table, x)", 4),
+        ("t = Cast <to = 7> (x) u = Unsqueeze (t, axes) y = Gather (table, u)", 6),
+        ("a = Gather (table, x) y = Gather <axis = 1> (table, x)", 4),
+        ("t = Add (x, x) y = Gather (table, t)", None),
+        ("y = Gather (x, axes)", None),
+        ("y = Gather <axis = 5> (table, x)", None),
+    ],
+)
+def test_indices_stay_within_the_table_that_they_look_up_in(nodes: str, bound: int | None) -> None:
+    found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", table=np.ones((6, 4)).tolist(), axes=[0])
+    assert index_bound(found.graph.inputs[0]) == bound
+    made = InputMaker(found).arrays({"x": (500,)})["x"]
+    assert set(made.tolist()) == set(range(bound or 8))
+
+
+def test_a_table_in_a_branch_counts() -> None:
+    found = model(
+        """g (int64[n] x, bool flag) => (float[m] y) {
+            y = If (flag) <
+                then_branch = a () => (float[m] t) { t = Gather (table, x) },
+                else_branch = b () => (float[m] e) { e = Cast <to = 1> (x) }
+            >
+        }""",
+        table=[1.0] * 3,
+    )
+    assert index_bound(found.graph.inputs[0]) == 3
+
+
+def test_positions_stay_within_their_table() -> None:
+    found = model(
+        "g (int64[b, s] position_ids) => (float[b, s] y) { y = Gather (table, position_ids) }", table=[1.0] * 6
+    )
+    made = InputMaker(found).arrays({"position_ids": (1, 4)}, past=3)["position_ids"]
+    assert made.tolist() == [[3, 4, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("uint8", np.uint8),
+        ("int8", np.int8),
+        ("uint16", np.uint16),
+        ("int32", np.int32),
+        ("uint64", np.uint64),
+        ("float16", np.float16),
+        ("double", np.float64),
+        ("bool", np.bool_),
+        ("string", np.object_),
+    ],
+)
+def test_every_usual_dtype_can_be_made(kind: str, dtype: type) -> None:
+    made = InputMaker(model(f"g ({kind}[n, 3] x) => ({kind}[n, 3] y) {{ y = Identity (x) }}")).arrays({"x": (40, 3)})
+    assert (made["x"].dtype, made["x"].shape) == (dtype, (40, 3))
+    assert len(set(made["x"].ravel().tolist())) > 1
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "complex64", "float8e4m3fn"])
+def test_a_dtype_that_numpy_has_not_is_declined(kind: str) -> None:
+    with pytest.raises(ModelError, match=f"tensor 'x': no input can be made for it: {kind}"):
+        InputMaker(model(f"g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity (x) }}")).arrays({"x": (2,)})
+
+
+@pytest.mark.parametrize(
+    ("dims", "flag"), [("", True), ("[]", False), ("[1]", True), ("[n]", False), ("[1, 1]", False)]
+)
+def test_one_boolean_is_a_flag(dims: str, flag: bool) -> None:
+    found = model(f"g (bool{dims} x) => (bool{dims} y) {{ y = Not (x) }}")
+    assert is_flag(found.graph.inputs[0]) is flag
+
+
+def test_padding_stays_within_the_past_where_an_operator_counts_the_mask(real_model: RealModel) -> None:
+    maker = InputMaker(real_model("llama-int4/model"))
+    assert maker.make(Sizes(batch=4, sequence=5, past=0))["attention_mask"].all()
+    mask = maker.make(Sizes(batch=4, sequence=5, past=9))["attention_mask"]
+    assert not mask.all()
+    assert mask.sum(1).min() >= 5

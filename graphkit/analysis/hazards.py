@@ -1,0 +1,242 @@
+"""Hazards: legal input dims at which a model fails in onnxruntime, or gives another shape than meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, all_nodes
+from graphkit.model import Model
+from graphkit.needs import Needed, Trigger, find_triggers
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.shapes import Shapes, infer
+
+__all__ = ["Check", "Hazard", "Hazards", "hazards"]
+
+Kind = Literal["never", "wrong shape", "empty", "limit", "fit"]
+Dims = tuple[tuple[str, int], ...]
+KINDS: dict[Kind, str] = {
+    "never": "runs at no dims",
+    "wrong shape": "gives another shape than meant, without an error",
+    "empty": "fails where a dim is 0",
+    "limit": "fails from a size on",
+    "fit": "fails where dims do not go together",
+}
+BLAMED = ("Reshape", "Expand", "Tile", "Slice", "ConstantOfShape", "Range", "TopK", "Split", "Pad", "Resize")
+SHOWN = 20  # hazards in a text
+EXAMPLES = 3  # of dims, in a text
+WIDTH = 300  # characters of a problem in a text
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a run at the dims of a hazard showed.
+
+    Attributes:
+        confirmed: Whether it did what was foretold; None where it could not be run.
+        message: What onnxruntime said, or why there was no run.
+    """
+
+    confirmed: bool | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Dims that a caller may give, and what goes wrong there.
+
+    Attributes:
+        kind: A key of `KINDS`, the worst first.
+        op: The operator that fails.
+        input: The input that is to blame, "" where all are.
+        nodes: Paths of the nodes that need the same; the first one fails first.
+        problem: What goes wrong, in words.
+        says: Part of onnxruntime's message, "" where it has none, or none that is known.
+        shape: The shape that is given, where that is not the one meant.
+        dims: The dims that trigger it, for each symbol of the inputs; empty for all dims.
+        fine: Dims near them at which the model runs.
+        examples: What of `dims` matters, and of other dims that trigger the same.
+        also: Paths of nodes that fail there too, or further on.
+        check: What a run showed, None where none was asked for.
+    """
+
+    kind: Kind
+    op: str
+    input: str
+    nodes: tuple[str, ...]
+    problem: str
+    says: str
+    shape: tuple[int, ...] | None
+    dims: Dims
+    fine: Dims
+    examples: tuple[Dims, ...]
+    also: tuple[str, ...] = ()
+    check: Check | None = None
+
+    def __str__(self) -> str:
+        where = " or ".join(_text(dims) for dims in self.examples) or "any dims"
+        does = "gives another shape than meant" if self.kind == "wrong shape" else "fails"
+        return f"at {where}, {self.op} '{self.nodes[0]}' {does}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Hazards(Result):
+    """What can go wrong at legal dims.
+
+    Attributes:
+        hazards: The worst first.
+        undecided: Why they were not looked for, "" where they were.
+    """
+
+    title: ClassVar[str] = "Hazards"
+    hazards: tuple[Hazard, ...]
+    undecided: str = ""
+
+    def findings(self) -> tuple[str, ...]:
+        return tuple(str(one) for one in self.hazards if one.kind in ("never", "wrong shape", "empty"))
+
+    def blocks(self) -> Iterator[Block]:
+        if self.undecided:
+            yield Prose(self.undecided, "warning")
+        if not self.hazards:
+            if not self.undecided:
+                yield Prose("None found: at all dims that were tried, every node gets what it needs.")
+            return
+        yield Prose("Dims that the inputs allow, the nodes that cannot take them, and what onnxruntime does.")
+        yield Table(
+            (
+                Column("#", "number"),
+                Column("Dims", "code"),
+                Column("Problem", "note"),
+                Column("Node", "note"),
+                Column("onnxruntime", "note"),
+                Column("Checked", "note"),
+                Column("Kind"),
+                Column("Nodes", "number"),
+            ),
+            [_row(number, one) for number, one in enumerate(self.hazards[:SHOWN], start=1)],
+        )
+        if len(self.hazards) > SHOWN:
+            yield Prose(f"{len(self.hazards) - SHOWN} more are in the JSON report.")
+        kinds = dict.fromkeys(one.kind for one in self.hazards)
+        yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
+
+
+def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
+    more = f" or {len(one.examples) - EXAMPLES} more" if len(one.examples) > EXAMPLES else ""
+    dims = " or ".join(_text(dims) for dims in one.examples[:EXAMPLES]) + more
+    others = f"; {_count(len(one.also))} there or further on" if one.also else ""
+    problem = f"{one.op}{f' ({one.input})' if one.input else ''}: {one.problem}"
+    return (
+        number,
+        dims or "any",
+        problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3]}...",
+        f"at {one.nodes[0]}{others}",
+        None if one.check is not None and one.check.confirmed else _foretold(one),
+        _checked(one.check),
+        one.kind,
+        len(one.nodes),
+    )
+
+
+def _foretold(one: Hazard) -> str:
+    if one.shape is not None:
+        return f"onnxruntime: no error, and a shape of {list(one.shape)}"
+    return f'onnxruntime: an error with "{one.says}"' if one.says else "onnxruntime: an error"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} other node{' fails' if nodes == 1 else 's fail'}"
+
+
+def _checked(check: Check | None) -> str | None:
+    if check is None:
+        return None
+    word = "not run" if check.confirmed is None else "confirmed" if check.confirmed else "not confirmed"
+    return f"{word}: {check.message}"
+
+
+def _text(dims: Dims) -> str:
+    return ", ".join(f"{name}={size}" for name, size in dims)
+
+
+def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
+    """Look for dims at which a model fails or gives another shape than meant.
+
+    A dim is legal where its symbol's range allows it: at least 1, at least 0 for one named `past...`.
+
+    Args:
+        model: The model.
+        shapes: What was inferred of the model, where that is known already.
+    """
+    shapes = shapes or infer(model)
+    operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
+    never = [
+        Hazard("never", operators.get(finding.node, ""), "", (finding.node,), finding.message, "", None, (), (), ())
+        for finding in shapes.findings
+    ]
+    found = find_triggers(shapes)
+    order = list(KINDS)
+    grouped = sorted(_grouped(found.triggers), key=lambda one: order.index(one.kind))
+    return Hazards((*never, *grouped), "" if found.base is not None else _undecided(found.unmet))
+
+
+def _undecided(unmet: Sequence[Needed]) -> str:
+    nodes = ", ".join(f"{one.nodes[0].operator} {one.nodes[0].path}" for one in unmet[:EXAMPLES])
+    return f"Not looked for: no dims were found at which these nodes get what they need: {nodes}."
+
+
+def _grouped(triggers: Iterable[Trigger]) -> Iterator[Hazard]:
+    """Yield a hazard for each need, and for equal ones of several scopes together."""
+    groups: dict[object, list[Trigger]] = {}
+    for trigger in triggers:
+        node = trigger.needed.nodes[0]
+        groups.setdefault((node.operator, trigger.needed.need, trigger.is_wrong), []).append(trigger)
+    for group in groups.values():
+        yield _hazard(group)
+
+
+def _hazard(group: Sequence[Trigger]) -> Hazard:
+    first = group[0]
+    need, node = first.needed.need, first.needed.nodes[0]
+    trouble = need.trouble([expr.evaluate(dict(first.dims)) for expr in need.exprs])
+    own = {id(one.needed): one.needed for one in group}.values()
+    also = {other.path: None for one in group for needed in one.also for other in needed.nodes}
+    return Hazard(
+        _kind(group),
+        node.operator,
+        _input(node),
+        tuple(one.path for needed in own for one in needed.nodes),
+        trouble.problem,
+        trouble.says,
+        trouble.shape,
+        tuple(first.dims.items()),
+        tuple(first.fine.items()),
+        tuple(dict.fromkeys(_example(one) for one in group)),
+        tuple(also),
+    )
+
+
+def _kind(group: Sequence[Trigger]) -> Kind:
+    first = group[0]
+    if first.is_wrong:
+        return "wrong shape"
+    if any(first.dims[name] == 0 for name in first.changed):
+        return "empty"
+    return "limit" if all(one.is_limit for one in group) else "fit"
+
+
+def _example(trigger: Trigger) -> Dims:
+    return tuple((name, size) for name, size in trigger.dims.items() if name in trigger.matters)
+
+
+def _input(node: Node) -> str:
+    if node.is_op("Gather", "GatherND", "GatherElements"):
+        return "indices"
+    if not node.is_op(*BLAMED):
+        return ""
+    names = [name for name in value_inputs(node).values() if name not in ("axes", "axis", "steps", "roi", "scales")]
+    return ", ".join(names)

@@ -1,0 +1,250 @@
+"""What if: how many nodes that compute shapes would vanish if some of the input dims were numbers.
+
+A shape op is a node that computes a shape tensor (`ShapeTensors.works_on_shapes`), constants not counted. It vanishes
+
+- when every element of all its outputs is then a number: constant folding replaces it, or
+- when nothing reads its outputs but shape ops that vanish: it is dead.
+
+All follows from one inference. An element is a number as soon as all symbols in it are frozen, whatever they are frozen
+to; `past_sequence_length + 1` counts as its symbol. An element that rests on data stays. What becomes a number for one
+value only, such as `min(batch_size, sequence_length)` with a batch of 1, is not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar
+
+from graphkit.analysis.meanings import meaning
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
+from graphkit.shapes.order import in_order
+
+__all__ = ["Freeze", "OpCount", "Stay", "WhatIf", "what_if"]
+
+MAX_SYMBOLS = 10  # whose sets are looked at: a node has a bit for each of 2**10 sets
+SHOWN = 3  # sets of each size that are shown
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """A set of symbols that could be frozen.
+
+    Attributes:
+        symbols: Their names.
+        removes: Shape ops that vanish then, those that are numbers today included.
+    """
+
+    symbols: tuple[str, ...]
+    removes: int
+
+
+@dataclass(frozen=True)
+class OpCount:
+    """How many nodes of an operator there are."""
+
+    op: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Stay:
+    """Shape ops that stay though all symbols are frozen.
+
+    Attributes:
+        reason: What their elements rest on.
+        nodes: Their paths.
+    """
+
+    reason: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WhatIf(Result):
+    """What freezing input dims would remove.
+
+    Attributes:
+        total: Shape ops.
+        today: Shape ops that vanish with nothing frozen, by operator.
+        freezes: Nothing, each symbol, pairs and triples that remove what no part of them does; all symbols,
+            where none of these removes as much.
+        stays: What stays with all frozen.
+    """
+
+    title: ClassVar[str] = "What if"
+    total: int
+    today: tuple[OpCount, ...]
+    freezes: tuple[Freeze, ...]
+    stays: tuple[Stay, ...]
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.total:
+            yield Prose("No node computes a shape.")
+            return
+        verb = "computes" if self.total == 1 else "compute"
+        yield Prose(f"{_nodes(self.total)} {verb} shapes, operators of arithmetic on them included.")
+        if self.today:
+            ops = ", ".join(f"{op.op} {op.count:,}" for op in self.today)
+            yield Prose(f"Numbers today, whatever the dims: {sum(op.count for op in self.today):,} ({ops}).")
+        shown = [one for one in self.freezes if not one.symbols or one.removes > self.freezes[0].removes]
+        if len(shown) > 1:
+            yield Table(
+                (Column("Frozen", "code"), Column("Removes", "number"), Column("Leaves", "number")),
+                [(", ".join(one.symbols) or "nothing", one.removes, self.total - one.removes) for one in shown],
+                title=f"Of {self.total:,} shape ops, with input dims frozen",
+            )
+        if vain := [", ".join(one.symbols) for one in self.freezes if one not in shown]:
+            yield Prose(f"Alone, no use: {', '.join(vain)}.")
+        for stay in self.stays:
+            verb = "stays" if len(stay.nodes) == 1 else "stay"
+            yield Prose(f"{_nodes(len(stay.nodes))} {verb} even so, such as {stay.nodes[0]}: {stay.reason}.")
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'' if count == 1 else 's'}"
+
+
+def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
+    """Count which shape ops vanish for each symbol of the inputs, and for small sets of them.
+
+    Args:
+        model: The model.
+        shapes: What was inferred of the model, where that is known already.
+    """
+    sets = _Sets(shapes or infer(model))
+    gone = sets.vanishing()
+    today = Counter(node.operator for node, table in gone.items() if table & 1)
+    stays: dict[str, list[str]] = {}
+    for node, table in gone.items():
+        if not table >> sets.everything & 1:
+            stays.setdefault(sets.reason(node), []).append(node.path)
+    return WhatIf(
+        len(gone),
+        tuple(OpCount(op, count) for op, count in sorted(today.items(), key=lambda item: (-item[1], item[0]))),
+        tuple(_freezes(sets, Counter(gone.values()))),
+        tuple(Stay(reason, tuple(nodes)) for reason, nodes in stays.items()),
+    )
+
+
+class _Sets:
+    """Shape ops, and the sets of symbols for which each vanishes.
+
+    A set of symbols is a number with a bit for each symbol; a table is a number with a bit for each set. So one pass
+    over the graph answers for all sets at once.
+    """
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes, self.tensors = shapes, shapes.model.shape_tensors
+        self.symbols = _grouped(shapes)
+        self.bits = {name: 1 << index for index, names in enumerate(self.symbols) for name in names}
+        self.everything = (1 << len(self.symbols)) - 1
+        self.always = (1 << (self.everything + 1)) - 1
+        self.tables: dict[int, int] = {}
+
+    def vanishing(self) -> dict[Node, int]:
+        """Return the table of each shape op."""
+        found: dict[Node, int] = {}
+        for scope in self.shapes.model.scopes:
+            self._scope(scope, 0, found)
+        return dict(reversed(found.items()))
+
+    def _scope(self, scope: Scope, outside: int, found: dict[Node, int]) -> None:
+        """Add the tables of a scope's nodes, last first; `outside` is when nothing outside reads what it gives."""
+        outputs = set(scope.outputs)
+        for node in reversed(in_order(scope) if scope.problems else scope.nodes):
+            table = 0
+            if self.tensors.works_on_shapes(node) and not node.is_op("Constant"):
+                table = found[node] = self._numbers(node) | self._dead(node, outputs, outside, found)
+            for body in node.bodies.values():
+                self._scope(body, table, found)
+
+    def _numbers(self, node: Node) -> int:
+        """Return when all outputs are numbers."""
+        values = [value for value in node.outputs if value is not None]
+        if all(value in self.tensors.static for value in values):
+            return self.always
+        needed = 0
+        for value in values:
+            elements = self.shapes[value].elements
+            for name in _names(elements) if elements is not None else ("?",):
+                if name not in self.bits:
+                    return 0
+                needed |= self.bits[name]
+        return self._supersets(needed)
+
+    def _supersets(self, needed: int) -> int:
+        if needed not in self.tables:
+            sets = range(self.everything + 1)
+            self.tables[needed] = sum(1 << chosen for chosen in sets if chosen & needed == needed)
+        return self.tables[needed]
+
+    def _dead(self, node: Node, outputs: set[Value], outside: int, found: dict[Node, int]) -> int:
+        """Return when nothing that stays reads an output."""
+        table = self.always
+        for value in node.outputs:
+            if value is None:
+                continue
+            table &= outside if value in outputs else self.always
+            for reader, _ in value.consumers:
+                table &= found.get(reader, 0)
+        return table
+
+    def reason(self, node: Node) -> str:
+        """Return why a shape op stays with everything frozen."""
+        for value in node.outputs:
+            if value is not None and not (self._table_of(value) >> self.everything & 1):
+                return meaning(value, self.shapes)[1] or "its elements are not followed"
+        return "an output of the graph is computed from it"
+
+    def _table_of(self, value: Value) -> int:
+        elements = self.shapes[value].elements
+        known = elements is not None and all(name in self.bits for name in _names(elements))
+        return self.always if known else 0
+
+
+def _names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
+    for element in elements:
+        expr = element.dividend if isinstance(element, Ratio) else element
+        if isinstance(expr, Expr):
+            yield from expr.symbols
+
+
+def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
+    """Return the symbols of the inputs, in order; where they are too many, all that are left as one."""
+    names: dict[str, None] = {}
+    for value in shapes.model.graph.inputs:
+        for dim in shapes[value].dims or ():
+            names.update((found.name, None) for found in dim.walk_symbols() if is_known(Expr.from_atom(found)))
+    alone: list[tuple[str, ...]] = [(name,) for name in names]
+    if len(alone) <= MAX_SYMBOLS:
+        return alone
+    return [*alone[: MAX_SYMBOLS - 1], tuple(names)[MAX_SYMBOLS - 1 :]]
+
+
+def _freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
+    """Return the sets to show, the larger ones only where they remove what none of their parts does."""
+
+    def freeze(chosen: Sequence[int]) -> Freeze:
+        mask = sum(1 << index for index in chosen)
+        removed = sum(count for table, count in tables.items() if table >> mask & 1)
+        return Freeze(tuple(name for index in chosen for name in sets.symbols[index]), removed)
+
+    def adds(chosen: Sequence[int]) -> bool:
+        mask = sum(1 << index for index in chosen)
+        parts = [mask & ~(1 << index) for index in chosen]
+        return any(table >> mask & 1 and not any(table >> part & 1 for part in parts) for table in tables)
+
+    indices = range(len(sets.symbols))
+    shown = [freeze(())]
+    for size in (1, 2, 3):
+        found = [freeze(chosen) for chosen in combinations(indices, size) if size == 1 or adds(chosen)]
+        shown += sorted(found, key=lambda one: -one.removes)[: None if size == 1 else SHOWN]
+    every = freeze(indices)
+    return shown if any(one.removes == every.removes for one in shown) else [*shown, every]

@@ -1,0 +1,48 @@
+"""What rules of needs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from graphkit.needs.joined import Broadcast
+from graphkit.needs.need import AtLeast, Need, Same
+from graphkit.shapes import Expr, const, is_known, lower
+from graphkit.shapes.site import Site
+from graphkit.shapes.tensor import Dims
+
+__all__ = ["NeedRule", "broadcast", "integers", "least", "same"]
+
+NeedRule = Callable[[Site], Iterator[Need]]
+BROADCAST = "broadcast"
+
+
+def least(expr: Expr, number: int, what: str, says: str) -> Iterator[Need]:
+    """Yield the need that an expression is at least a number, unless it always is."""
+    if is_known(expr) and lower(expr) < number and expr.constant is None:
+        yield AtLeast(expr, const(number), what, says)
+
+
+def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Need]:
+    """Yield the need that two dims are equal, unless they always are."""
+    if left != right and is_known(left) and is_known(right):
+        yield Same(left, right, what, says)
+
+
+def integers(site: Site, index: int) -> list[Expr]:
+    """Return the elements of an integer input.
+
+    Raises:
+        UnknownError: They are not known.
+    """
+    return [Expr.of(element) for element in site.values(index) if isinstance(element, (int, Expr))]
+
+
+def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Need]:
+    """Yield what dims need to broadcast."""
+    if all(dims == shapes[0] for dims in shapes[1:]):
+        return
+    for place in range(1, max(map(len, shapes), default=0) + 1):
+        found = dict.fromkeys(dims[-place] for dims in shapes if len(dims) >= place)
+        sizes = tuple(dim for dim in found if dim != 1)
+        if len(sizes) > 1 and all(map(is_known, sizes)):
+            yield Broadcast(sizes, says)

@@ -1,0 +1,158 @@
+"""What operators need that calculate: elementwise ones, products, convolutions, pools, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from graphkit.needs.common import NeedRule, broadcast, integers, least, same
+from graphkit.needs.need import Need, NotZero
+from graphkit.shapes import Expr, const, is_known, lower, upper
+from graphkit.shapes.rules.common import product
+from graphkit.shapes.site import Site
+from graphkit.shapes.tensor import INTEGERS, Dims
+
+__all__ = ["RULES"]
+
+
+def elementwise(site: Site) -> Iterator[Need]:
+    """All inputs broadcast; an integer is not divided by 0."""
+    given = [index for index in range(len(site.inputs)) if site.has(index)]
+    yield from broadcast([site.dims(index) for index in given])
+    if site.node.op_type in ("Div", "Mod") and site.tensor(1).dtype in INTEGERS and site.tensor(1).may_have_data:
+        count = product(site.broadcast(*(site.dims(index) for index in given)))
+        for element in integers(site, 1):
+            if is_known(element) and is_known(count) and lower(element) <= 0 <= upper(element):
+                yield NotZero(element, count, "a divisor of 0", "by zero")
+
+
+def qlinear(site: Site) -> Iterator[Need]:
+    """QLinearAdd, QLinearMul(a, a_scale, a_zero, b, ...): both broadcast."""
+    yield from broadcast([site.dims(0), site.dims(3)])
+
+
+def product_of(left: int, right: int) -> NeedRule:
+    """Return the rule of a product of two inputs."""
+
+    def matmul(site: Site) -> Iterator[Need]:
+        first, second = site.dims(left), site.dims(right)
+        if first and second:
+            inner = second[-2] if len(second) > 1 else second[0]
+            yield from same(first[-1], inner, "the inner dims of a product", "dimension mismatch")
+            yield from broadcast([first[:-2], second[:-2]], "cannot broadcast on dim")
+
+    return matmul
+
+
+def gemm(site: Site) -> Iterator[Need]:
+    """The inner dims are equal."""
+    first, second = site.dims(0), site.dims(1)
+    if len(first) == len(second) == 2:
+        inner = first[0 if site.integer("transA", 0) else 1]
+        other = second[1 if site.integer("transB", 0) else 0]
+        yield from same(inner, other, "the inner dims of a product", "Dimension mismatch")
+
+
+def arg_max(site: Site) -> Iterator[Need]:
+    """There is something to choose from."""
+    dims = site.dims()
+    axis = site.axis(site.integer("axis", 0), len(dims))
+    others = product((*dims[:axis], *dims[axis + 1 :]))
+    if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
+        yield NotZero(dims[axis], others, "an axis without elements", "")
+
+
+def layer_norm(site: Site) -> Iterator[Need]:
+    """There is something to normalise."""
+    dims = site.dims()
+    axis = site.axis(site.integer("axis", -1), len(dims))
+    yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
+
+
+def conv(weight: int) -> NeedRule:
+    """Return the rule of a convolution whose weight is that input."""
+
+    def convolution(site: Site) -> Iterator[Need]:
+        dims, kernel = site.dims(0), site.dims(weight)
+        if len(dims) != len(kernel) or len(dims) < 3:
+            return
+        if site.integer("channels_last", 0):
+            dims = (dims[0], dims[-1], *dims[1:-1])
+        yield from same(dims[1], kernel[1] * site.integer("group", 1), "channels of input and weight", "channels")
+        for room, _ in _rooms(site, dims[2:], kernel[2:]):
+            yield from least(room, 0, "the window does not fit", "Invalid input shape")
+
+    return convolution
+
+
+def pool(site: Site) -> Iterator[Need]:
+    """A window fits, as onnxruntime counts: it rounds towards 0, so that one that hardly does not gives a dim too."""
+    dims = site.dims()
+    kernel = tuple(const(size) for size in site.integers("kernel_shape") or [])
+    if len(kernel) != len(dims) - 2 or site.integer("ceil_mode", 0):
+        return
+    for room, stride in _rooms(site, dims[2:], kernel):
+        yield from least(room, 1 - 2 * stride, "the window does not fit", "output dimension is negative")
+
+
+def _rooms(site: Site, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
+    """Yield how far a window can move, and the stride, for each spatial dim."""
+    count, automatic = len(dims), site.text("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return
+    pads = (site.integers("pads") if automatic == "NOTSET" else None) or [0] * (2 * count)
+    dilations, strides = site.integers("dilations") or [1] * count, site.integers("strides") or [1] * count
+    for axis, dim in enumerate(dims):
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
+
+
+def global_pool(site: Site) -> Iterator[Need]:
+    """No dim but the batch is 0."""
+    for dim in site.dims()[1:]:
+        yield from least(dim, 1, "a dim without elements", "Only N can be zero")
+
+
+def einsum(site: Site) -> Iterator[Need]:
+    """Equal letters are dims that broadcast."""
+    terms = site.text("equation", "").replace(" ", "").partition("->")[0].split(",")
+    if "." in "".join(terms) or len(terms) != len(site.inputs):
+        return
+    letters: dict[str, dict[Expr, None]] = {}
+    for index, term in enumerate(terms):
+        for letter, dim in zip(term, site.dims(index), strict=False):
+            letters.setdefault(letter, {})[dim] = None
+    for dims in letters.values():
+        yield from broadcast([(dim,) for dim in dims], "could not be broadcast")
+
+
+_ELEMENTWISE = (
+    *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean", "Where", "PRelu"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "And", "Or", "Xor"),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+)
+
+RULES: Mapping[str, NeedRule] = {
+    **dict.fromkeys(_ELEMENTWISE, elementwise),
+    "MatMul": product_of(0, 1),
+    "MatMulInteger": product_of(0, 1),
+    "QLinearMatMul": product_of(0, 3),
+    "com.microsoft.MatMulIntegerToFloat": product_of(0, 1),
+    "com.microsoft.DynamicQuantizeMatMul": product_of(0, 1),
+    "Gemm": gemm,
+    "ArgMax": arg_max,
+    "ArgMin": arg_max,
+    "LayerNormalization": layer_norm,
+    "Conv": conv(1),
+    "ConvInteger": conv(1),
+    "QLinearConv": conv(3),
+    "com.microsoft.QLinearConv": conv(3),
+    "com.microsoft.FusedConv": conv(1),
+    "com.microsoft.QLinearAdd": qlinear,
+    "com.microsoft.QLinearMul": qlinear,
+    "MaxPool": pool,
+    "AveragePool": pool,
+    "LpPool": pool,
+    "GlobalAveragePool": global_pool,
+    "GlobalMaxPool": global_pool,
+    "Einsum": einsum,
+}

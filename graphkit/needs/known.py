@@ -1,0 +1,74 @@
+"""What is known of a node's inputs at all dims at which the nodes before it run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.shapes import Expr, Shapes, Tensor, is_known
+from graphkit.shapes.site import Site
+from graphkit.shapes.tensor import unknown
+
+__all__ = ["Known"]
+
+
+class Known:
+    """A table of tensors, and a view of each node for rules.
+
+    The first pass of an inference takes nothing for granted that only later nodes need; where it does not know a
+    tensor, what the last pass knows stands in.
+    """
+
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = shapes
+
+    def tensor(self, value: Value) -> Tensor:
+        """Return what is known of a value."""
+        first = self.shapes.first.get(value)
+        if first is not None and first.is_known and (not first.may_have_data or _is_known_data(first)):
+            return first
+        last = self.shapes.table.get(value)
+        return last or first or unknown("nothing leads to it")
+
+    def site(self, node: Node) -> Site | None:
+        """Return a view of a node for its rule; None where an attribute is that of a function's call."""
+        if any(attribute.ref_attr_name for attribute in node.attributes.values()):
+            return None
+        inputs = [None if value is None else self.tensor(value) for value in node.inputs]
+        return Site(node, inputs, _Silent(), node.attributes)
+
+
+def _is_known_data(tensor: Tensor) -> bool:
+    return not tensor.is_shape_like or all(
+        is_known(element) for element in tensor.elements or () if isinstance(element, Expr)
+    )
+
+
+class _Silent:
+    """An engine that notes nothing: what a rule asks of it is known from the inference."""
+
+    def fresh(self, label: str, reason: str, low: float) -> Expr:
+        raise NotImplementedError
+
+    def note_finding(self, node: Node, message: str) -> None:
+        """Note nothing."""
+
+    def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
+        """Note nothing."""
+
+    def note_least(self, node: Node, expr: Expr, least: int) -> None:
+        """Note nothing."""
+
+    def run_body(self, body: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
+        raise NotImplementedError
+
+    def load(self, tensor: onnx.TensorProto) -> Tensor:
+        raise NotImplementedError
+
+    def mark(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def rewind(self, mark: tuple[int, ...]) -> None:
+        raise NotImplementedError

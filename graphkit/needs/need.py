@@ -1,0 +1,244 @@
+"""Needs: conditions on the dims that a node reads, tested at many dims at once.
+
+What a need says of onnxruntime is what its CPU kernels do, version 1.31; each kind is tested by running it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.shapes import Expr
+
+__all__ = [
+    "FAILS",
+    "FINE",
+    "WRONG",
+    "AtLeast",
+    "Fit",
+    "Index",
+    "Ints",
+    "Multiple",
+    "Need",
+    "NotZero",
+    "Same",
+    "Trouble",
+    "failing",
+    "listed",
+    "named",
+    "pair",
+]
+
+Ints = npt.NDArray[np.int64]
+FINE, FAILS, WRONG = 0, 1, 2  # outcomes: it runs as meant; it fails; it runs and gives another shape
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to a node at dims that it cannot take.
+
+    Attributes:
+        problem: In words, with the numbers.
+        says: Part of onnxruntime's message, "" where it has none, or none that is known.
+        shape: The shape that it gives where it does not fail.
+    """
+
+    problem: str
+    says: str = ""
+    shape: tuple[int, ...] | None = None
+
+
+class Need(ABC):
+    """What a node needs."""
+
+    @property
+    @abstractmethod
+    def exprs(self) -> tuple[Expr, ...]:
+        """The expressions that the outcome depends on."""
+
+    @abstractmethod
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        """Return FINE, FAILS or WRONG for each assignment, from the values of the expressions."""
+
+    @abstractmethod
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        """Return what happens where the outcome is not FINE."""
+
+    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
+        """Return the pairs that are meant to be equal."""
+        return ()
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        """The expressions that matter to a reader."""
+        return self.exprs
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it is only meant if it is met at dims at which all else is."""
+        return False
+
+
+def named(expr: Expr, value: int) -> str:
+    """Return an expression with its value."""
+    return str(value) if expr.constant is not None else f"{expr} is {value}"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return some texts as a list in a sentence."""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _limit(expr: Expr, value: int) -> str:
+    return str(value) if expr.constant is not None else f"{value} ({expr})"
+
+
+def pair(exprs: Sequence[Expr], values: Sequence[int]) -> str:
+    """Return expressions with their values as a list in a sentence, numbers last."""
+    told = sorted(zip(exprs, values, strict=True), key=lambda one: one[0].constant is not None)
+    return listed([named(expr, value) for expr, value in told])
+
+
+def failing(where: npt.NDArray[np.bool_]) -> Ints:
+    """Return the outcomes of what runs as meant or fails."""
+    result: Ints = np.where(where, FAILS, FINE)
+    return result
+
+
+@dataclass(frozen=True)
+class Same(Need):
+    """Two dims that must be equal."""
+
+    left: Expr
+    right: Expr
+    what: str
+    says: str
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.left, self.right
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return failing(values[0] != values[1])
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        if self.right.constant is not None:
+            return Trouble(f"{self.what} differ: {named(self.left, values[0])}, not {values[1]}", self.says)
+        return Trouble(f"{self.what} differ: {pair(self.exprs, values)}", self.says)
+
+    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
+        return ((self.left, self.right),)
+
+
+@dataclass(frozen=True)
+class AtLeast(Need):
+    """An expression that must not be below another one."""
+
+    expr: Expr
+    least: Expr
+    what: str
+    says: str
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.expr, self.least
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return failing(values[0] < values[1])
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        limit = _limit(self.least, values[1])
+        return Trouble(f"{self.what}: {named(self.expr, values[0])}, less than {limit}", self.says)
+
+
+@dataclass(frozen=True)
+class Fit(Need):
+    """An expression that must not be above another one: k of TopK, indices' dims of GatherElements."""
+
+    expr: Expr
+    most: Expr
+    what: str
+    says: str
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.expr, self.most
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return failing(values[0] > values[1])
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        limit = _limit(self.most, values[1])
+        return Trouble(f"{self.what}: {named(self.expr, values[0])}, more than {limit}", self.says)
+
+
+@dataclass(frozen=True)
+class NotZero(Need):
+    """A number that must not be 0, as long as there is work: `amount` elements."""
+
+    expr: Expr
+    amount: Expr
+    what: str
+    says: str
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.expr, self.amount
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return failing((values[0] == 0) & (values[1] != 0))
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        return Trouble(f"{self.what}: {named(self.expr, values[0])}", self.says)
+
+
+@dataclass(frozen=True)
+class Multiple(Need):
+    """A dim that must be a multiple of a number."""
+
+    expr: Expr
+    divisor: int
+    what: str
+    says: str
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (self.expr,)
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return failing(values[0] % self.divisor != 0)
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        return Trouble(f"{self.what}: {named(self.expr, values[0])}, no multiple of {self.divisor}", self.says)
+
+
+@dataclass(frozen=True)
+class Index(Need):
+    """Indices from `low` to `high` into an axis of `size`; none at all where `count` is 0."""
+
+    low: Expr
+    high: Expr
+    size: Expr
+    count: Expr
+    says: str
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.low, self.high, self.size, self.count
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        low, high, size, count = values
+        return failing(((low < -size) | (high >= size)) & (count > 0))
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        return self.low, self.high, self.size
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        low, high, size, _ = values
+        expr, value = (self.high, high) if high >= size else (self.low, low)
+        return Trouble(f"index {_limit(expr, value)} into an axis of {_limit(self.size, size)}", self.says)

@@ -1,0 +1,98 @@
+"""What a Reshape needs, as onnxruntime reads its target: 0 copies unless `allowzero`, one -1 takes what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.needs.need import FAILS, FINE, WRONG, Ints, Need, Trouble
+from graphkit.shapes import Expr
+
+__all__ = ["Reshaped"]
+
+Bools = npt.NDArray[np.bool_]
+CANNOT = "cannot be reshaped to the requested shape"
+
+
+@dataclass(frozen=True)
+class Reshaped(Need):
+    """A target shape whose elements may come to mean something else, or to clash with the elements that there are.
+
+    A 0 that is written in the model means to copy. One that an expression comes to means 0: where it copies another
+    dim, the shape is not the one meant.
+    """
+
+    source: tuple[Expr, ...]
+    target: tuple[Expr, ...]
+    allow_zero: bool
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (*self.source, *self.target)
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
+        shape = values[0].shape
+        total = _product(source, shape)
+        fails = np.zeros(shape, np.bool_)
+        wrong = np.zeros(shape, np.bool_)
+        inferred = np.zeros(shape, np.int64)
+        size = np.ones(shape, np.int64)
+        for index, element in enumerate(target):
+            is_rest = element == -1
+            fails |= element < -1
+            inferred += is_rest
+            copied, cannot = self._copied(index, element, source)
+            fails |= cannot
+            wrong |= (copied != element) & (self.target[index].constant is None)
+            size = size * np.where(is_rest, 1, copied)
+        fails |= inferred > 1
+        divisor = np.where(size == 0, 1, size)
+        beside_zero = (size == 0) & (not self.allow_zero)  # with allowzero, onnxruntime takes -1 beside 0 for 1
+        fails |= np.where(inferred == 1, beside_zero | (total % divisor != 0), total != size)
+        return np.where(fails, FAILS, np.where(wrong, WRONG, FINE))
+
+    def _copied(self, index: int, element: Ints, source: Sequence[Ints]) -> tuple[Ints, Bools]:
+        """Return an element with 0 replaced by what it copies, and where there is nothing to copy."""
+        if self.allow_zero:
+            return element, np.zeros(element.shape, np.bool_)
+        if index >= len(source):
+            return element, element == 0
+        return np.where(element == 0, source[index], element), np.zeros(element.shape, np.bool_)
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
+        told = f"{source} to [{', '.join(map(str, self.target))}] = {target}"
+        if any(element < -1 for element in target):
+            return Trouble(f"{told}: below -1", "A dimension cannot be less than -1")
+        if not self.allow_zero and 0 in target[len(source) :]:
+            return Trouble(f"{told}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
+        if target.count(-1) > 1:
+            return Trouble(f"{told}: more than one -1", "At most one dimension can be -1")
+        result = [
+            source[index] if element == 0 and not self.allow_zero else element for index, element in enumerate(target)
+        ]
+        copies = [
+            f"0 copies {result[i]}" for i, element in enumerate(target) if element != result[i] and self._is_meant(i)
+        ]
+        size = int(np.prod([element for element in result if element != -1]))
+        total = int(np.prod(source))
+        if -1 in target and size == 0 and not self.allow_zero:
+            return Trouble(f"{told}: -1 beside 0 cannot be inferred", CANNOT)
+        if (-1 in target and total % max(size, 1)) or (-1 not in target and total != size):
+            return Trouble(f"{told}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
+        result = [total // max(size, 1) if element == -1 else element for element in result]
+        return Trouble(f"{told}: {'; '.join(copies)}", "", tuple(result))
+
+    def _is_meant(self, index: int) -> bool:
+        return self.target[index].constant is None
+
+
+def _product(values: Sequence[Ints], shape: tuple[int, ...]) -> Ints:
+    total = np.ones(shape, np.int64)
+    for value in values:
+        total = total * value
+    return total

@@ -1,0 +1,210 @@
+"""The smallest legal dims at which a model does not run as meant.
+
+Dims are tried, not solved for: those that differ in one symbol, or in two, from dims at which all is well. A
+direction is a symbol that grows, shrinks or becomes 0; what is told of it is the nearest dims that are not fine, and
+the first node that does not get what it needs there. Nodes behind that one are not asked: their dims mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.needs.collect import Needed, collect
+from graphkit.needs.dims import Assignment, broken, candidates, free_symbols, tied
+from graphkit.needs.grid import Bools, Grid
+from graphkit.needs.need import FINE, WRONG
+from graphkit.shapes import Expr, Shapes, is_known
+
+__all__ = ["Trigger", "Triggers", "find_triggers"]
+
+STEPS = 64  # sizes tried at once between one that is fine and one that is not
+ABOVE = (1, 2, 3, 7, 8, 64, 1000)  # steps beyond a size, to see whether all larger ones fail
+Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
+
+
+@dataclass(frozen=True, eq=False)
+class Trigger:
+    """Dims at which some need is the first that is not met.
+
+    Attributes:
+        needed: The need, and the nodes that have it.
+        dims: A size for each symbol of the inputs.
+        fine: Dims near them at which all is well.
+        changed: The symbols in which they differ from dims that are fine; those that only follow from others left out.
+        matters: The symbols without whose sizes it would be fine, or without whose sizes `fine` would not be.
+        is_wrong: Whether the node gives another shape than meant, rather than failing.
+        is_limit: Whether no larger size of the one symbol that was changed is fine either, whatever the others are.
+        also: Needs that are not met there or further on, and nowhere nearer.
+    """
+
+    needed: Needed
+    dims: Mapping[str, int]
+    fine: Mapping[str, int]
+    changed: tuple[str, ...]
+    matters: tuple[str, ...]
+    is_wrong: bool
+    is_limit: bool
+    also: tuple[Needed, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Triggers:
+    """What a search found.
+
+    Attributes:
+        triggers: In the order of directions, those of one symbol first.
+        base: Dims at which all needs are met, None where none were found.
+        ties: Symbols that follow from others where all is to run.
+        unmet: Where there is no base, the needs that were met nowhere.
+    """
+
+    triggers: tuple[Trigger, ...]
+    base: Mapping[str, int] | None
+    ties: Mapping[str, Expr]
+    unmet: tuple[Needed, ...] = ()
+
+
+def find_triggers(shapes: Shapes) -> Triggers:
+    """Return the dims at which a model fails or gives another shape than meant."""
+    inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
+    symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
+    needed = [one for one in collect(shapes) if all(expr.symbols <= symbols.keys() for expr in one.need.exprs)]
+    if not needed:
+        return Triggers((), {}, {})
+    certain = [one for one in needed if not one.need.is_guess]
+    base = Grid(certain or needed, symbols, _learned(shapes)).base()
+    needed = [one for one in needed if not one.need.is_guess or not Grid([one], symbols).bad([base]).any()]
+    if not needed:
+        return Triggers((), base, {})
+    grid = Grid(needed, symbols)
+    unmet = np.flatnonzero(grid.bad([base])[:, 0])
+    if len(unmet):
+        return Triggers((), None, grid.ties, tuple(needed[index] for index in unmet))
+    return Triggers(tuple(_Search(grid, base).triggers()), base, grid.ties)
+
+
+def _learned(shapes: Shapes) -> dict[str, int]:
+    """Return the least sizes that the model was found to need."""
+    dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
+    return {name: int(symbol.lower) for name, symbol in free_symbols(dims).items() if symbol.lower > 0}
+
+
+class _Search:
+    def __init__(self, grid: Grid, base: Assignment) -> None:
+        self.grid, self.base = grid, base
+        tried = candidates(base, grid.sizes, grid.ties, grid.symbols)[1:]
+        tried += broken(base, grid.sizes, grid.ties)
+        self.places: dict[Direction, list[Assignment]] = {}
+        for one in sorted(tried, key=self.distance):
+            self.places.setdefault(self.direction(one), []).append(one)
+        self.told: set[int] = set()  # needs that a trigger is about, or that are told along with one
+
+    # Directions
+
+    def changed(self, assignment: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the symbols that differ from the base; those that follow from others, where they do not follow."""
+        follows = {**self.base, **{name: tied(assignment, self.grid.ties)[name] for name in self.grid.ties}}
+        return tuple(name for name, size in assignment.items() if size != follows[name])
+
+    def direction(self, assignment: Mapping[str, int]) -> Direction:
+        return tuple((name, self._sign(name, assignment[name])) for name in self.changed(assignment))
+
+    def _sign(self, name: str, size: int) -> str:
+        if name in self.grid.ties:
+            return "other"
+        return "none" if not size else "more" if size > self.base[name] else "less"
+
+    def distance(self, assignment: Mapping[str, int]) -> int:
+        return sum(abs(assignment[name] - self.base[name]) for name in self.changed(assignment))
+
+    # Triggers
+
+    def triggers(self) -> Iterator[Trigger]:
+        """Yield the triggers of each direction of one symbol, then of what no such direction shows."""
+        for direction, tried in self.places.items():
+            if len(direction) == 1:
+                yield from self.of(direction, tried)
+        for direction, tried in self.places.items():
+            if len(direction) > 1:
+                yield from self.of(direction, tried)
+
+    def of(self, direction: Direction, tried: Sequence[Assignment]) -> Iterator[Trigger]:
+        outcomes = self.grid.outcomes(tried)
+        first = self.grid.first(outcomes != FINE)
+        hit: Bools = np.asarray(first.any(axis=1))
+        if len(direction) > 1:  # only what is not told of one symbol
+            hit[sorted(self.told)] = False
+        wrong = first & (outcomes == WRONG)
+        for kind in (first & ~wrong, wrong):
+            places = np.flatnonzero(kind[hit].any(axis=0))
+            if len(places):
+                yield from self.nearest(direction, tried[int(places[0])], hit, bool(wrong.any()) and kind is wrong)
+
+    def nearest(self, direction: Direction, dims: Assignment, hit: Bools, is_wrong: bool) -> Iterator[Trigger]:
+        fine = dict(self.base)
+        for name, _ in direction:
+            dims, fine = self.shrunk(dims, name, fine, is_wrong)
+        outcomes = self.grid.outcomes([dims])
+        bad = outcomes[:, 0] != FINE
+        first = self.grid.first(outcomes != FINE)[:, 0]
+        also = [index for index in np.flatnonzero(bad | hit).tolist() if not first[index] and index not in self.told]
+        for index in np.flatnonzero(first).tolist():
+            changed = tuple(name for name, _ in direction)
+            others = tuple(self.grid.needed[other] for other in also if self._go_together(index, other))
+            yield Trigger(
+                self.grid.needed[index],
+                dims,
+                fine,
+                changed,
+                tuple(other for other in dims if other in changed or self.matter(index, other, dims, fine)),
+                bool(outcomes[index, 0] == WRONG),
+                direction[0][1] == "more" and self._fails_above(index, dims, changed),
+                others,
+            )
+            self.told.add(index)
+        self.told.update(also)
+
+    def _go_together(self, index: int, other: int) -> bool:
+        one, two = self.grid.needed[index].scope, self.grid.needed[other].scope
+        return one.contains(two) or two.contains(one)
+
+    def shrunk(self, dims: Assignment, name: str, fine: Assignment, is_wrong: bool) -> tuple[Assignment, Assignment]:
+        """Return dims with one symbol as near to the base as can be, and those beside that are fine."""
+        good, bad = self.base[name], dims[name]
+        while abs(bad - good) > 1:
+            sizes: list[int] = np.unique(np.linspace(good, bad, STEPS).astype(np.int64)).tolist()
+            ordered = sizes if bad > good else sizes[::-1]
+            outcomes = self.grid.outcomes([self.with_size(dims, name, size) for size in ordered])
+            hits = np.flatnonzero(((outcomes == WRONG) if is_wrong else (outcomes != FINE)).any(axis=0))
+            if not len(hits) or not hits[0]:
+                break
+            good, bad = ordered[hits[0] - 1], ordered[hits[0]]
+        beside = self.with_size(dims, name, good)
+        return self.with_size(dims, name, bad), fine if self.grid.bad([beside]).any() else beside
+
+    def with_size(self, dims: Assignment, name: str, size: int) -> Assignment:
+        changed = {**dims, name: size}
+        return changed if name in self.grid.ties else tied(changed, self.grid.ties)
+
+    def matter(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
+        """Whether another size of a symbol would change what is told of a need."""
+        low = int(self.grid.symbols[name].lower)
+        sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
+        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes])[index]
+        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes])[index]
+        return name in self._told(index) and (not bad.all() or bool(good.any()))
+
+    def _told(self, index: int) -> set[str]:
+        return {name for expr in self.grid.needed[index].need.told for name in expr.symbols}
+
+    def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
+        """Whether nothing larger is fine, be the other symbols as they are, smaller or larger."""
+        name = changed[0]
+        larger = {other: 4 * size + 1 for other, size in dims.items()}
+        smaller = {other: int(self.grid.symbols[other].lower) for other in dims}
+        above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
+        around = [self.with_size(other, name, 4 * dims[name] + ABOVE[-1]) for other in (larger, smaller)]
+        return len(changed) == 1 and bool(self.grid.bad(above).any(axis=0).all() and self.grid.bad(around)[index].all())

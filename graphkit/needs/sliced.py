@@ -1,0 +1,62 @@
+"""What a Slice needs: bounds that stay on their side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.needs.need import FINE, WRONG, Ints, Need, Trouble, named
+from graphkit.shapes import Expr
+
+__all__ = ["Sliced"]
+
+MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
+
+
+@dataclass(frozen=True)
+class Sliced(Need):
+    """Bounds of a Slice along one axis, meant from the front: below 0, they count from the end."""
+
+    dims: tuple[Expr, ...]
+    axis: int
+    start: Expr
+    end: Expr
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.start, self.end, *self.dims
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        return self.start, self.end
+
+    @property
+    def is_guess(self) -> bool:
+        return True
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        start, end, size = values[0], values[1], values[2 + self.axis]
+        below = (self._may_change(self.start) & (start < 0)) | (self._may_change(self.end) & (end < 0))
+        meant = np.maximum(np.clip(end, 0, size) - np.clip(start, 0, size), 0)
+        given = np.maximum(_from_front(end, size) - _from_front(start, size), 0)
+        return np.where(below & (meant != given), WRONG, FINE)
+
+    def _may_change(self, bound: Expr) -> bool:
+        return bound.constant is None
+
+    def trouble(self, values: Sequence[int]) -> Trouble:
+        start, end, size = values[0], values[1], values[2 + self.axis]
+        one, value = ("start", start) if start < 0 and self._may_change(self.start) else ("end", end)
+        expr = self.start if one == "start" else self.end
+        bounds = [int(_from_front(np.int64(bound), np.int64(size))) for bound in (start, end)]
+        shape = list(values[2:])
+        shape[self.axis] = max(bounds[1] - bounds[0], 0)
+        left = f"{shape[self.axis]} of {size} are left"
+        return Trouble(f"{one} {named(expr, value)}: it counts from the end, {left}", "", tuple(shape))
+
+
+def _from_front(bound: Ints, size: Ints) -> Ints:
+    bound = np.clip(bound, -MAX_BOUND, MAX_BOUND)
+    return np.clip(np.where(bound < 0, bound + size, bound), 0, size)

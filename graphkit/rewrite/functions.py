@@ -1,0 +1,123 @@
+"""A model's own functions, and what is to be made explicit before onnx inlines them.
+
+`onnx.inliner` (of onnx 1.23) drops attributes that a call leaves to their defaults, does not import the operator sets
+that only functions have, loses an output that is an input, and takes over the names of dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+import onnx
+import onnx.helper
+
+from graphkit.graph.view import body_graphs
+
+__all__ = [
+    "Functions",
+    "Key",
+    "all_nodes",
+    "domain_of",
+    "functions_of",
+    "key_of",
+    "make_explicit",
+    "obstacle",
+    "with_bodies",
+]
+
+Key = tuple[str, str, str]  # domain, name, overload
+Functions = Mapping[Key, onnx.FunctionProto]
+
+MAX_NODES = 1_000_000  # that a function may be, functions in functions included
+
+
+def domain_of(name: str) -> str:
+    """Return a domain, the default one as ""."""
+    return "" if name == "ai.onnx" else name
+
+
+def functions_of(proto: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
+    """Return the functions of a model by what calls name."""
+    return {(domain_of(f.domain), f.name, f.overload): f for f in proto.functions}
+
+
+def key_of(node: onnx.NodeProto) -> Key:
+    """Return what a node calls, where it is a call."""
+    return domain_of(node.domain), node.op_type, node.overload
+
+
+def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those in their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in body_graphs(node):
+            yield from with_bodies(body.node)
+
+
+def all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, those of its bodies and functions included."""
+    yield from with_bodies(proto.graph.node)
+    for function in proto.functions:
+        yield from with_bodies(function.node)
+
+
+def obstacle(functions: Functions) -> str:
+    """Return why functions cannot be inlined, "" where they can."""
+    calls = {key: [key_of(node) for node in with_bodies(function.node)] for key, function in functions.items()}
+    inner = {key: [called for called in found if called in functions] for key, found in calls.items()}
+    sizes: dict[Key, int] = {}
+    try:
+        for key in TopologicalSorter(inner).static_order():
+            sizes[key] = sum(sizes.get(called, 1) for called in calls[key])
+    except CycleError as error:
+        return f"function '{error.args[1][0][1]}' calls itself"
+    if max(sizes.values(), default=0) > MAX_NODES:
+        return f"their nodes would be more than {MAX_NODES:,}"
+    return next((text for function in functions.values() for text in _uncertain(function, functions)), "")
+
+
+def _uncertain(function: onnx.FunctionProto, functions: Functions) -> Iterator[str]:
+    """Yield which attributes a function passes on that it may not have, to one with a default for them."""
+    for node in with_bodies(function.node):
+        callee = functions.get(key_of(node))
+        defaults = {attribute.name for attribute in callee.attribute_proto} if callee is not None else set()
+        for attribute in node.attribute:
+            if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
+                yield f"'{function.name}' may have no '{attribute.ref_attr_name}', and '{node.op_type}' has a default"
+
+
+def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
+    """Write out in place what the inliner of onnx does not see."""
+    imported = {domain_of(entry.domain) for entry in proto.opset_import}
+    for function in functions.values():
+        for entry in function.opset_import:
+            if domain_of(entry.domain) not in imported:
+                proto.opset_import.add().CopyFrom(entry)
+                imported.add(domain_of(entry.domain))
+        _copy_outputs(function)
+        _forget_dims(function)
+    for node in all_nodes(proto):
+        if (called := functions.get(key_of(node))) is not None:
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+
+
+def _copy_outputs(function: onnx.FunctionProto) -> None:
+    """Let an output that is an input be an Identity of it."""
+    taken = {name for node in with_bodies(function.node) for name in (*node.input, *node.output)}
+    taken.update(function.input)
+    for index, name in enumerate(function.output):
+        if name in function.input:
+            fresh = next(f"{name}_{n}" for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
+            function.node.append(onnx.helper.make_node("Identity", [name], [fresh]))
+            function.output[index] = fresh
+            taken.add(fresh)
+
+
+def _forget_dims(function: onnx.FunctionProto) -> None:
+    """Drop the names of dims from declared types: in a graph they would mean dims of the graph."""
+    for info in function.value_info:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.ClearField("dim_param")

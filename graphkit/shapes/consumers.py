@@ -1,0 +1,156 @@
+"""The nodes that read a shape, an axis or a count, what they read, and the dims of what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from graphkit.graph.types import dtype_name
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.results import Shapes
+from graphkit.shapes.tensor import Ratio, Tensor, is_known
+
+__all__ = ["Consumer", "Element", "Output", "Read", "consumers", "known_dims"]
+
+Element = Expr | Ratio | float | None  # None where it is not known
+
+
+@dataclass(frozen=True)
+class Read:
+    """An input of a node that is read for its value.
+
+    Attributes:
+        key: `SCOPE/NODE:NAME`, unlike every other key of the program.
+        index: Which input of the node it is.
+        name: What the ONNX specification calls that input, such as `shape`.
+        tensor: Name of the tensor.
+        dtype: Such as `int64`; "" where unknown.
+        dims: Of the tensor; None where unknown.
+        elements: In row-major order; those of a float tensor are rounded to its dtype. None where none is known.
+        unknown: Why elements are not known, "" where all are.
+    """
+
+    key: str
+    index: int
+    name: str
+    tensor: str
+    dtype: str
+    dims: tuple[int, ...] | None
+    elements: tuple[Element, ...] | None
+    unknown: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of a node that reads a shape.
+
+    Attributes:
+        key: `SCOPE/NODE:output.INDEX`, unlike every other key of the program.
+        index: Which output of the node it is.
+        tensor: Name of the tensor.
+        dims: Its shape, None in the place of a dim that is not known; None where not even the rank is.
+        unknown: Why dims are not known, "" where all are.
+    """
+
+    key: str
+    index: int
+    tensor: str
+    dims: tuple[Expr | None, ...] | None
+    unknown: str
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A node that reads a shape, an axis or a count.
+
+    Attributes:
+        scope: Path of its scope, "" for the main graph.
+        node: Its name, or its operator and position where it has none.
+        op: Its operator.
+        reads: Inputs that are read for their value.
+        outputs: What it gives, those left out not counted.
+    """
+
+    scope: str
+    node: str
+    op: str
+    reads: tuple[Read, ...]
+    outputs: tuple[Output, ...]
+
+
+def consumers(shapes: Shapes) -> tuple[Consumer, ...]:
+    """Return the consumers at every scope, in file order."""
+    keys = _Keys()
+    return tuple(_consumer(shapes, node, keys) for node in all_nodes(shapes.model.scopes) if value_inputs(node))
+
+
+class _Keys:
+    """Gives keys of which no two are the same; names of nodes need not be unique."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def __call__(self, node: Node, name: str) -> str:
+        key, number = f"{node.path}:{name}", 1
+        while key in self.taken:
+            number += 1
+            key = f"{node.path}({number}):{name}"
+        self.taken.add(key)
+        return key
+
+
+def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
+    reads = [
+        _read(shapes, keys(node, name), index, name, value)
+        for index, name in value_inputs(node).items()
+        if (value := node.inputs[index]) is not None
+    ]
+    outputs = [
+        _output(shapes, keys(node, f"output.{index}"), index, value)
+        for index, value in enumerate(node.outputs)
+        if value is not None
+    ]
+    return Consumer(node.scope.path, node.label, node.op_type, tuple(reads), tuple(outputs))
+
+
+def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
+    found = shapes[value]
+    dtype = dtype_name(found.dtype) if found.dtype else ""
+    elements = found.elements
+    if elements is None:
+        return Read(key, index, name, value.name, dtype, found.sizes(), None, _reason(value, found))
+    unknown = [shapes.reason(expr) for expr in map(_expr, elements) if expr is not None]
+    kept = tuple(
+        None if (expr := _expr(element)) is not None and not is_known(expr) else element for element in elements
+    )
+    return Read(key, index, name, value.name, dtype, found.sizes(), kept, _joined(unknown))
+
+
+def _expr(element: Expr | Ratio | float) -> Expr | None:
+    """Return the expression in an element, where it is no number."""
+    if isinstance(element, Ratio):
+        return element.dividend
+    return element if isinstance(element, Expr) else None
+
+
+def _reason(value: Value, found: Tensor) -> str:
+    if found.reason:
+        return found.reason
+    if value.producer is None:
+        return "its values cannot be read" if value.kind == "initializer" else f"it is an {value.kind} of its scope"
+    return f"the elements that {value.producer.label} gives are not followed"
+
+
+def _output(shapes: Shapes, key: str, index: int, value: Value) -> Output:
+    return Output(key, index, value.name, known_dims(shapes[value]), shapes.reason(value))
+
+
+def known_dims(found: Tensor) -> tuple[Expr | None, ...] | None:
+    """Return the dims of a tensor, None in the place of one that is not known."""
+    return None if found.dims is None else tuple(dim if is_known(dim) else None for dim in found.dims)
+
+
+def _joined(reasons: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))

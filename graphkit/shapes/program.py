@@ -1,0 +1,125 @@
+"""The shape program of a model: what each node reads as a shape, an axis or a count, in terms of the input dims.
+
+A tracer or a JIT that takes concrete numbers from it never traces an int64 tensor: the whole shape computation of a
+model is a few sums, products and divisions of input dims. It is data (`to_json`), and a function in Python or in
+JavaScript that needs nothing but the shapes of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.model import Model
+from graphkit.shapes.code import document, javascript, python
+from graphkit.shapes.conditions import Condition, conditions
+from graphkit.shapes.consumers import Consumer, consumers, known_dims
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.infer import infer
+from graphkit.shapes.sources import Source, Unread, find_sources
+
+__all__ = ["Input", "Program", "program"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """A graph input that a caller gives.
+
+    Attributes:
+        name: Of the input.
+        dims: Expressions in the symbols, None in the place of a dim whose name starts with `?`, which stands for any
+            number. None where it is no tensor, or of unknown rank.
+    """
+
+    name: str
+    dims: tuple[Expr | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Program:
+    """All shape consumers of a model, in file order, and where the symbols in their expressions are read.
+
+    Attributes:
+        model: Name of the model.
+        inputs: Graph inputs, those with a default left out.
+        sources: Where each symbol is read, in an order in which each needs only those before it.
+        unread: Symbols that no shape of an input gives; what has them is unknown to a generated function.
+        conditions: What must hold for the main graph to run. Bodies may have further ones.
+        consumers: The nodes. What a body's node reads holds where the body runs.
+    """
+
+    model: str
+    inputs: tuple[Input, ...]
+    sources: tuple[Source, ...]
+    unread: tuple[Unread, ...]
+    conditions: tuple[Condition, ...]
+    consumers: tuple[Consumer, ...]
+
+    def to_json(self) -> str:
+        """Return the program as JSON, one input, symbol, condition, consumer or expression a line.
+
+        A number in it is a number. Any other element or dim is a text that `expressions` maps to a tree, null one that
+        is not known. `graphkit.shapes.parse` reads such a text where names of symbols are plain words; fractions of
+        float tensors, such as `(height) / 32`, it does not read.
+
+        A tree is a number, the name of a symbol, or a list of an operation and trees: `+` and `*` of any number of
+        trees; `//` (rounded down) and `%` (with the sign of the divisor) of two; `min` and `max` of two or more; `/`
+        of two, rounded to the dtype of the tensor. `["int", "9223372036854775807"]` is a number that JSON readers may
+        round (above 2**53 - 1), `["float", "inf"]` one that JSON has not.
+        """
+        return document.json_text(self)
+
+    def python(self) -> str:
+        """Return a Python module with one function, `shapes(inputs)`, that needs the standard library only.
+
+        It takes the shapes of graph inputs by name, and returns a dict of tuples by `Read.key` and `Output.key`. It
+        checks what it is given: names, ranks, dims that are numbers, that equal symbols have equal sizes, ranges of
+        symbols, and `conditions`; and raises ValueError. An input may be left out where no symbol is read from it.
+
+        Integers are exact. Elements of a float tensor are floats, rounded to its dtype as onnxruntime rounds. None
+        stands in the place of a number that is not known, and of one whose computation divides by 0: the node cannot
+        run at these dims. A tensor of which nothing is known has no entry.
+        """
+        return python.source(self)
+
+    def javascript(self, *, export: bool = False) -> str:
+        """Return the same function in JavaScript (ES2015), as a script that is a CommonJS module too.
+
+        It takes an object or a Map, and returns an object of arrays, one array for equal lists: copy one before
+        changing it. null stands for None, and RangeError for ValueError.
+
+        Numbers are exact or an error: an intermediate result beyond Number.MAX_SAFE_INTEGER (2**53 - 1) is a
+        RangeError. A constant beyond it, such as INT64_MAX for the end of a Slice, is given as MAX_SAFE_INTEGER (or
+        its negative): the nearest Number, 2**63, would become INT64_MIN in a BigInt64Array, whereas no axis is long
+        enough to tell the two bounds apart.
+
+        Args:
+            export: Add an `export` statement: then the text is an ES module, and no script any more.
+        """
+        return javascript.source(self, export)
+
+
+def program(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    values: Mapping[str, object] | None = None,
+) -> Program:
+    """Return what every node at every scope reads as a shape, an axis or a count, as expressions in the input dims.
+
+    Args:
+        model: The model.
+        dims: Numbers for symbols; the program is then for these only.
+        inputs: Shapes of graph inputs.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        values: Elements of graph inputs, such as `{"use_cache_branch": True}`; the program is then for these only.
+
+    Raises:
+        UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+    """
+    shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges, values=values)
+    given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
+    sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])
+    return Program(model.name, given, sources, unread, conditions(shapes), consumers(shapes))

@@ -1,0 +1,95 @@
+"""Where the numbers of symbols are read: the axis of an input that is a symbol, or from which one can be solved for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graphkit.shapes.expr import Bound, Expr, Symbol, const
+
+__all__ = ["Source", "Unread", "find_sources"]
+
+Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a symbol's number is read: the size of the axis is `factor*symbol + rest`.
+
+    Attributes:
+        symbol: Its name.
+        least: What it is not below; minus infinity where that is open.
+        most: What it is not above; infinity where that is open.
+        input: The graph input.
+        axis: Counted from the front.
+        factor: An integer other than 0, which must divide `size - rest`.
+        rest: A polynomial in symbols of earlier sources.
+    """
+
+    symbol: str
+    least: Bound
+    most: Bound
+    input: str
+    axis: int
+    factor: int
+    rest: Expr
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A symbol that no shape of an input gives.
+
+    Attributes:
+        symbol: Its name.
+        reason: In which dims it stands.
+    """
+
+    symbol: str
+    reason: str
+
+
+def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
+    """Return where the symbols of inputs are read, plain ones first, and which cannot be.
+
+    Args:
+        inputs: Name and dims of each graph input, None in the place of a dim that is not known.
+    """
+    symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
+    found: dict[str, Source] = {}
+    for name, axis, dim in _dims(inputs):
+        if isinstance(dim.atom, Symbol):
+            found.setdefault(dim.atom.name, _source(dim.atom, name, axis, 1, const(0)))
+    count = -1
+    while count != len(found):
+        count = len(found)
+        for name, axis, dim in _dims(inputs):
+            missing = dim.symbols - found.keys()
+            if len(missing) == 1 and (line := _line(dim, symbol := symbols[min(missing)])) is not None:
+                found[symbol.name] = _source(symbol, name, axis, *line)
+    unread = (Unread(name, _reason(name, inputs)) for name in symbols if name not in found)
+    return tuple(found.values()), tuple(unread)
+
+
+def _dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
+    for name, dims in inputs:
+        for axis, dim in enumerate(dims):
+            if dim is not None:
+                yield name, axis, dim
+
+
+def _source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:
+    return Source(symbol.name, symbol.lower, symbol.upper, name, axis, factor, rest)
+
+
+def _line(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
+    """Return factor and rest of a polynomial that is linear in a symbol."""
+    if any(not isinstance(atom, Symbol) for monomial, _ in dim.terms for atom in monomial):
+        return None
+    factor = next((factor for monomial, factor in dim.terms if monomial == (symbol,)), 0)
+    rest = dim - Expr.from_atom(symbol) * factor
+    return (factor, rest) if factor and symbol.name not in rest.symbols else None
+
+
+def _reason(name: str, inputs: Shaped) -> str:
+    places = [f"'{dim}' of input '{entry}'" for entry, _, dim in _dims(inputs) if name in dim.symbols]
+    return f"it stands only in {', '.join(dict.fromkeys(places))}, which cannot be solved for it"

@@ -1,0 +1,196 @@
+"""Hazards checked by running: the model at the dims that trigger each, and at dims near them that must be fine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from graphkit.analysis.architecture import TOKEN_INPUT
+from graphkit.analysis.hazards import Check, Hazard, Hazards
+from graphkit.errors import ModelError
+from graphkit.graph.merged import trace_condition
+from graphkit.graph.types import dtype_name
+from graphkit.graph.view import Node, Scope, all_nodes
+from graphkit.model import Model
+from graphkit.needs.dims import Values, columns_of
+from graphkit.shapes import Shapes, infer
+from graphkit.verify.session import Session
+
+__all__ = ["check_hazards"]
+
+MAX_ELEMENTS = 1 << 26  # of the largest tensor of a run
+TOKEN = 5  # an id that is in every vocabulary, and no padding
+MESSAGE = 160  # characters
+WHERE = re.compile(
+    r"running (\S+) node\. Name:'([^']*)' Status Message: ?((?:(?!running \S+ node\. Name).)*)$", re.DOTALL
+)
+SOURCE = re.compile(r"^.*\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. |\S+ )?", re.DOTALL)
+
+
+def check_hazards(model: Model, found: Hazards, shapes: Shapes | None = None) -> Hazards:
+    """Return hazards with what onnxruntime did at their dims.
+
+    A hazard is confirmed where the model runs at the dims that are said to be fine, and then fails in one of the nodes
+    that are named, or gives the shape that is foretold. Masks are all ones, token ids all the same, floats random.
+
+    Args:
+        model: The model.
+        found: Its hazards.
+        shapes: What was inferred of the model, where that is known already.
+    """
+    if not any(one.dims for one in found.hazards):
+        return found
+    try:
+        runs = _Runs(model, shapes or infer(model))
+    except ModelError as error:
+        checks = [Check(None, _short(error.problem))] * len(found.hazards)
+    else:
+        checks = [runs.check(one) for one in found.hazards]
+    pairs = zip(found.hazards, checks, strict=True)
+    return replace(found, hazards=tuple(replace(one, check=check) for one, check in pairs))
+
+
+class _Runs:
+    """Runs of one model.
+
+    Raises:
+        ModelError: onnxruntime does not load it.
+    """
+
+    def __init__(self, model: Model, shapes: Shapes) -> None:
+        self.model, self.shapes = model, shapes
+        for data in model.source.data_files:
+            if data.size is None:
+                raise ModelError(f"the data file '{data.location}' is missing")
+        self.nodes = {node.path: node for node in all_nodes(model.scopes)}
+        self.session = self._session(model.proto)
+        self.known: dict[object, str] = {}
+
+    def _session(self, proto: onnx.ModelProto) -> Session:
+        return Session(self.model.with_proto(proto))
+
+    def check(self, one: Hazard) -> Check:
+        """Run a model at the dims of a hazard, after those that are fine."""
+        nodes = [self.nodes[path] for path in (*one.nodes, *one.also) if path in self.nodes]
+        if not one.dims or not nodes:
+            return Check(None, "nothing to run")
+        try:
+            flags = _flags(nodes[0].scope)
+            if problem := self.failure(dict(one.fine), flags):
+                return Check(None, f"fails at {_text(one.fine)} too: {_said(problem)}")
+            if one.shape is not None:
+                return self._check_shape(one, nodes[0], flags)
+            return _judged(self.failure(dict(one.dims), flags), nodes)
+        except ModelError as error:
+            return Check(None, _short(error.problem))
+
+    def failure(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> str:
+        """Return what onnxruntime says of a run at some dims, "" where it runs."""
+        key = tuple(dims.items()), tuple(flags.items())
+        if key not in self.known:
+            try:
+                self.session.run(self.feed(dims, flags))
+            except ModelError as error:
+                if error.__cause__ is None:
+                    raise
+                self.known[key] = " ".join(str(error.__cause__).split())
+            else:
+                self.known[key] = ""
+        return self.known[key]
+
+    def _check_shape(self, one: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
+        if node.scope.path or node.outputs[0] is None:
+            return Check(None, "its output cannot be seen from outside")
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.model.proto)
+        name = node.outputs[0].name
+        if name not in [output.name for output in proto.graph.output]:
+            proto.graph.output.append(onnx.ValueInfoProto(name=name))
+        given = list(self._session(proto).run(self.feed(dict(one.dims), flags))[name].shape)
+        return Check(given == list(one.shape or ()), f"no error, and a shape of {given}")
+
+    def feed(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> dict[str, np.ndarray]:
+        """Return inputs of some dims.
+
+        Raises:
+            ModelError: An input's shape or type is not known, or a tensor would be too large.
+        """
+        self._check_size(dims)
+        rng = np.random.default_rng(0)
+        return {
+            value.name: _array(value.name, *self._kind(value.name, dims), flags, rng)
+            for value in self.model.graph.inputs
+            if value.tensor is None
+        }
+
+    def _kind(self, name: str, dims: Mapping[str, int]) -> tuple[int, tuple[int, ...]]:
+        tensor = self.shapes[name]
+        if tensor.dims is None or not tensor.dtype or not tensor.is_known:
+            raise ModelError(f"no input can be made for '{name}': its shape or type is not declared", tensor=name)
+        return tensor.dtype, tuple(dim.evaluate(dims) for dim in tensor.dims)
+
+    def _check_size(self, dims: Mapping[str, int]) -> None:
+        values = Values(columns_of([dims]))
+        for value, tensor in self.shapes.table.items():
+            count = 1
+            for dim in tensor.dims or () if tensor.is_known else ():
+                count *= max(int(values.of(dim)[0]), 0)
+            if count > MAX_ELEMENTS and value.kind != "initializer":
+                raise ModelError(f"too large to run: '{value.name}' would have {count:,} elements")
+
+
+def _array(
+    name: str, dtype: int, shape: tuple[int, ...], flags: Mapping[str, bool], rng: np.random.Generator
+) -> np.ndarray:
+    if dtype not in (1, 2, 3, 6, 7, 9, 10, 11):
+        raise ModelError(f"no input can be made for '{name}': it is {dtype_name(dtype)}", tensor=name)
+    kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    if name in flags:
+        return np.full(shape, flags[name], kind)
+    if "mask" in name:
+        return np.ones(shape, kind)
+    if kind.kind == "f":
+        return rng.standard_normal(shape).astype(kind)
+    return np.full(shape, TOKEN if TOKEN_INPUT.search(name) and "type" not in name else 0, kind)
+
+
+def _flags(scope: Scope | None) -> dict[str, bool]:
+    """Return the inputs that make the branches around a scope run."""
+    found: dict[str, bool] = {}
+    while scope is not None:
+        condition = trace_condition(scope.owner) if scope.owner is not None and scope.owner.is_op("If") else None
+        if condition is not None:
+            found[condition.input.name] = scope.path.endswith("then_branch") != condition.negated
+        scope = scope.parent
+    return found
+
+
+def _judged(problem: str, nodes: Iterable[Node]) -> Check:
+    """Return whether a failure is that of one of some nodes."""
+    if not problem:
+        return Check(False, "it runs")
+    where = WHERE.search(problem)
+    if where is None:
+        return Check(False, f"fails otherwise: {_said(problem)}")
+    is_named = any(node.op_type == where[1] and node.proto.name == where[2] for node in nodes)
+    return Check(is_named, _said(problem) if is_named else f"fails in {where[1]} '{where[2]}': {_said(problem)}")
+
+
+def _said(problem: str) -> str:
+    """Return what is worth reading of onnxruntime's message: no paths of its sources, one short line."""
+    where = WHERE.search(problem)
+    text = where[3] if where is not None else problem
+    return _short(SOURCE.sub("", text)) or "no message"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MESSAGE else f"{line[: MESSAGE - 3]}..."
+
+
+def _text(dims: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in dims)

@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from graphs import CONV, KERNEL, model
+from onnx import TensorProto, helper, numpy_helper
+
+from graphkit.errors import ModelError, UsageError
+from graphkit.model import Model, load
+from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
+from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.running import Run, unsteady_runs
+
+ModelFile = Callable[[str], Path]
+COMPLETE = {
+    "bert-fill-mask/model": 6,
+    "cache-styles/anonymous": 6,
+    "cache-styles/bshd": 6,
+    "cache-styles/past_0-2bhsd": 6,
+    "cache-styles/stacked": 6,
+    "cache-styles/static-cache": 6,
+    "gpt2-tiny/decoder_model_merged": 12,
+    "llama-int4/model": 6,
+    "marian-tiny/decoder_model_merged": 12,
+    "patchtst/model": 6,
+    "search/beamsearch-gpt2": 6,
+    "search/loop-greedy": 6,
+    "vit-qdq/model": 6,
+    "whisper-tiny/decoder_model_merged": 12,
+}
+LINEAR = "g (float[batch, 3] x) => (float[batch, 2] y, float[batch, 3] z) { y = MatMul (x, w) z = Neg (x) }"
+WEIGHT = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+MERGED = """
+g (int64[batch, sequence] input_ids, float[batch, 2, past, 4] past_key_values_0_key, bool use_cache_branch)
+  => (float[batch, s, 4] logits, float[batch, 2, p, 4] present_0_key) {
+    logits, present_0_key = If (use_cache_branch) <
+        then_branch = later () => (float[batch, s, 4] a, float[batch, 2, p, 4] ak) {
+            a = Gather (table, input_ids)
+            more = ReduceSum <keepdims = 1> (past_key_values_0_key, axes)
+            ak = Add (past_key_values_0_key, more)
+        },
+        else_branch = first () => (float[batch, s, 4] b, float[batch, 2, p, 4] bk) {
+            rows = Gather (table, input_ids)
+            b = Mul (rows, factor)
+            new = Unsqueeze (b, one)
+            bk = Concat <axis = 1> (new, new)
+        }
+    >
+}
+"""
+TABLE = np.arange(36).reshape(9, 4) / 7
+
+
+def merged(**changes: object) -> Model:
+    return model(MERGED, **{"table": TABLE, "axes": [2], "one": [1], "factor": 2.0, **changes})
+
+
+def proof(one: Model, two: Model, **options: object) -> RewriteProof:
+    return verify_rewrite(one, two, **options)  # type: ignore[arg-type]
+
+
+def dims(found: RewriteProof, name: str) -> list[int]:
+    return [run.dims[name] for run in found.runs]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_real_models_give_what_they_give(name: str, model_file: ModelFile) -> None:
+    path = model_file(name)
+    found = verify_rewrite(path, path)
+    assert (found.passed, found.failures, len(found.runs)) == (True, (), COMPLETE[name])
+    assert len({json.dumps(run.dims) for run in found.runs}) >= 5
+    assert all(output.worst == 0 and output.elements for output in found.outputs)
+    pasts = [size for run in found.runs for symbol, size in run.dims.items() if "past" in symbol]
+    assert not pasts or 0 in pasts
+
+
+def test_a_model_in_memory_is_run_as_it_is_not_as_its_file_was(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model(LINEAR, w=np.ones((3, 2)).tolist()).proto, path)
+    read = load(path, threshold=8)  # its weight stays in the file
+    proto = onnx.ModelProto()
+    proto.CopyFrom(read.proto)
+    proto.graph.node[1].op_type = "Abs"
+    assert verify_rewrite(path, read).passed
+    assert not verify_rewrite(path, read.with_proto(proto)).passed
+
+
+def test_a_changed_constant_is_found() -> None:
+    changed = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]]
+    found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=changed))
+    assert not found.passed
+    assert found.failures == (f"6 of 6 runs differ, the first at batch=1: y differs by {found.runs[0].absolute:.3g}",)
+    assert [(output.name, bool(output.failure)) for output in found.outputs] == [("y", True), ("z", False)]
+
+
+def test_a_tolerance_covers_small_differences() -> None:
+    changed = np.array(WEIGHT) * (1 + 1e-6)
+    assert not proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=changed)).passed
+    found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=changed), tolerance=1e-4)
+    assert found.passed
+    assert (found.outputs[0].worst > 0, found.outputs[0].failure) == (True, "")
+
+
+def test_float16_is_rounded_where_onnxruntime_likes() -> None:
+    text = LINEAR.replace("float", "float16")
+    one, two = (
+        model(text, w=np.array(WEIGHT, np.float16)),
+        model(text, w=(np.array(WEIGHT) * 1.001).astype(np.float16)),
+    )
+    found = proof(one, two)
+    assert (found.passed, found.tolerance, found.outputs[0].worst > 0) == (True, 0.01, True)
+    assert found.notes[0].startswith("It has float16 tensors")
+    assert not proof(one, two, tolerance=0.0).passed
+
+
+def test_swapped_axes_are_found_by_sizes_that_differ() -> None:
+    text = "g (float[b, h, w, 3] x) => (float[b, p, q, 3] y) {{ y = Transpose <perm = {}> (x) }}"
+    found = proof(model(text.format("[0, 1, 2, 3]")), model(text.format("[0, 2, 1, 3]")))
+    assert "y float32 [1, " in found.failures[0]
+
+
+def test_a_length_that_was_baked_in_is_found() -> None:
+    text = "g (float[b, past, 2] past_kv, float[b, s, 2] x) => (float[b, p, 2] present_kv) {{ {} }}"
+    original = model(text.format("present_kv = Concat <axis = 1> (past_kv, x)"))
+    baked = text.format("all = Concat <axis = 1> (past_kv, x) present_kv = Slice (all, start, end, axis)")
+    found = proof(original, model(baked, start=[0], end=[16], axis=[1]))
+    assert 0 in dims(found, "past")
+    assert [run.failure != "" for run in found.runs] == [run.dims["past"] + run.dims["s"] > 16 for run in found.runs]
+    assert 0 < sum(run.failure != "" for run in found.runs) < 6
+
+
+def test_a_batch_that_was_baked_in_is_found() -> None:
+    text = "g (float[b, s, 6] x) => (float[b, q, 2] y) { y = Reshape (x, shape) }"
+    found = proof(model(text, shape=[0, -1, 2]), model(text, shape=[1, -1, 2]))
+    assert [run.failure != "" for run in found.runs] == [run.dims["b"] > 1 for run in found.runs]
+
+
+def test_both_branches_of_a_merged_decoder_are_run() -> None:
+    found = proof(merged(), merged())
+    assert found.passed
+    assert [run.flags["use_cache_branch"] for run in found.runs] == [False] * 6 + [True] * 6
+    assert 0 in dims(found, "past")[:6]
+    assert 0 not in dims(found, "past")[6:]
+
+
+@pytest.mark.parametrize(("change", "flag"), [({"factor": 3.0}, False), ({"axes": [1]}, True)])
+def test_a_change_of_one_branch_is_found_in_it(change: Mapping[str, object], flag: bool) -> None:
+    found = proof(merged(), merged(**change))
+    assert {run.flags["use_cache_branch"] for run in found.runs if run.failure} == {flag}
+
+
+def test_a_rewritten_model_of_fixed_dims_is_run_at_these() -> None:
+    frozen = CONV.replace("batch,", "2,").replace("height", "24")
+    found = proof(model(CONV, kernel=KERNEL), model(frozen, kernel=KERNEL))
+    assert (found.passed, found.fixed) == (True, {"batch": 2, "height": 24})
+    assert set(found.runs[0].dims) == {"channels", "width"}
+
+
+def test_fixed_lengths_follow_through_expressions() -> None:
+    text = "g (float[b, s] x, float[b, past_plus_s] m) => (float[b, n] y) { y = Concat <axis = 1> (x, m) }"
+    found = proof(model(text), model(text.replace("b, s]", "b, 1]").replace("past_plus_s", "9")))
+    assert (found.passed, found.fixed) == (True, {"s": 1, "past": 8})
+
+
+def test_a_model_of_fixed_dims_is_run_with_several_values() -> None:
+    fixed = model(LINEAR.replace("batch,", "2,"), w=WEIGHT)
+    found = proof(fixed, fixed)
+    assert [(run.dims, run.seed) for run in found.runs] == [({}, 0), ({}, 1), ({}, 2)]
+    assert "fixed dims" in found.to_text()
+
+
+def test_a_model_without_inputs_is_run_once() -> None:
+    constant = model("g () => (float[2] y) { y = Neg (x) }", x=[1.0, 2.0])
+    assert len(proof(constant, constant).runs) == 1
+
+
+def test_dims_of_0_are_sizes() -> None:
+    empty = model("g (float[0, n] x) => (float[0, n] y) { y = Neg (x) }")
+    found = proof(empty, empty)
+    assert found.passed
+    assert found.notes == ("Nothing is compared of output y, which never has a finite element.",)
+
+
+def test_outputs_that_are_never_numbers_are_told() -> None:
+    nan = model("g (float[n] x) => (float[n] y) { y = Add (x, nan) }", nan=np.nan)
+    assert "Nothing is compared of output y" in proof(nan, nan).notes[0]
+
+
+def test_few_legal_sizes_are_told() -> None:
+    found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=WEIGHT), ranges={"batch": (1, 2)})
+    assert (found.passed, dims(found, "batch")) == (True, [1, 2])
+    assert found.notes == ("Only 2 assignments of sizes to dims were found at which it runs.",)
+
+
+def test_sizes_at_which_the_original_fails_are_skipped() -> None:
+    text = "g (float[b, s] x) => (float[b, p, 4] y) { y = Reshape (x, shape) }"
+    found = proof(model(text, shape=[0, -1, 4]), model(text, shape=[0, -1, 4]))
+    assert found.passed
+    assert {size % 4 for size in dims(found, "s")} == {0}
+    assert found.skipped
+    assert "The original itself fails at b=" in found.to_text()
+
+
+def test_an_original_that_never_runs_proves_nothing() -> None:
+    text = "g (float[b, 3] x) => (float[b, 2] y) { y = Reshape (x, shape) }"
+    found = proof(model(text, shape=[7, 11]), model(text, shape=[7, 11]))
+    assert (found.passed, found.runs) == (False, ())
+    assert found.failures == ("the original runs at no sizes that were tried, so nothing is proven",)
+
+
+def test_a_rewritten_model_that_fails_is_no_proof() -> None:
+    text = "g (float[b, 4] x) => (float[b, p] y) { y = Reshape (x, shape) }"
+    found = proof(model(text, shape=[-1, 4]), model(text, shape=[3, 4]))
+    assert found.failures[0].startswith("5 of 6 runs differ, the first at b=1: onnxruntime fails: ")
+    assert (found.runs[0].absolute, found.runs[0].relative) == (None, None)
+
+
+def test_an_input_that_is_gone_is_told() -> None:
+    text = "g (float[n] x, float[n] unused) => (float[n] y) { y = Neg (x) }"
+    found = proof(model(text), model(text.replace(", float[n] unused", "")))
+    assert (found.passed, found.notes) == (True, ("The rewritten model has no input unused.",))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "failure"),
+    [
+        ("float[n] y", "output z is missing"),
+        ("float[n] y, float[n] z, float[n] t", "output t is none of the original's"),
+        ("float[n] z, float[n] y", "the outputs come in another order: z, y"),
+    ],
+)
+def test_outputs_are_the_same(outputs: str, failure: str) -> None:
+    text = "g (float[n] x) => ({}) {{ y = Neg (x) z = Abs (x) t = Exp (x) }}"
+    assert proof(model(text.format("float[n] y, float[n] z")), model(text.format(outputs))).failures == (failure,)
+
+
+@pytest.mark.parametrize(
+    ("node", "operator"),
+    [
+        ("y = RandomNormalLike (x)", "RandomNormalLike"),
+        ("t = Multinomial <sample_size = 1> (x) y = Cast <to = 1> (t)", "Multinomial"),
+        ("y = Dropout (x, ratio, training)", "Dropout"),
+    ],
+)
+def test_what_is_random_is_not_proven(node: str, operator: str) -> None:
+    found = model(f"g (float[n, 2] x) => (float[n, m] y) {{ {node} }}", ratio=0.5, training=True)
+    (failure,) = proof(found, found).failures
+    assert failure.endswith(f"is random ({operator}), so nothing can be proven")
+
+
+@pytest.mark.parametrize("node", ["y = RandomNormalLike <seed = 1.0> (x)", "y = Dropout (x, ratio, training)"])
+def test_what_is_seeded_or_only_trains_is_not_random(node: str) -> None:
+    found = model(f"g (float[n, 2] x) => (float[n, m] y) {{ {node} }}", ratio=0.5, training=False)
+    assert proof(found, found).passed
+
+
+def test_sequences_strings_and_optionals_are_compared() -> None:
+    one = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    words = helper.make_tensor_value_info("words", TensorProto.STRING, ["n"])
+    kind = helper.make_tensor_type_proto(TensorProto.FLOAT, ["m"])
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", "size"], ["parts"]),
+        helper.make_node("Identity", ["words"], ["same"]),
+        helper.make_node("Optional", [], ["none"], type=kind),
+    ]
+    outputs = [
+        helper.make_value_info("parts", helper.make_sequence_type_proto(kind)),
+        helper.make_tensor_value_info("same", TensorProto.STRING, ["n"]),
+        helper.make_value_info("none", helper.make_optional_type_proto(kind)),
+    ]
+
+    def built(size: int) -> Model:
+        sizes = [numpy_helper.from_array(np.array(size), "size")]
+        graph = helper.make_graph(nodes, "g", [one, words], outputs, sizes)
+        opsets = [helper.make_opsetid("", 18)]
+        return Model.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+    assert proof(built(2), built(2)).passed
+    assert "members, expected" in proof(built(2), built(3)).failures[0]
+
+
+def test_an_input_that_is_no_tensor_is_declined() -> None:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"]))
+    graph = helper.make_graph(
+        [helper.make_node("SequenceLength", ["x"], ["y"])],
+        "g",
+        [helper.make_value_info("x", kind)],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [])],
+    )
+    found = Model.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    with pytest.raises(ModelError, match=r"no input can be made for it: it is seq\(float32\) - only tensors"):
+        proof(found, found)
+
+
+def test_arrays_can_be_given() -> None:
+    steep = "g (int64[n] x) => (int64[n] y) {{ y = Mod (x, {}) }}"
+    one, two = model(steep.format("m"), m=[10]), model(steep.format("m"), m=[20])
+    assert proof(one, two).passed  # small numbers by themselves
+    found = proof(one, two, values={"x": np.array([12])})
+    assert (found.passed, found.fixed) == (False, {"n": 1})
+
+
+def test_missing_weights_are_one_error(model_file: ModelFile) -> None:
+    path = model_file("gemma-270m/model")
+    with pytest.raises(ModelError, match=r"model\.weights: its data file is missing - put it there$"):
+        verify_rewrite(path, path)
+
+
+def test_models_of_other_inputs_are_not_compared() -> None:
+    with pytest.raises(UsageError, match="has 2 dims in g and 1 in g"):
+        proof(model(LINEAR, w=WEIGHT), model(LINEAR.replace("batch, 3] x", "batch] x"), w=WEIGHT))
+
+
+class Moody:
+    """A session that gives other numbers each time for a batch of 2."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, object]:
+        self.calls += 1
+        return {"y": np.array([self.calls if len(feed["x"]) == 2 else 0])}
+
+
+class Feeder:
+    def feed(self, dims: Mapping[str, int], flags: object, seed: object) -> dict[str, np.ndarray]:
+        del flags, seed
+        return {"x": np.zeros(dims["b"])}
+
+
+def test_runs_that_the_original_does_not_repeat_are_found() -> None:
+    session, feeder = Moody(), Feeder()
+    runs = [Run({"b": b}, {}, 0, session.run(feeder.feed({"b": b}, {}, 0))) for b in (1, 2, 3)]
+    assert unsteady_runs(session, feeder, runs) == [runs[1]]  # type: ignore[arg-type]
+
+
+def test_the_proof_as_text() -> None:
+    found = RewriteProof(
+        "a.onnx",
+        "b.onnx",
+        0.0,
+        {"batch": 2},
+        (
+            RunProof({"s": 7}, {"flag": True}, 0, 0.0, 0.0, ""),
+            RunProof({"s": 1}, {"flag": False}, 1, 0.25, 0.5, "y differs by 0.25"),
+        ),
+        (SkippedRun({"s": 3}, {"flag": True}, "onnxruntime fails: no"),),
+        (OutputProof("x", 0.0, 0.0, 0, 9, ""), OutputProof("y", 0.25, 0.5, 2, 9, "differs by 0.25")),
+        ("A note.",),
+        ("1 of 2 runs differ, the first at s=1, flag=false: y differs by 0.25",),
+    )
+    assert [line.rstrip() for line in found.to_text().splitlines()] == [
+        "Proof of b.onnx against a.onnx",
+        "",
+        "In onnxruntime without graph optimizations, at batch=2; tolerance 0.",
+        "",
+        "Run  Dims             Max abs  Max rel  Result",
+        "────────────────────────────────────────────────",
+        "  1  s=7, flag=true         0        0  equal",
+        "  2  s=1, flag=false     0.25      0.5  differs",
+        "",
+        "1 of 2 outputs are equal to the last bit.",
+        "",
+        "Output  Max abs  Max rel  Worst run  Result",
+        "─────────────────────────────────────────────",
+        "y          0.25      0.5          2  differs",
+        "",
+        "The original itself fails at s=3, flag=true: onnxruntime fails: no",
+        "",
+        "A note.",
+        "",
+        "Warning: 1 of 2 runs differ, the first at s=1, flag=false: y differs by 0.25",
+        "",
+    ]
+    assert (found.passed, found.findings()) == (False, found.failures)
+
+
+def test_many_symbols_are_told_together() -> None:
+    sizes = {"b": 2, **{f"s{index}": 4 for index in range(9)}, "t": 1}
+    assert str(RunProof(sizes, {}, 0, 0.0, 0.0, "")) == "b=2, s0 and 8 others=4, t=1"
+
+
+def test_json_has_plain_numbers() -> None:
+    made = json.loads(proof(model(LINEAR, w=WEIGHT), model(LINEAR.replace("w)", "v)"), v=WEIGHT)).to_json())
+    assert made["runs"][0] == {
+        "dims": {"batch": 1},
+        "flags": {},
+        "seed": 0,
+        "absolute": 0,
+        "relative": 0,
+        "failure": "",
+    }
+    text = "g (float[b, 4] x) => (float[b, p] y) { y = Reshape (x, shape) }"
+    failed = proof(model(text, shape=[-1, 4]), model(text, shape=[-1, 2]))
+    assert json.loads(failed.to_json(), parse_constant=pytest.fail)["outputs"][0]["absolute"] is None
