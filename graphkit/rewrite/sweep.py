@@ -16,6 +16,7 @@ from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.options import Ranges
+from graphkit.shapes import Finding
 
 __all__ = ["Rewrite", "sweep"]
 
@@ -40,6 +41,12 @@ class Rewrite(Pass):
         return sweep(model, [self], self.ranges)
 
 
+def _contradiction(finding: Finding) -> Declined:
+    return Declined(
+        finding.node, f"nothing is rewritten, for the shapes of the model contradict each other: {finding.message}"
+    )
+
+
 def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = ()) -> Outcome:
     """Run rewrites together until none changes anything.
 
@@ -49,12 +56,16 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = ()) -> Out
         ranges: Bounds of symbols.
 
     Returns:
-        The result, without dead code where anything has changed; what was declined in the last sweep.
+        The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
+        the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong.
     """
     changes: Counter[tuple[str, str]] = Counter()
     declined: list[Declined] = []
     for _ in range(MAX_SWEEPS):
         editor = Editor(model, ranges)
+        if editor.shapes.findings:
+            declined = [_contradiction(finding) for finding in editor.shapes.findings]
+            break
         for rewrite in rewrites:
             before = Counter(editor.changes)
             rewrite.edit(editor)
