@@ -51,7 +51,7 @@ class Case:
         pairs = [setting.split("=") for setting in settings.split(",") if setting]
         shapes = {name: tuple(map(int, value.split("x"))) for name, value in pairs}
         dims = {name: shape[0] for name, shape in shapes.items() if len(shape) == 1}
-        return cls(Path(model), dims, {name: shape for name, shape in shapes.items() if len(shape) > 1})
+        return cls(Path(model).absolute(), dims, {name: shape for name, shape in shapes.items() if len(shape) > 1})
 
     @property
     def name(self) -> str:
@@ -128,14 +128,13 @@ def _graphkit(job: Job, out: Path, weights: str = "inline") -> list[str]:
 
 
 def _graphkit_in_place(job: Job, out: Path) -> list[str]:
-    """Fold without copying a weight: the result has to lie beside the model, so a link to it goes there."""
+    """Fold without copying a weight: the result has to lie beside the model, so a copy of that goes there.
+
+    A link will not do: onnxruntime refuses some data files that have more than one.
+    """
     source = out.with_name(f"source-{out.name}")
     source.parent.mkdir(parents=True, exist_ok=True)
-    source.unlink(missing_ok=True)
-    try:
-        source.hardlink_to(job.model.resolve())
-    except OSError:  # another file system
-        shutil.copyfile(job.model, source)
+    shutil.copyfile(job.model, source)
     return _graphkit(replace(job, model=source), out, "in-place")
 
 

@@ -77,16 +77,16 @@ def printed(command: Sequence[str]) -> float:
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def peak_memory(command: Sequence[str], *, quiet: bool = False) -> Memory | None:
+def peak_memory(command: Sequence[str], *, quiet: bool = False, folder: Path | None = None) -> Memory | None:
     """Watch a process from outside until it ends; None where the system has no /proc (anything but Linux).
 
-    With `quiet`, its errors are not shown either.
+    With `quiet`, its errors are not shown either. It runs in `folder`, by default in this process's.
     """
     if not Path("/proc/self/status").is_file():
         return None
     peaks = {"RssAnon": 0, "VmHWM": 0}
     errors = subprocess.DEVNULL if quiet else None
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, cwd=folder) as process:
         while process.poll() is None:
             for field, size in _status(process.pid).items():
                 peaks[field] = max(peaks.get(field, 0), size)
