@@ -47,7 +47,8 @@ def fold(
         model: The model, which stays as it is.
         dims: Numbers to freeze symbols to, such as `{"batch_size": 1}`.
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
-        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
+            which a KV cache grows at least 0.
         limit: Bytes of the largest constant to make.
 
     Raises:
