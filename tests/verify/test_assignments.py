@@ -19,12 +19,12 @@ RealModel = Callable[[str], Model]
 
 
 def first(found: Model | Space, count: int = 6, **options: int) -> list[dict[str, int]]:
-    space = found if isinstance(found, Space) else space_of(found)
+    space = found if isinstance(found, Space) else space_of(found).for_branch(is_first=False, reads_past=False)
     return list(itertools.islice(assignments(space, [], **options), count))
 
 
 def spaced(variables: list[Variable], *facts: Fact) -> Space:
-    return Space(tuple(variables), facts, {}, {}, {}, frozenset(), None, None, ())
+    return Space(tuple(variables), facts, {}, {}, {}, frozenset(), (), None, None, ())
 
 
 def test_a_decoder_runs_a_prompt_steps_with_and_without_a_past_and_a_long_past(real_model: RealModel) -> None:
