@@ -50,8 +50,8 @@ class CanonicalizeExpand(Rewrite):
             if before is None or after is None or not _is_expansion(node, before, after):
                 continue
             if before == after:
-                editor.forward(node, data)
-                editor.note(f"{node.op_type}s that change nothing are gone")
+                if editor.forward(node, data):
+                    editor.note(f"{node.op_type}s that change nothing are gone")
                 continue
             spec = expand_spec(before, after)
             if all(isinstance(size, int) for size in spec) and not to.is_constant:
