@@ -22,6 +22,7 @@ from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.rewrite.fold import fold
 from graphkit.shapes.inputs import Inputs
+from graphkit.verify.binding import given_shapes, solve
 from graphkit.verify.session import Session
 from graphkit.verify.sizes import symbol_roles
 
@@ -164,7 +165,8 @@ class Specializer:
 
     def _known(self, shapes: Iterable[tuple[str, Shape]], dims: Iterable[tuple[str, int]]) -> Key:
         """Return what shapes fix: sizes of symbols, and shapes of inputs that are declared without rank."""
-        given = Inputs(self._model, dict(dims), dict(shapes), self._ranges, {})
+        solved, _ = solve(given_shapes(self._model, dict(shapes)), dict(dims))
+        given = Inputs(self._model, solved, dict(shapes), self._ranges, {})
         numbers = ((name, size) for name, size in sorted(given.numbers.items()) if name not in self._dynamic)
         kinds = ((name, shape, given.declared[name]) for name, shape in shapes)
         return tuple(numbers), tuple((name, shape) for name, shape, kind in kinds if kind and kind.dims is None)
