@@ -107,7 +107,8 @@ class FoldReport(Result):
         if len(self.declined) > SHOWN_DECLINED:
             yield Prose(f"... and {len(self.declined) - SHOWN_DECLINED:,} more (see the JSON).")
         yield Heading("What was done")
-        yield from (Prose(change) for change in self.changes)
+        steps = [change.partition(": ") for change in self.changes]
+        yield Table((Column("Pass"), Column("Change")), [(name, text) for name, _, text in steps])
         yield Heading("Proof")
         if self.proof is None:
             yield Prose("Not run: the file is unverified. `graphkit verify` runs it.", "warning")
@@ -159,7 +160,7 @@ def fold_file(
         )
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
-        model.label,
+        model.name,
         tuple(path.name for path in written),
         frozen,
         _counts(model, outcome.model),
