@@ -137,7 +137,7 @@ def test_real_exports_give_what_they_give(name: str, sizes: list[Sizes], model_f
     ("inputs", "dims", "message"),
     [
         ({"z": (1,)}, {}, "there is no input 'z' - there are x, scale"),
-        ({"x": (1, 2)}, {}, "input 'x' has 3 dims - not 1x2"),
+        ({"x": (1, 2)}, {}, "input 'x' has 3 dims - 1x2 has 2"),
         ({"x": (1, 2, 5)}, {}, "a dim of input 'x' is 4 - it cannot be 5$"),
         ({"x": (1, 2, 4), "scale": (2,)}, {}, "a dim of input 'x' is batch - it cannot be 1 with batch=2"),
         ({}, {"width": 1}, "no input has a dim 'width' - there are batch, length"),

@@ -41,6 +41,8 @@ def parse_bounds(text: str) -> tuple[int | None, int | None]:
     """
     low, separator, high = text.partition(":")
     bounds = parse_size(low) if low else None, parse_size(high) if high else None
+    if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
+        raise UsageError(f"'{text}' holds no size - write the least one first")
     return bounds if separator else (bounds[0], bounds[0])
 
 

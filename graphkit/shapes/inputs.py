@@ -150,7 +150,7 @@ class Inputs:
             self.symbolic[name] = tuple(Expr.of(size) for size in shape)
             return
         if len(dims) != len(shape):
-            raise UsageError(f"input '{name}' has {len(dims)} dims - not {'x'.join(map(str, shape))}")
+            raise UsageError(f"input '{name}' has {len(dims)} dims - {'x'.join(map(str, shape))} has {len(shape)}")
         for dim, size in zip(dims, shape, strict=True):
             self._solve(name, dim, size)
 
