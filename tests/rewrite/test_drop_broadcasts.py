@@ -66,6 +66,7 @@ STAYS = {
     "one of several consumers needs it": model_of(
         "g (float[N, 1] x, float[N, L] z) => (y, w) { s = Shape (z) e = Expand (x, s) y = Add (e, z) w = Neg (e) }"
     ),
+    "an exponent": graph("e = ConstantOfShape <value = float[1] {3}> (s) y = Pow (z, e)"),
     "both operands": graph("e = Expand (x, s) y = Mul (e, e)"),
     "an operator that does not broadcast": graph("e = Expand (x, s) y = Concat <axis = 0> (e, z)"),
     "a Tile of other dims": graph(
