@@ -59,7 +59,8 @@ def fold(
     if dims or inputs:
         sizes = tuple((dims or {}).items())
         shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
-        outcome = FreezeDims(sizes, shapes).run(model)
+        limits = tuple((name, low, high) for name, (low, high) in (ranges or {}).items())
+        outcome = FreezeDims(sizes, shapes, ranges=limits).run(model)
         model, changes = outcome.model, [f"freeze-dims: {change}" for change in outcome.changes]
     bounds = tuple((name, low, high) for name, (low, high) in (ranges or {}).items() if name not in numbers)
     model = EliminateDeadCode().run(model).model
