@@ -87,10 +87,14 @@ def read_sizes(
 def _pairs(texts: list[str] | None, option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
     from graphkit.errors import UsageError
 
+    names: set[str] = set()
     for text in texts or ():
         name, separator, value = text.rpartition("=")
         if not (name and separator and value):
             raise UsageError(f"{option} {text}: is not NAME=VALUE - write such as {option} batch_size=1")
+        if name in names:
+            raise UsageError(f"{option} {text}: '{name}' is given twice - give it once")
+        names.add(name)
         try:
             yield name, read(value)
         except UsageError as error:

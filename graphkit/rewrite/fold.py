@@ -57,7 +57,9 @@ def fold(
     """
     numbers = Inputs(model, dims or {}, inputs or {}, ranges or {}, {}).numbers
     bounds = tuple((name, low, high) for name, (low, high) in (ranges or {}).items() if name not in numbers)
-    frozen = FreezeDims(tuple((dims or {}).items()), tuple((n, tuple(s)) for n, s in (inputs or {}).items())).run(model)
+    limits = tuple((name, low, high) for name, (low, high) in (ranges or {}).items())
+    shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
+    frozen = FreezeDims(tuple((dims or {}).items()), shapes, ranges=limits).run(model)
     changes = [f"{FreezeDims.name()}: {change}" for change in frozen.changes]
     model = EliminateDeadCode().run(frozen.model).model
     declined: tuple[Declined, ...] = ()

@@ -58,6 +58,7 @@ class Inputs:
             self._free_mask()
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
+        self._check_ranges()
         self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(pasts)})
         for name, number in dims.items():
             self._set(name, int(number))
@@ -135,7 +136,14 @@ class Inputs:
             if name not in self.declared:
                 raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
 
+    def _check_ranges(self) -> None:
+        for name, (low, high) in self.ranges.items():
+            if low is not None and low > high:
+                raise UsageError(f"the range of '{name}' is {low} to {high} - give the least size first")
+
     def _set(self, name: str, number: int) -> None:
+        if number >= 2**63:
+            raise UsageError(f"'{name}' is {number} - a size is less than 2^63")
         before = self.numbers.setdefault(name, number)
         if before != number:
             raise UsageError(f"'{name}' is both {before} and {number} - give one of them")
