@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphkit.save import Placement
 
 __all__ = [
+    "DefaultToleranceOption",
     "DimOption",
     "Format",
     "FormatOption",
@@ -66,6 +67,12 @@ Weights = Annotated[
 ]
 FormatOption = Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
+DefaultToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance", min=0.0, help="Largest difference that counts as equal. Default: 0; 0.01 with float16 in it."
+    ),
+]
 ToleranceOption = Annotated[
     float, typer.Option("--tolerance", min=0.0, help="Largest difference that counts as equal.")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkit.cli.options import (
+    DefaultToleranceOption,
     DimOption,
     Format,
     FormatOption,
@@ -78,7 +79,7 @@ def fold(
     weights: Weights = "shared",
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the proof.")] = False,
     overwrite: OverwriteOption = False,
-    tolerance: ToleranceOption = 0.0,
+    tolerance: DefaultToleranceOption = None,
     format: FormatOption = ReportFormat.text,
 ) -> None:
     """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze."""
@@ -156,10 +157,7 @@ def verify(
     range: RangeOption = None,
     runs: Annotated[int, typer.Option(min=1, help="Sizes of the dims to run two models at.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Greedy steps of three models.")] = 8,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Largest difference that counts as equal. Default: 0, 0.01 for two with float16."),
-    ] = None,
+    tolerance: DefaultToleranceOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the generated inputs.")] = 0,
     format: FormatOption = ReportFormat.text,
 ) -> None:
