@@ -107,9 +107,9 @@ class DropZeroAdds(Rewrite):
             if out in exposed or node.scope.problems:
                 editor.decline(node, "it adds zeros, but something behind it may depend on the sign of a zero")
                 continue
-            editor.use(out, source)
-            editor.set_inputs(node, {})
-            editor.note("additions of zeros are gone")
+            if editor.use(out, source):
+                editor.set_inputs(node, {})
+                editor.note("additions of zeros are gone")
 
 
 def _augend(editor: Editor, node: Node) -> Value | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from graphkit.errors import UsageError
-from graphkit.graph.kv import cache_entries
+from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import INF, Bound, Expr, symbol
+from graphkit.shapes.expr import INF, Bound, Expr, Symbol, symbol
 from graphkit.shapes.parse import parse
 from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
 
@@ -53,9 +53,12 @@ class Inputs:
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
-        self._free_mask(model)
+        pasts = [entry for entry in cache_entries(model.graph) if entry.past is not None]
+        if pasts:
+            self._free_mask()
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
+        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(pasts)})
         for name, number in dims.items():
             self._set(name, int(number))
         given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
@@ -75,15 +78,29 @@ class Inputs:
             for axis, text in enumerate(texts)
         )
 
-    def _free_mask(self, model: Model) -> None:
+    def _may_be_empty(self, pasts: Iterable[CacheEntry]) -> Iterator[str]:
+        """Yield the symbols along which the cache of self-attention grows, for it starts empty whatever its name."""
+        tokens = [dims[-1] for dims in self._tokens()]
+        for entry in pasts:
+            past, present = (None if value is None else declared_type(value) for value in (entry.past, entry.present))
+            axis = growing_axis(past, present) if past is not None and entry.slot.attention != "encoder" else None
+            dims = self.symbolic.get(entry.past.name) if entry.past is not None else None
+            if axis is None or dims is None or dims[axis] in tokens or not isinstance(dims[axis].atom, Symbol):
+                continue
+            (name,) = dims[axis].symbols
+            if self.ranges.get(name, (None, INF))[0] is None:
+                yield name
+
+    def _tokens(self) -> list[tuple[Expr, ...]]:
+        return [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
+
+    def _free_mask(self) -> None:
         """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.
 
         Such a declaration is that of the first step: exporters that merge two decoders keep it for later steps too,
         where the mask covers the past as well. onnxruntime does not compare the dims of two inputs.
         """
-        tokens = [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
-        if not tokens or not any(entry.past is not None for entry in cache_entries(model.graph)):
-            return
+        tokens = self._tokens()
         for name, dims in self.symbolic.items():
             is_mask = name.endswith("attention_mask") and not name.startswith("encoder")
             if not is_mask or dims is None or len(dims) != 2 or dims[-1].constant is not None:

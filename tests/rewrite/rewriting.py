@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper, parser, printer
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass
-from graphkit.shapes import parse
+from graphkit.shapes import infer, parse
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -26,11 +26,17 @@ SIZES: tuple[Sizes, ...] = (
 
 
 def model_of(text: str, opset: int = 17, ir: int = 8, **constants: object) -> Model:
-    """Return the model of a graph in ONNX text; keywords become initializers."""
+    """Return the model of a graph in ONNX text; keywords become initializers, outputs without a type get one."""
     head = f'<ir_version: {ir}, opset_import: ["" : {opset}, "com.microsoft" : 1, "local" : 1]>\n'
     proto = parser.parse_model(head + text)
     for name, value in constants.items():
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    if any(not info.HasField("type") for info in proto.graph.output):
+        shapes = infer(Model.from_proto(proto))
+        for info in proto.graph.output:
+            if not info.HasField("type"):
+                found = shapes[info.name]
+                info.CopyFrom(helper.make_tensor_value_info(info.name, found.dtype, [None] * (found.rank or 0)))
     return Model.from_proto(proto)
 
 
@@ -56,7 +62,7 @@ def feeds_of(model: Model, sizes: Sizes, seed: int = 0) -> dict[str, np.ndarray]
         declared = declared_type(value)
         if value.tensor is not None or declared is None:
             continue
-        shape = [dim if isinstance(dim, int) else parse(dim).evaluate(sizes) for dim in declared.dims or () if dim]
+        shape = [dim if isinstance(dim, int) else parse(str(dim)).evaluate(sizes) for dim in declared.dims or ()]
         feeds[value.name] = rng.integers(-4, 5, shape).astype(helper.tensor_dtype_to_np_dtype(declared.dtype))
     return feeds
 
