@@ -108,13 +108,9 @@ def folds(seed: int) -> int:
 
 
 def goes_together(shapes: Shapes, dims: dict[str, int]) -> bool:
-    """Whether no Concat joins an empty tensor of other dims: onnxruntime then gives memory as it found it."""
-    for node in shapes.model.graph.nodes:
-        if node.is_op("Concat"):
-            sizes = [[d.evaluate(dims) if is_known(d) else 1 for d in shapes[v].dims or ()] for v in node.inputs if v]
-            if any(0 in size for size in sizes) and any(size != sizes[0] for size in sizes):
-                return False
-    return True
+    """Whether no Concat may join an empty tensor of other dims: onnxruntime then gives memory as it found it."""
+    joined = [node.outputs[0] for node in shapes.model.graph.nodes if node.is_op("Concat")]
+    return 0 not in dims.values() or all(value is not None and shapes[value].rank == 1 for value in joined)
 
 
 def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
