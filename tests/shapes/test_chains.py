@@ -110,8 +110,8 @@ def folds(seed: int) -> int:
 def is_defined(shapes: Shapes, dims: dict[str, int]) -> bool:
     """Whether onnxruntime gives what the operators' definition says: not where what is empty is joined or reduced."""
     nodes = [node for node in shapes.model.graph.nodes if node.is_op("Concat", "ReduceMean", "MatMul")]
-    joined = [node.outputs[0] for node in nodes]
-    return 0 not in dims.values() or all(value is not None and shapes[value].rank == 1 for value in joined)
+    found = [shapes[value] for node in nodes if (value := node.outputs[0]) is not None]
+    return all(made.rank == 1 or (made.is_known and 0 not in dims.values()) for made in found)
 
 
 def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
