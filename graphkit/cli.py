@@ -397,7 +397,7 @@ def explain(
         typer.echo(explain_pass(name))
         return
     for kind in PASSES:
-        typer.echo(f"{kind.name():24} {(kind.__doc__ or '').splitlines()[0]}")
+        typer.echo(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}")
 
 
 @app.command()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class NewNode:
     like: Node | None = None
 
 
+@lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next sweep
+def _shapes(model: Model, ranges: Ranges) -> Shapes:
+    return infer(model, ranges={name: (low, high) for name, low, high in ranges})
+
+
 class Editor:
     """Collects edits of one model.
 
@@ -83,10 +88,10 @@ class Editor:
 
     # What rewrites ask
 
-    @cached_property
+    @property
     def shapes(self) -> Shapes:
         """What the shape engine knows of the model."""
-        return infer(self.model, ranges={name: (low, high) for name, low, high in self.ranges})
+        return _shapes(self.model, self.ranges)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

@@ -269,7 +269,7 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.disable_prepacking", "1")  # which would round otherwise
+    options.add_session_config_entry("session.disable_prepacking", "1")  # the kernels that a proof runs
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         arrays = [np.asarray(array) for array in session.run(None, {})]

@@ -54,10 +54,18 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "gpt2-tiny/decoder_model_merged": (
         (
-            "limit",
-            "at past_sequence_length=1, Gather 'optimum::if/then_branch//transformer/Gather_7' fails: index 6 "
-            "(batch_size*sequence_length + past_sequence_length - 1) into an axis of 6 "
-            "(batch_size*sequence_length)",
+            "fit",
+            "at sequence_length=4, attention_mask.1=3 or sequence_length=3, attention_mask.1=2, Gather "
+            "'optimum::if/else_branch//transformer/Gather_6' fails: index 6 (attention_mask.1*batch_size - "
+            "attention_mask.1 + sequence_length - 1) into an axis of 6 (attention_mask.1*batch_size)",
+        ),
+        (
+            "fit",
+            "at sequence_length=4, attention_mask.1=3, past_sequence_length=0 or sequence_length=3, "
+            "attention_mask.1=2, past_sequence_length=0 or sequence_length=3, attention_mask.1=3, "
+            "past_sequence_length=1, Gather 'optimum::if/then_branch//transformer/Gather_7' fails: index 6 "
+            "(attention_mask.1*batch_size - attention_mask.1 + past_sequence_length + sequence_length - 1) "
+            "into an axis of 6 (attention_mask.1*batch_size)",
         ),
     ),
     "llama-int4/model": (

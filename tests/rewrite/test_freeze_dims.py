@@ -107,7 +107,7 @@ def test_without_numbers_the_model_is_given_back() -> None:
 ERRORS = {
     "a symbol that is none": ({"dims": (("Q", 1),)}, "no input has a dim 'Q' - there are L, M, N"),
     "an input that is none": ({"inputs": (("q", (1,)),)}, "there is no input 'q' - there are x, z, w"),
-    "another rank": ({"inputs": (("x", (1,)),)}, "input 'x' has 2 dims - not 1"),
+    "another rank": ({"inputs": (("x", (1,)),)}, "input 'x' has 2 dims - 1 has 1"),
     "two inputs that contradict": (
         {"inputs": (("x", (2, 3)), ("z", (3, 4)))},
         "a dim of input 'z' is N - not 3, or it needs --dim for its symbols",
@@ -119,7 +119,14 @@ ERRORS = {
     "less than nothing": ({"inputs": (("z", (2, 0)),)}, "'L' is -1, out of its range - give it another range"),
     "no batch": ({"dims": (("N", 0),)}, "'N' is 0, out of its range - give it another range"),
     "too much": ({"dims": (("N", 2**63),)}, "'N' is 9223372036854775808 - a size is less than 2^63"),
-    "a range that is none": ({"ranges": (("N", 3, 2),)}, "the range of 'N' is 3 to 2 - give the least size first"),
+    "a range that is none": (
+        {"ranges": (("N", 3, 2),)},
+        "the range of 'N' is 3 to 2, which holds no size - give another range",
+    ),
+    "a range below the least size": (
+        {"ranges": (("N", None, 0),)},
+        "the range of 'N' is 1 to 0, which holds no size - give another range",
+    ),
     "out of the range that is given": (
         {"dims": (("N", 3),), "ranges": (("N", 4, None),)},
         "'N' is 3, out of its range - give it another range",
