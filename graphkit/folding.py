@@ -39,7 +39,7 @@ class FoldOptions:
         weights: Where they go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
-        tolerance: Largest difference that counts as equal.
+        tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
     """
 
     dims: Sizes = ()
@@ -49,7 +49,7 @@ class FoldOptions:
     weights: Placement = "shared"
     verify: bool = True
     overwrite: bool = False
-    tolerance: float = 0.0
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)

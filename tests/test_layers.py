@@ -30,8 +30,8 @@ HOMES = {
     "networkx": {"graph/networks.py", "render/svg.py"},
     "onnxoptimizer": {"analysis/optimize.py"},
     "onnxruntime": {"rewrite/fold_constants.py", "specialize.py", "verify/session.py"},
-    "rich": {"cli.py", "render/result.py", "render/terminal.py"},
-    "typer": {"cli.py"},
+    "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
+    "typer": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
 }
 
 

@@ -63,8 +63,7 @@ class Inputs:
         for name, number in dims.items():
             self._set(name, int(number))
         given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
-        for name, shape in given.items():
-            self._bind(name, tuple(int(size) for size in shape))
+        self._bind(given)
 
     def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
         if kind.dims is None:
@@ -153,29 +152,39 @@ class Inputs:
         if not lower(bounds) <= number <= upper(bounds):
             raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
 
-    def _bind(self, name: str, shape: tuple[int, ...]) -> None:
-        """Take the numbers of symbols from an input's shape."""
-        dims = self.symbolic.get(name)
-        if dims is None:
-            self.symbolic[name] = tuple(Expr.of(size) for size in shape)
-            return
-        if len(dims) != len(shape):
-            raise UsageError(f"input '{name}' has {len(dims)} dims - {'x'.join(map(str, shape))} has {len(shape)}")
-        for dim, size in zip(dims, shape, strict=True):
-            self._solve(name, dim, size)
+    def _bind(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Take the numbers of symbols from the shapes of inputs, in whatever order they come."""
+        pending: list[tuple[str, Expr, int]] = []
+        for name, shape in shapes.items():
+            sizes = tuple(int(size) for size in shape)
+            dims = self.symbolic.get(name)
+            if dims is None:
+                self.symbolic[name] = tuple(Expr.of(size) for size in sizes)
+                continue
+            if len(dims) != len(sizes):
+                raise UsageError(f"input '{name}' has {len(dims)} dims - {'x'.join(map(str, sizes))} has {len(sizes)}")
+            pending += [(name, dim, size) for dim, size in zip(dims, sizes, strict=True)]
+        while pending:
+            left = [equation for equation in pending if not self._solve(*equation)]
+            if len(left) == len(pending):
+                name, dim, size = left[0]
+                raise UsageError(f"a dim of input '{name}' is {dim} - not {size}, or it needs --dim for its symbols")
+            pending = left
 
-    def _solve(self, name: str, dim: Expr, size: int) -> None:
+    def _solve(self, name: str, dim: Expr, size: int) -> bool:
+        """Take the number of the one symbol in a dim, and return whether there is no more than one."""
         rest = dim.substitute(self.numbers)
         if rest == size:
-            return
+            return True
         if len(rest.terms) > 2 or len(rest.symbols) != 1 or len(rest.terms[0][0]) != 1:
-            raise UsageError(f"a dim of input '{name}' is {dim} - not {size}, or it needs --dim for its symbols")
+            return False
         (symbol_name,), factor = rest.symbols, rest.terms[0][1]
         difference = Expr.of(size) - (rest - self._symbol(symbol_name) * factor)
         number = divide_exactly(difference, factor).constant
         if number is None or number * factor != difference:
             raise UsageError(f"a dim of input '{name}' is {dim} - it cannot be {size}")
         self._set(symbol_name, number)
+        return True
 
     def tensor(self, value: Value, namer: Namer) -> Tensor:
         """Return what is known of an input."""
