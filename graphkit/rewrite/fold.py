@@ -56,10 +56,10 @@ def fold(
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
     numbers = Inputs(model, dims or {}, inputs or {}, ranges or {}, {}).numbers
-    bounds = tuple((name, low, high) for name, (low, high) in (ranges or {}).items() if name not in numbers)
     limits = tuple((name, low, high) for name, (low, high) in (ranges or {}).items())
     shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
     frozen = FreezeDims(tuple((dims or {}).items()), shapes, ranges=limits).run(model)
+    bounds = tuple(limit for limit in limits if limit[0] not in numbers)
     changes = [f"{FreezeDims.name()}: {change}" for change in frozen.changes]
     model = EliminateDeadCode().run(frozen.model).model
     declined: tuple[Declined, ...] = ()

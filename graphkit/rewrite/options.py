@@ -41,7 +41,10 @@ def parse_bounds(text: str) -> tuple[int | None, int | None]:
     """
     low, separator, high = text.partition(":")
     least = parse_size(low) if low or not separator else None
-    return least, parse_size(high) if high else None if separator else least
+    most = parse_size(high) if high else None if separator else least
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"'{text}' holds no size - write the least one first")
+    return least, most
 
 
 def read_option(annotation: str, text: str) -> object:

@@ -58,8 +58,8 @@ class Inputs:
             self._free_mask()
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
-        self._check_ranges()
         self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(pasts)})
+        self._check_ranges()
         for name, number in dims.items():
             self._set(name, int(number))
         given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
@@ -136,9 +136,11 @@ class Inputs:
                 raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
 
     def _check_ranges(self) -> None:
-        for name, (low, high) in self.ranges.items():
-            if low is not None and low > high:
-                raise UsageError(f"the range of '{name}' is {low} to {high} - give the least size first")
+        for name in self.ranges:
+            (found,) = self._symbol(name).walk_symbols()
+            if found.lower > found.upper:
+                bounds = f"{found.lower} to {found.upper}"
+                raise UsageError(f"the range of '{name}' is {bounds}, which holds no size - give another range")
 
     def _set(self, name: str, number: int) -> None:
         if number >= 2**63:

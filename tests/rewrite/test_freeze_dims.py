@@ -119,7 +119,14 @@ ERRORS = {
     "less than nothing": ({"inputs": (("z", (2, 0)),)}, "'L' is -1, out of its range - give it another range"),
     "no batch": ({"dims": (("N", 0),)}, "'N' is 0, out of its range - give it another range"),
     "too much": ({"dims": (("N", 2**63),)}, "'N' is 9223372036854775808 - a size is less than 2^63"),
-    "a range that is none": ({"ranges": (("N", 3, 2),)}, "the range of 'N' is 3 to 2 - give the least size first"),
+    "a range that is none": (
+        {"ranges": (("N", 3, 2),)},
+        "the range of 'N' is 3 to 2, which holds no size - give another range",
+    ),
+    "a range below the least size": (
+        {"ranges": (("N", None, 0),)},
+        "the range of 'N' is 1 to 0, which holds no size - give another range",
+    ),
     "out of the range that is given": (
         {"dims": (("N", 3),), "ranges": (("N", 4, None),)},
         "'N' is 3, out of its range - give it another range",
