@@ -46,7 +46,8 @@ def test_what_a_branch_gives_is_followed_and_what_a_loop_gives_is_not() -> None:
                          else_branch = f () => (int64[1] q) {{ q = Identity (two) }} >
             [grow] y = Expand (w, i)
             [times] z0, z = Loop (one, c, two) <
-                body = b (int64 k, bool go, int64[1] a) => (bool on, int64[1] r, int64[1] s) {{ on = Identity (go) r = Identity (a) s = Shape (x) }} >
+                body = b (int64 k, bool go, int64[1] a) => (bool on, int64[1] r, int64[1] s)
+                {{ on = Identity (go) r = Identity (a) s = Shape (x) }} >
         }}""")
     assert [shape.feeds for shape in remaining_shapes(model).shapes] == [
         (Feeds("grow", "Expand", "shape"),),
@@ -54,26 +55,27 @@ def test_what_a_branch_gives_is_followed_and_what_a_loop_gives_is_not() -> None:
     ]
 
 
+TEXT = """\
+Remaining shapes
+
+Node                                                      Reads shape of  Feeds
+────────────────────────────────────────────────────────────────────────────────
+size                                                      x                   4
+  feeds Expand a (shape), Expand b (shape), Expand c
+  (shape)
+
+"""
+
+
 def test_the_text() -> None:
-    model = model_of(f"""
-        g (float[N] x, float[1] w) => (float[A] y, float[A] z, float[A] u, float[A] v) <{INITS}> {{
+    model = model_of("""
+        g (float[N] x, float[1] w) => (float[A] y, float[A] z, float[A] u, float[A] v) {
             [size] s = Shape (x)
             [a] y = Expand (w, s)
             [b] z = Expand (w, s)
             [c] u = Expand (w, s)
             [d] v = Expand (w, s)
-        }}""")
-    assert (
-        remaining_shapes(model).to_text()
-        == """\
-Remaining shapes
-
-Node                                                          Reads shape of  Feeds
-───────────────────────────────────────────────────────────────────────────────────
-size                                                          x                   4
-  feeds Expand a (shape), Expand b (shape), Expand c (shape)
-
-"""
-    )
+        }""")
+    assert remaining_shapes(model).to_text() == TEXT
     empty = model_of("g (float[N] x) => (float[N] y) { y = Neg (x) }")
     assert "No node reads the shape of a tensor." in remaining_shapes(empty).to_text()
