@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnxruntime
 from chains import Chain
 from hypothesis import given, settings
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 from truth import Truth, compare
 
 from graphkit.model import Model
-from graphkit.rewrite.fold import fold
 from graphkit.shapes import Shapes, infer, is_known
 
 OTHER_DIMS = [{"batch": 2, "seq": 5, "past": 3}, {"batch": 1, "seq": 1, "past": 0}, {"batch": 4, "seq": 8, "past": 1}]
@@ -73,60 +71,3 @@ def test_random_chains_have_the_shapes_and_values_of_onnxruntime(seed):
 def test_most_tensors_of_random_chains_are_known():
     found = [check(seed) for seed in range(40)]
     assert sum(truth.known for truth in found) > 0.9 * sum(truth.tensors for truth in found)
-
-
-def folds(seed: int) -> int:
-    """Fold a chain of which only the last tensors are outputs, and return at how many dims it gives the same bits."""
-    chain = Chain(seed)
-    if not chain.nodes:
-        return 0
-    proto = chain.model()
-    del proto.graph.output[:-2]
-    model = Model.from_proto(proto)
-    shapes = infer(model)
-    folded = fold(model).model
-    before, after = (session_of(each.proto) for each in (model, folded))
-    equal = 0
-    for dims in [chain.assignment, *OTHER_DIMS]:
-        if not is_legal(shapes, dims) or not is_defined(shapes, dims):
-            continue
-        feeds = {}
-        for value in model.graph.inputs:
-            size = [dim.evaluate(dims) for dim in shapes[value].dims or ()]
-            feeds[value.name] = np.arange(np.prod(size), dtype=np.float32).reshape(size)
-        try:
-            expected = before.run(None, feeds)
-        except Exception as error:
-            if "onnxruntime" not in type(error).__module__:
-                raise
-            continue
-        for output, one, other in zip(proto.graph.output, expected, after.run(None, feeds), strict=True):
-            assert (one.dtype, one.shape) == (other.dtype, other.shape), (seed, dims, output.name)
-            np.testing.assert_array_equal(one, other, err_msg=f"seed {seed} at {dims}: {output.name}")
-        equal += 1
-    return equal
-
-
-def is_defined(shapes: Shapes, dims: dict[str, int]) -> bool:
-    """Whether onnxruntime gives what the operators' definition says: not where what is empty is joined or reduced."""
-    nodes = [node for node in shapes.model.graph.nodes if node.is_op("Concat", "ReduceMean", "MatMul")]
-    found = [shapes[value] for node in nodes if (value := node.outputs[0]) is not None]
-    return all(made.rank == 1 or (made.is_known and 0 not in dims.values()) for made in found)
-
-
-def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_a_chain_folds_to_the_same_values(seed: int) -> None:
-    folds(seed)
-
-
-def test_most_chains_that_are_folded_are_compared() -> None:
-    assert sum(folds(seed) > 0 for seed in range(30)) > 20
