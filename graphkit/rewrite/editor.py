@@ -259,7 +259,7 @@ class Editor:
         return self.constant(np.array(numbers, np.int64), name)
 
     def fresh(self, name: str) -> str:
-        """Return a name that nothing has in any graph, as near as can be to the wished one."""
+        """Return a name that no value and no node has in any graph, as near as can be to the wished one."""
         chosen, number = name, 1
         while chosen in self._names:
             chosen, number = f"{name}_{number}", number + 1
@@ -268,7 +268,8 @@ class Editor:
 
     @cached_property
     def _names(self) -> set[str]:
-        return {name for scope in all_scopes(self.model.scopes) for name in scope.values}
+        scopes = list(all_scopes(self.model.scopes))
+        return {name for scope in scopes for name in (*scope.values, *(node.proto.name for node in scope.nodes))}
 
     # The new model
 

@@ -138,6 +138,12 @@ def test_a_new_name_is_none_of_any_graph() -> None:
     ]  # fmt: skip
 
 
+def test_a_new_name_is_that_of_no_node() -> None:
+    """onnxruntime refuses two nodes of one name."""
+    editor = editor_of("g (float[N] x) => (float[N] y) { [dims/N] y = Neg (x) }")
+    assert editor.fresh("dims/N") == "dims/N_1"
+
+
 def test_below_ir_version_4_a_constant_is_a_node_at_the_start() -> None:
     editor = editor_of(CHAIN, opset=11, ir=3)
     editor.set_inputs(producer(editor, "y"), {0: editor.constant(np.ones(1, np.float32), "c")})

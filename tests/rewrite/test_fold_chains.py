@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from rewriting import session_of
 
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.rewrite.fold import fold
 from graphkit.rewrite.freeze_dims import FreezeDims
-from graphkit.shapes import Shapes, infer, is_known
+from graphkit.shapes import Expr, Shapes, infer, is_known
 
 Make = Callable[[Chain, int], Model]
 OTHER_DIMS = [{"batch": 2, "seq": 5, "past": 3}, {"batch": 1, "seq": 1, "past": 0}, {"batch": 4, "seq": 8, "past": 1}]
@@ -86,13 +87,21 @@ def nested(chain: Chain, seed: int) -> Model:
 
 def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
     """Whether the model may be run at these dims; onnxruntime joins and pools what does not fit, with any result."""
+    equal = [(e.left, e.right) for e in shapes.equalities] + list(joined(shapes))
+    known = [(left, right) for left, right in equal if is_known(left) and is_known(right)]
     needs = [r.expr.evaluate(dims) >= r.least for r in shapes.requirements if is_known(r.expr)]
-    equal = [
-        e.left.evaluate(dims) == e.right.evaluate(dims)
-        for e in shapes.equalities
-        if is_known(e.left) and is_known(e.right)
-    ]
-    return all(needs) and all(equal)
+    return all(needs) and all(left.evaluate(dims) == right.evaluate(dims) for left, right in known)
+
+
+def joined(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
+    """Yield the dims that a Concat does not join: it runs where one input is empty and they differ."""
+    for node in all_nodes(shapes.model.scopes):
+        if node.is_op("Concat"):
+            first, *others = (shapes[value].dims or () for value in node.inputs if value is not None)
+            axis = node.attributes["axis"].i % max(len(first), 1)
+            for other in others:
+                pairs = enumerate(zip(first, other, strict=True))
+                yield from (pair for index, pair in pairs if index != axis)
 
 
 def loads(model: Model) -> bool:
