@@ -140,8 +140,9 @@ def test_a_new_name_is_none_of_any_graph() -> None:
 
 def test_a_new_name_is_that_of_no_node() -> None:
     """onnxruntime refuses two nodes of one name."""
-    editor = editor_of("g (float[N] x) => (float[N] y) { [dims/N] y = Neg (x) }")
-    assert editor.fresh("dims/N") == "dims/N_1"
+    model = model_of("g (float[N] x) => (float[N] y) { y = Neg (x) }")
+    model.proto.graph.node[0].name = "dims/N"
+    assert Editor(Model.from_proto(model.proto)).fresh("dims/N") == "dims/N_1"
 
 
 def test_below_ir_version_4_a_constant_is_a_node_at_the_start() -> None:
