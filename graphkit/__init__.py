@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from graphkit.rewrite.fold import fold
     from graphkit.rewrite.split_merged import Split, split_merged
     from graphkit.save import save_models
+    from graphkit.specialize import Specializer
     from graphkit.split import SplitOptions, SplitReport, split_file
     from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
     from graphkit.verify.hazards import check_hazards
@@ -69,6 +70,7 @@ _HOMES = {
     "graphkit.rewrite.fold": ("fold",),
     "graphkit.rewrite.split_merged": ("Split", "split_merged"),
     "graphkit.save": ("save_models",),
+    "graphkit.specialize": ("Specializer",),
     "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
     "graphkit.verify.hazards": ("check_hazards",),
@@ -103,6 +105,7 @@ __all__ = [
     "RewriteProof",
     "Scope",
     "ShapeOps",
+    "Specializer",
     "Split",
     "SplitOptions",
     "SplitProof",

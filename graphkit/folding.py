@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
-from graphkit.analysis.shape_ops import SHAPE_OPS, shape_ops
+from graphkit.analysis.shape_ops import SHAPE_OPS, Change, shape_ops
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
@@ -21,7 +21,7 @@ from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.session import check_files
 
-__all__ = ["FoldOptions", "FoldReport", "OpCount", "fold_file"]
+__all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
 OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
 SHOWN_DECLINED = 20
@@ -39,7 +39,7 @@ class FoldOptions:
         weights: Where they go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
-        tolerance: Largest difference that counts as equal.
+        tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
     """
 
     dims: Sizes = ()
@@ -49,16 +49,7 @@ class FoldOptions:
     weights: Placement = "shared"
     verify: bool = True
     overwrite: bool = False
-    tolerance: float = 0.0
-
-
-@dataclass(frozen=True)
-class OpCount:
-    """Nodes of one operator before and after, subgraphs included."""
-
-    op: str
-    before: int
-    after: int
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ class FoldReport(Result):
     source: str
     files: tuple[str, ...]
     frozen: tuple[str, ...]
-    counts: tuple[OpCount, ...]
+    counts: tuple[Change, ...]
     changes: tuple[str, ...]
     declined: tuple[str, ...]
     remaining: RemainingShapes
@@ -93,7 +84,8 @@ class FoldReport(Result):
         return f"Fold of {self.source}"
 
     def blocks(self) -> Iterator[Block]:
-        yield Prose(f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before.")
+        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
+        yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
         yield Table(
             (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
             [
@@ -107,7 +99,8 @@ class FoldReport(Result):
         if len(self.declined) > SHOWN_DECLINED:
             yield Prose(f"... and {len(self.declined) - SHOWN_DECLINED:,} more (see the JSON).")
         yield Heading("What was done")
-        yield from (Prose(change) for change in self.changes)
+        steps = [change.partition(": ") for change in self.changes]
+        yield Table((Column("Pass"), Column("Change")), [(name, text) for name, _, text in steps])
         yield Heading("Proof")
         if self.proof is None:
             yield Prose("Not run: the file is unverified. `graphkit verify` runs it.", "warning")
@@ -159,7 +152,7 @@ def fold_file(
         )
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
-        model.label,
+        model.name,
         tuple(path.name for path in written),
         frozen,
         _counts(model, outcome.model),
@@ -170,9 +163,9 @@ def fold_file(
     )
 
 
-def _counts(before: Model, after: Model) -> tuple[OpCount, ...]:
+def _counts(before: Model, after: Model) -> tuple[Change, ...]:
     was, now = (Counter(node.op_type for node in all_nodes(m.scopes) if not node.domain) for m in (before, after))
-    rows = [OpCount(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
+    rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
     plumbing = (shape_ops(before).on_shapes, shape_ops(after).on_shapes)
     nodes = [sum(1 for _ in all_nodes(m.scopes)) for m in (before, after)]
-    return (*rows, OpCount("nodes that compute shapes", *plumbing), OpCount("all nodes", *nodes))
+    return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *nodes))

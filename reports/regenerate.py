@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphkit.analysis.report import Report, ReportOptions, report
+from graphkit.folding import fold_file
 from graphkit.model import Model, load
 from graphkit.render.result import Result
 from graphkit.split import SplitReport, split_file
@@ -25,6 +26,7 @@ REPORTS = {
     "gemma-270m": ("gemma-270m/model", ReportOptions()),
 }
 SPLITS = {"nllb-tiny-split": "nllb-tiny/decoder_model_merged_quantized"}
+FOLDS = {"marian-tiny-fold": "marian-tiny/decoder_model_merged"}
 
 
 def reports() -> Iterator[tuple[str, Result]]:
@@ -36,6 +38,8 @@ def reports() -> Iterator[tuple[str, Result]]:
         for name, model in SPLITS.items():
             (folder / name).mkdir()
             yield name, _split(model, folder, folder / name)
+        for name, model in FOLDS.items():
+            yield name, fold_file(_load(model, folder), folder / f"{name}.onnx")
 
 
 def _load(model: str, folder: Path) -> Model:

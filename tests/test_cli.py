@@ -17,11 +17,13 @@ from markdown_it import MarkdownIt
 from onnx import TensorProto, helper
 from rich.cells import cell_len
 
+import graphkit.folding
 from graphkit import __version__
 from graphkit.analysis import SECTIONS
 from graphkit.analysis.report import ReportOptions, report
 from graphkit.cli import main
 from graphkit.model import load
+from graphkit.rewrite.base import Outcome
 
 MODELS = Path(__file__).parent / "models"
 MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
@@ -131,8 +133,18 @@ def test_an_unknown_section(run: Run) -> None:
         2,
         "",
         "Error: no section 'weather' - there are: "
-        "summary, architecture, interface, kv-cache, shape-ops, origins, control-flow\n",
+        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow\n",
     )
+
+
+def test_hazards_are_checked_where_asked_for(run: Run) -> None:
+    arguments = "report", EXAMPLE, "--only", "hazards", "-f", "json"
+    plain, checked = (
+        json.loads(run(*arguments, *extra).out)["sections"]["hazards"]["hazards"]
+        for extra in ((), ("--check-hazards",))
+    )
+    assert [one["check"] for one in plain] == [None, None]
+    assert [one["check"]["confirmed"] for one in checked] == [True, True]
 
 
 def test_only_takes_sections_with_spaces_between(run: Run) -> None:
@@ -469,6 +481,96 @@ def test_files_that_exist_are_not_replaced_by_a_split(run: Run, tmp_path: Path) 
     assert run("split-merged", EXAMPLE, "-o", tmp_path).code == 2
     assert [path.name for path in tmp_path.iterdir()] == [existing.name]
     assert existing.read_bytes() == b"mine"
+
+
+def test_a_model_is_folded_and_proved(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    ran = run("fold", OTHER, "-o", output, "--weights", "inline", "-f", "json")
+    made = json.loads(ran.out)
+    assert (ran.code, ran.err) == (0, "")
+    assert (made["files"], made["frozen"], made["proof"]["failures"]) == (["out.onnx"], [], [])
+    assert len(load(output).graph.nodes) < len(load(OTHER).graph.nodes)
+
+
+def test_dims_and_inputs_are_frozen_by_a_fold(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    ran = run("fold", OTHER, "-o", output, "--dim", "batch_size=2", "--input", "input_ids=2x8", "--no-verify")
+    assert (ran.code, ran.err) == (0, "")
+    assert "Frozen: batch_size is 2, sequence_length is 8." in ran.out
+    assert [[dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in load(output).proto.graph.input] == [
+        [2, 8]
+    ]
+
+
+def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Outcome:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(load(OTHER).proto)
+        next(node for node in proto.graph.node if node.op_type == "Softmax").op_type = "LogSoftmax"
+        return Outcome(load(OTHER).with_proto(proto))
+
+    monkeypatch.setattr(graphkit.folding, "fold", broken)
+    output = tmp_path / "out.onnx"
+    ran = run("fold", OTHER, "-o", output)
+    assert (ran.code, ran.err) == (1, f"The proof failed. {output} is kept, unverified.\n")
+    assert output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--dim", "past=1"),
+            "no input has a dim 'past' - there are batch_size, sequence_length",
+        ),
+        (
+            ("--dim", "batch_size=1", "--dim", "batch_size=2"),
+            "--dim batch_size=2: 'batch_size' is given twice - give it once",
+        ),
+        (
+            ("--dim", "batch_size=1", "--input", "input_ids=2x3"),
+            "a dim of input 'input_ids' is batch_size - not 2, or it needs --dim for its symbols",
+        ),
+        (
+            ("--input", "ids=2x3"),
+            "there is no input 'ids' - there are input_ids",
+        ),
+        (
+            ("--dim", "batch_size=0"),
+            "'batch_size' is 0, out of its range - give it another range",
+        ),
+        (
+            ("--range", "batch_size=3:2"),
+            "--range: '3:2' holds no size - write the least one first",
+        ),
+        (
+            ("--dim", "batch_size"),
+            "--dim batch_size: is not NAME=VALUE - write such as --dim batch_size=1",
+        ),
+        (
+            ("--input", "input_ids=2xN"),
+            "--input: 'N' is not a size - write a number of at least 0",
+        ),
+        (
+            ("--weights", "nowhere"),
+            "no placement 'nowhere' of weights - there are: shared, in-place, inline",
+        ),
+    ],
+)
+def test_a_fold_that_cannot_be_is_one_line_and_writes_nothing(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    assert run("fold", OTHER, "-o", tmp_path / "out.onnx", *arguments) == (2, "", f"Error: {message}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fold_replaces_what_exists_only_if_told(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    output.write_bytes(b"mine")
+    ran = run("fold", OTHER, "-o", output, "--no-verify")
+    assert (ran.code, output.read_bytes()) == (2, b"mine")
+    assert "exists - " in ran.err
+    assert run("fold", OTHER, "-o", output, "--no-verify", "--overwrite").code == 0
 
 
 HOSTILE = {

@@ -21,7 +21,7 @@ LAYERS = (
     ("needs",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("verify",),
-    ("folding", "split"),
+    ("folding", "specialize", "split"),
     ("cli",),
     ("__main__",),
 )
@@ -29,9 +29,9 @@ RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "networkx": {"graph/networks.py", "render/svg.py"},
     "onnxoptimizer": {"analysis/optimize.py"},
-    "onnxruntime": {"rewrite/fold_constants.py", "verify/session.py"},
-    "rich": {"cli.py", "render/result.py", "render/terminal.py"},
-    "typer": {"cli.py"},
+    "onnxruntime": {"rewrite/fold_constants.py", "specialize.py", "verify/session.py"},
+    "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
+    "typer": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.needs import Needed, Trigger, find_triggers
+from graphkit.needs.dims import Values, columns_of
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
@@ -98,6 +99,10 @@ class Hazards(Result):
     def findings(self) -> tuple[str, ...]:
         return tuple(str(one) for one in self.hazards if one.kind in ("never", "wrong shape", "empty"))
 
+    def to_dict(self) -> dict[str, object]:
+        rows = [_plain(one) for one in self.hazards]
+        return {**super().to_dict(), "hazards": rows}
+
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
             yield Prose(self.undecided, "warning")
@@ -123,6 +128,14 @@ class Hazards(Result):
             yield Prose(f"{len(self.hazards) - SHOWN} more are in the JSON report.")
         kinds = dict.fromkeys(one.kind for one in self.hazards)
         yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
+
+
+def _plain(one: Hazard) -> dict[str, object]:
+    """Return a hazard with its dims as sizes by name."""
+    fields: dict[str, object] = {**asdict(one), "nodes": list(one.nodes), "also": list(one.also)}
+    shape = None if one.shape is None else list(one.shape)
+    examples = [dict(dims) for dims in one.examples]
+    return {**fields, "shape": shape, "dims": dict(one.dims), "fine": dict(one.fine), "examples": examples}
 
 
 def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
@@ -202,7 +215,8 @@ def _grouped(triggers: Iterable[Trigger]) -> Iterator[Hazard]:
 def _hazard(group: Sequence[Trigger]) -> Hazard:
     first = group[0]
     need, node = first.needed.need, first.needed.nodes[0]
-    trouble = need.trouble([expr.evaluate(dict(first.dims)) for expr in need.exprs])
+    values = Values(columns_of([first.dims]))
+    trouble = need.trouble([int(values.of(expr)[0]) for expr in need.exprs])
     own = {id(one.needed): one.needed for one in group}.values()
     also = {other.path: None for one in group for needed in one.also for other in needed.nodes}
     return Hazard(

@@ -105,7 +105,14 @@ def _feeds(model: Model, node: Node) -> Iterator[Feeds]:
             continue
         seen.add(value)
         if value in value.scope.outputs:
-            yield Feeds(value.name, "output", "output")
+            owner = value.scope.owner
+            if owner is None:
+                yield Feeds(value.name, "output", "output")
+            elif owner.is_op("If"):
+                pairs = zip(owner.outputs, value.scope.outputs, strict=False)
+                pending += [outer for outer, inner in pairs if inner is value and outer is not None]
+            else:
+                yield Feeds(owner.path, owner.operator, "output")
         for consumer, index in value.consumers:
             if model.shape_tensors.works_on_shapes(consumer):
                 pending += [output for output in consumer.outputs if output is not None]

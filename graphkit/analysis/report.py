@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis import SECTIONS
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
 from graphkit.analysis.fit import DECODERS, Fit, fit
-from graphkit.analysis.hazards import Hazards, hazards
 from graphkit.analysis.interface import interface
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.optimize import optimized
-from graphkit.analysis.origins import origins
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
-from graphkit.analysis.what_if import what_if
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
-from graphkit.shapes import Shapes, infer
+
+if TYPE_CHECKING:
+    from graphkit.analysis.hazards import Hazards
+    from graphkit.shapes import Shapes
 
 __all__ = ["Comparison", "ComparisonRow", "HazardCheck", "Report", "ReportOptions", "compare", "report"]
 
-HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
+HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
 INFERRED = {"origins", "what-if", "hazards"}  # sections that rest on the shape engine
 
 
@@ -177,6 +177,8 @@ def report(
     shapes = None
     for name in wanted:
         if shapes is None and name in INFERRED:
+            from graphkit.shapes import infer  # what most sections do without takes as long to import as they do
+
             progress("shapes")
             shapes = infer(model)
         progress(name)
@@ -187,6 +189,11 @@ def report(
 
 
 def _inferred(name: str, shapes: Shapes, after: Model | None, options: ReportOptions) -> Result:
+    from graphkit.analysis.hazards import hazards
+    from graphkit.analysis.origins import origins
+    from graphkit.analysis.what_if import what_if
+    from graphkit.shapes import infer
+
     if name == "origins":
         found = shapes if after is None else infer(after)
         return origins(found.model, full=options.full, optimized=after is not None, shapes=found)

@@ -66,7 +66,7 @@ class ShapeOp:
 
 @dataclass(frozen=True)
 class Change:
-    """Nodes of one operator before and after onnxoptimizer."""
+    """Nodes of one operator before and after a rewrite."""
 
     op: str
     before: int

@@ -6,8 +6,9 @@ A shape op is a node that computes a shape tensor (`ShapeTensors.works_on_shapes
 - when nothing reads its outputs but shape ops that vanish: it is dead.
 
 All follows from one inference. An element is a number as soon as all symbols in it are frozen, whatever they are frozen
-to; `past_sequence_length + 1` counts as its symbol. An element that rests on data stays. What becomes a number for one
-value only, such as `min(batch_size, sequence_length)` with a batch of 1, is not counted.
+to; `past_sequence_length + 1` counts as its symbol. An element that rests on data, or that the engine cannot decide,
+stays. What becomes a number for one value only, such as `min(batch_size, sequence_length)` with a batch of 1, is not
+counted.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class _Collector:
             return
         try:
             yield from [need for need in self.needs(site) if _has_symbols(need)]
-        except UnknownError:  # what it needs is not known
+        except (UnknownError, ArithmeticError, LookupError, ValueError):  # not known, too complex, or no valid node
             return
 
     def needs(self, site: Site) -> Iterator[Need]:

@@ -91,13 +91,19 @@ def ties_of(needs: Iterable[Need], symbols: Mapping[str, Symbol]) -> dict[str, E
     ties: dict[str, Expr] = {}
     for need in needs:
         for left, right in need.equalities():
-            for name, expr in _solved(left, right):
-                expr = expr.substitute(ties)
-                if name in symbols and name not in ties and expr.constant is None and name not in expr.symbols:
+            for name, given in _solved(left, right):
+                expr = given.substitute(ties)
+                if name in symbols and name not in ties and name not in expr.symbols and _is_plain(expr):
                     ties = {other: known.substitute({name: expr}) for other, known in ties.items()}
                     ties[name] = expr
                     break
     return ties
+
+
+def _is_plain(expr: Expr) -> bool:
+    """Whether an expression is no number, and can be calculated at all dims."""
+    atoms = [atom for monomial, _ in expr.terms for atom in monomial]
+    return bool(atoms) and all(isinstance(atom, Symbol) for atom in atoms)
 
 
 def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:

@@ -23,9 +23,16 @@ class Known:
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes = shapes
+        self.found: dict[Value, Tensor] = {}
 
     def tensor(self, value: Value) -> Tensor:
         """Return what is known of a value."""
+        found = self.found.get(value)
+        if found is None:
+            found = self.found[value] = self._tensor(value)
+        return found
+
+    def _tensor(self, value: Value) -> Tensor:
         first = self.shapes.first.get(value)
         if first is not None and first.is_known and (not first.may_have_data or _is_known_data(first)):
             return first
@@ -37,7 +44,7 @@ class Known:
         if any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
         inputs = [None if value is None else self.tensor(value) for value in node.inputs]
-        return Site(node, inputs, _Silent(), node.attributes)
+        return Site(node, inputs, _SILENT, node.attributes)
 
 
 def _is_known_data(tensor: Tensor) -> bool:
@@ -72,3 +79,6 @@ class _Silent:
 
     def rewind(self, mark: tuple[int, ...]) -> None:
         raise NotImplementedError
+
+
+_SILENT = _Silent()

@@ -15,7 +15,7 @@ import numpy as np
 from graphkit.needs.collect import Needed, collect
 from graphkit.needs.dims import Assignment, broken, candidates, free_symbols, tied
 from graphkit.needs.grid import Bools, Grid
-from graphkit.needs.need import FINE, WRONG
+from graphkit.needs.need import FAILS, FINE, WRONG
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Trigger", "Triggers", "find_triggers"]
@@ -106,8 +106,9 @@ class _Search:
 
     def changed(self, assignment: Mapping[str, int]) -> tuple[str, ...]:
         """Return the symbols that differ from the base; those that follow from others, where they do not follow."""
-        follows = {**self.base, **{name: tied(assignment, self.grid.ties)[name] for name in self.grid.ties}}
-        return tuple(name for name, size in assignment.items() if size != follows[name])
+        follows = tied(assignment, self.grid.ties) if self.grid.ties else self.base
+        expected = {**self.base, **{name: follows[name] for name in self.grid.ties}}
+        return tuple(name for name, size in assignment.items() if size != expected[name])
 
     def direction(self, assignment: Mapping[str, int]) -> Direction:
         return tuple((name, self._sign(name, assignment[name])) for name in self.changed(assignment))
@@ -132,64 +133,71 @@ class _Search:
                 yield from self.of(direction, tried)
 
     def of(self, direction: Direction, tried: Sequence[Assignment]) -> Iterator[Trigger]:
+        """Yield the nearest trigger of a direction, and of each branch where they differ: failures, wrong shapes."""
+        for outcome in (FAILS, WRONG):
+            first = self.first(tried, outcome)
+            left: Bools = np.asarray(first.any(axis=1))
+            if len(direction) > 1:  # only what is not told of one symbol
+                left[sorted(self.told)] = False
+            while left.any():
+                place = int(np.flatnonzero(first[left].any(axis=0))[0])
+                yield from self.nearest(direction, tried[place], left, outcome)
+
+    def first(self, tried: Sequence[Mapping[str, int]], outcome: int) -> Bools:
+        """Return where each need is the first that is not met, with that outcome."""
         outcomes = self.grid.outcomes(tried)
-        first = self.grid.first(outcomes != FINE)
-        hit: Bools = np.asarray(first.any(axis=1))
-        if len(direction) > 1:  # only what is not told of one symbol
-            hit[sorted(self.told)] = False
-        wrong = first & (outcomes == WRONG)
-        for kind in (first & ~wrong, wrong):
-            places = np.flatnonzero(kind[hit].any(axis=0))
-            if len(places):
-                yield from self.nearest(direction, tried[int(places[0])], hit, bool(wrong.any()) and kind is wrong)
+        result: Bools = self.grid.first(outcomes != FINE) & (outcomes == outcome)
+        return result
 
-    def nearest(self, direction: Direction, dims: Assignment, hit: Bools, is_wrong: bool) -> Iterator[Trigger]:
-        fine = dict(self.base)
+    def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
+        """Yield the triggers at the nearest dims, and take out of `left` what is told with them."""
+        beside = dict(self.base)
         for name, _ in direction:
-            dims, fine = self.shrunk(dims, name, fine, is_wrong)
-        outcomes = self.grid.outcomes([dims])
-        bad = outcomes[:, 0] != FINE
-        first = self.grid.first(outcomes != FINE)[:, 0]
-        also = [index for index in np.flatnonzero(bad | hit).tolist() if not first[index] and index not in self.told]
-        for index in np.flatnonzero(first).tolist():
-            changed = tuple(name for name, _ in direction)
-            others = tuple(self.grid.needed[other] for other in also if self._go_together(index, other))
-            yield Trigger(
-                self.grid.needed[index],
-                dims,
-                fine,
-                changed,
-                tuple(other for other in dims if other in changed or self.matter(index, other, dims, fine)),
-                bool(outcomes[index, 0] == WRONG),
-                direction[0][1] == "more" and self._fails_above(index, dims, changed),
-                others,
-            )
-            self.told.add(index)
-        self.told.update(also)
+            dims, beside = self.shrunk(dims, name, left, outcome)
+        bad = self.grid.bad([dims])[:, 0]
+        found = np.flatnonzero(self.first([dims], outcome)[:, 0] & left).tolist()
+        for index in found:
+            others = [other for other in self.together(index) if (bad | left)[other] and other not in found]
+            yield self.trigger(index, direction, dims, beside, [one for one in others if one not in self.told], outcome)
+            left[others] = False
+            self.told.update(others)
+        left[found] = False
+        self.told.update(found)
 
-    def _go_together(self, index: int, other: int) -> bool:
-        one, two = self.grid.needed[index].scope, self.grid.needed[other].scope
-        return one.contains(two) or two.contains(one)
+    def trigger(
+        self, index: int, direction: Direction, dims: Assignment, beside: Assignment, also: list[int], outcome: int
+    ) -> Trigger:
+        changed = tuple(name for name, _ in direction)
+        fine = dict(self.base) if self.grid.bad([beside])[self.together(index)].any() else beside
+        matters = tuple(name for name in dims if name in changed or self.matters(index, name, dims, fine))
+        is_limit = direction[0][1] == "more" and self._fails_above(index, dims, changed)
+        others = tuple(self.grid.needed[other] for other in also)
+        return Trigger(self.grid.needed[index], dims, fine, changed, matters, outcome == WRONG, is_limit, others)
 
-    def shrunk(self, dims: Assignment, name: str, fine: Assignment, is_wrong: bool) -> tuple[Assignment, Assignment]:
-        """Return dims with one symbol as near to the base as can be, and those beside that are fine."""
+    def together(self, index: int) -> list[int]:
+        """Return the needs of nodes that run when one does: of its scope, of those around it and in it."""
+        scope = self.grid.needed[index].scope
+        pairs = enumerate(self.grid.needed)
+        return [at for at, one in pairs if scope.contains(one.scope) or one.scope.contains(scope)]
+
+    def shrunk(self, dims: Assignment, name: str, left: Bools, outcome: int) -> tuple[Assignment, Assignment]:
+        """Return dims with one symbol as near to the base as can be, and those beside them."""
         good, bad = self.base[name], dims[name]
         while abs(bad - good) > 1:
             sizes: list[int] = np.unique(np.linspace(good, bad, STEPS).astype(np.int64)).tolist()
             ordered = sizes if bad > good else sizes[::-1]
-            outcomes = self.grid.outcomes([self.with_size(dims, name, size) for size in ordered])
-            hits = np.flatnonzero(((outcomes == WRONG) if is_wrong else (outcomes != FINE)).any(axis=0))
+            first = self.first([self.with_size(dims, name, size) for size in ordered], outcome)
+            hits = np.flatnonzero(first[left].any(axis=0))
             if not len(hits) or not hits[0]:
                 break
             good, bad = ordered[hits[0] - 1], ordered[hits[0]]
-        beside = self.with_size(dims, name, good)
-        return self.with_size(dims, name, bad), fine if self.grid.bad([beside]).any() else beside
+        return self.with_size(dims, name, bad), self.with_size(dims, name, good)
 
     def with_size(self, dims: Assignment, name: str, size: int) -> Assignment:
         changed = {**dims, name: size}
         return changed if name in self.grid.ties else tied(changed, self.grid.ties)
 
-    def matter(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
+    def matters(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
         """Whether another size of a symbol would change what is told of a need."""
         low = int(self.grid.symbols[name].lower)
         sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]

@@ -1,4 +1,4 @@
-"""Give each Expand (and each Tile that only repeats dims of 1) a constant shape, or remove it."""
+"""Give each Expand, and each Tile that only repeats dims of 1, constants, or remove it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr
 from graphkit.shapes.tensor import Dims
@@ -20,9 +20,9 @@ EXPAND_SINCE = 8
 class CanonicalizeExpand(Rewrite):
     """Give each Expand a constant shape, or remove it where it changes nothing.
 
-    A dim that the input already has is written as 1, which keeps it; a Tile that only repeats dims of 1 is an
-    Expand. Legality: a dim that grows from 1 to something that depends on the input dims needs its number; such
-    an Expand is left.
+    A dim that the input already has is written as 1, which keeps it. So it is for the repeats of a Tile that only
+    repeats dims of 1. Legality: a dim that grows from 1 to something that depends on the input dims needs its number;
+    such an Expand is left.
 
     Before:
 
@@ -50,13 +50,12 @@ class CanonicalizeExpand(Rewrite):
             if before is None or after is None or not _is_expansion(node, before, after):
                 continue
             if before == after:
-                editor.forward(node, data)
-                editor.note(f"{node.op_type}s that change nothing are gone")
+                if editor.forward(node, data):
+                    editor.note(f"{node.op_type}s that change nothing are gone")
                 continue
             spec = expand_spec(before, after)
-            if all(isinstance(size, int) for size in spec) and not (to.is_constant and node.op_type == "Expand"):
-                name = editor.integers([int(size) for size in spec], f"{out.name}_shape")
-                editor.replace(node, NewNode("Expand", [data, name], [out.name], like=node))
+            if all(isinstance(size, int) for size in spec) and not to.is_constant:
+                editor.set_inputs(node, {1: editor.integers([int(size) for size in spec], f"{out.name}_shape")})
                 editor.note(f"{node.op_type}s take a constant")
 
 

@@ -51,8 +51,8 @@ class CanonicalizeReshape(Rewrite):
             if before is None or after is None:
                 continue
             if before == after:
-                editor.forward(node, data)
-                editor.note("Reshapes that change nothing are gone")
+                if editor.forward(node, data):
+                    editor.note("Reshapes that change nothing are gone")
             elif not shape.is_constant:
                 _canonicalize(editor, node, before, after)
 

@@ -58,8 +58,8 @@ class CanonicalizeSlice(Rewrite):
             data = node.inputs[0]
             assert data is not None
             if all((start, end) == (0, END) for start, end in bounds):
-                editor.forward(node, data)
-                editor.note("Slices that cut nothing off are gone")
+                if editor.forward(node, data):
+                    editor.note("Slices that cut nothing off are gone")
                 continue
             for index, side in ((1, 0), (2, 1)):
                 _set_constant(editor, node, index, [pair[side] for pair in bounds])

@@ -90,6 +90,8 @@ def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: 
         return False
     if consumer.scope.opset() < BROADCASTS_SINCE or consumer.outputs[0] is None:
         return False
+    if consumer.op_type == "Pow" and index == 1:  # of one exponent of 2 or 3 onnxruntime makes products
+        return False
     if sum(value is consumer.inputs[index] for value in consumer.inputs) > 1:
         return False
     if source is not None and not editor.is_visible(source, consumer.scope):

@@ -100,16 +100,17 @@ class DropZeroAdds(Rewrite):
     def edit(self, editor: Editor) -> None:
         found = [(node, source) for node in editor.nodes("Add", "Sub") if (source := _augend(editor, node)) is not None]
         exposed = _exposed(editor.model.graph, set()) if found else set()
+        is_sorted = not any(scope.problems for scope in editor.scopes)
         for node, source in found:
             out = node.outputs[0]
             if out is None or editor.is_output(out):
                 continue
-            if out in exposed or node.scope.problems:
+            if out in exposed or not is_sorted:
                 editor.decline(node, "it adds zeros, but something behind it may depend on the sign of a zero")
                 continue
-            editor.use(out, source)
-            editor.set_inputs(node, {})
-            editor.note("additions of zeros are gone")
+            if editor.use(out, source):
+                editor.set_inputs(node, {})
+                editor.note("additions of zeros are gone")
 
 
 def _augend(editor: Editor, node: Node) -> Value | None:
@@ -159,7 +160,7 @@ def _exposes(node: Node, index: int, is_open: bool) -> bool:
     """
     if node.domain or index in value_inputs(node):
         return True
-    if node.op_type in BLIND or _ignores_sign(node, index):
+    if (node.op_type in BLIND and not (index and node.is_op("QuantizeLinear"))) or _ignores_sign(node, index):
         return False
     if node.is_op("Cast") and ("to" not in node.attributes or node.attributes["to"].i == onnx.TensorProto.STRING):
         return True

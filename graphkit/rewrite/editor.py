@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class NewNode:
     like: Node | None = None
 
 
+@lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next sweep
+def _shapes(model: Model, ranges: Ranges) -> Shapes:
+    return infer(model, ranges={name: (low, high) for name, low, high in ranges})
+
+
 class Editor:
     """Collects edits of one model.
 
@@ -83,10 +88,10 @@ class Editor:
 
     # What rewrites ask
 
-    @cached_property
+    @property
     def shapes(self) -> Shapes:
         """What the shape engine knows of the model."""
-        return infer(self.model, ranges={name: (low, high) for name, low, high in self.ranges})
+        return _shapes(self.model, self.ranges)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
@@ -128,8 +133,12 @@ class Editor:
         return value in self._renamed
 
     def is_visible(self, value: Value, scope: Scope) -> bool:
-        """Whether a value's name means that value in a scope; a body's input or initializer may have the same name."""
-        return scope.find(value.name) is value
+        """Whether a value may be read in a scope by its name, which no body inside its own scope gives to another.
+
+        A body's inputs and initializers may have names of the graphs around it. onnxruntime mixes them up even where
+        one branch of an If has such an initializer, and the other reads the outer tensor.
+        """
+        return scope is value.scope or value.name not in self.inner_names(value.scope)
 
     def inner_names(self, scope: Scope) -> set[str]:
         """Return the names that the bodies inside a graph define."""
@@ -183,20 +192,29 @@ class Editor:
         """Say why a node stays as it is."""
         self.declined.append(Declined(node.path, reason))
 
-    def use(self, value: Value, instead: Value | str) -> None:
-        """Let all consumers of a value read another one, which has the same elements."""
+    def use(self, value: Value, instead: Value | str) -> bool:
+        """Let all consumers of a value read another one, which has the same elements; return whether they can."""
+        if not self.may_use(value, instead):
+            return False
         self._aliases[value] = instead
+        return True
 
-    def forward(self, node: Node, source: Value | str, output: int = 0) -> None:
+    def may_use(self, value: Value, instead: Value | str) -> bool:
+        """Whether all consumers of a value can read another one."""
+        return isinstance(instead, str) or all(self.is_visible(instead, node.scope) for node, _ in value.consumers)
+
+    def forward(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph's output stays as a name.
 
-        Only for a node of whose outputs no other one is in use.
+        Only for a node of whose outputs no other one is in use. Returns whether it is possible.
         """
         value = node.outputs[output]
         assert value is not None
-        self.use(value, source)
+        is_used = self.use(value, source)
         if self.is_output(value):
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))
+            return True
+        return is_used
 
     def set_inputs(self, node: Node, inputs: Mapping[int, Source]) -> None:
         """Change what a node reads."""
@@ -241,7 +259,7 @@ class Editor:
         return self.constant(np.array(numbers, np.int64), name)
 
     def fresh(self, name: str) -> str:
-        """Return a name that nothing has in any graph, as near as can be to the wished one."""
+        """Return a name that no value and no node has in any graph, as near as can be to the wished one."""
         chosen, number = name, 1
         while chosen in self._names:
             chosen, number = f"{name}_{number}", number + 1
@@ -250,7 +268,8 @@ class Editor:
 
     @cached_property
     def _names(self) -> set[str]:
-        return {name for scope in all_scopes(self.model.scopes) for name in scope.values}
+        scopes = list(all_scopes(self.model.scopes))
+        return {name for scope in scopes for name in (*scope.values, *(node.proto.name for node in scope.nodes))}
 
     # The new model
 

@@ -49,13 +49,9 @@ class EliminateIdentity(Rewrite):
                 out = node.outputs[0]
                 if out is None or any(_is_used(editor, value) for value in node.outputs[1:]):
                     continue
-                if not editor.is_output(out):
-                    editor.use(out, source)
-                elif not node.is_op("Identity"):
-                    editor.forward(node, source)
-                elif not _give_name(editor, source, out):
-                    continue
-                editor.note("nodes that change nothing are gone")
+                may_rename = node.is_op("Identity") and editor.is_output(out)
+                if _give_name(editor, source, out) if may_rename else editor.forward(node, source):
+                    editor.note("nodes that change nothing are gone")
 
 
 def _is_used(editor: Editor, value: Value | None) -> bool:

@@ -135,7 +135,7 @@ class DimsEmitter:
             return self._node("Mod", args, repr(call))
         if lower(dividend) < 0:
             rest = self._node("Mod", args, f"{dividend} % {call.args[1]}")
-            args[0] = self._node("Sub", [args[0], rest], f"{dividend} - rest")
+            args = [self._node("Sub", [args[0], rest], f"{dividend} - rest"), args[1]]
         return self._node("Div", args, repr(call))
 
     def _symbol(self, symbol: Symbol) -> str:
@@ -156,7 +156,7 @@ class DimsEmitter:
         if key not in self._known:
             name = self.editor.fresh(f"dims/{text}")
             self._known[key] = name
-            self.nodes.append(NewNode(op_type, inputs, [name], attributes, name))
+            self.nodes.append(NewNode(op_type, tuple(inputs), [name], attributes, name))
         return self._known[key]
 
 

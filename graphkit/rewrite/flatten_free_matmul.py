@@ -52,9 +52,9 @@ class FlattenFreeMatmul(Rewrite):
         for region in found.find():
             _lift(editor, found, region)
             editor.note("Reshapes around batched nodes are gone", region.saved)
-        for node, reason in found.reasons.items():
-            if node.is_op("Reshape"):
-                editor.decline(node, f"its flat form stays: {reason}")
+        for node in found.makers.values():
+            if node.is_op("Reshape") and node in found.reasons:
+                editor.decline(node, f"its flat form stays: {found.reasons[node]}")
 
 
 def _begins(node: Node) -> bool:

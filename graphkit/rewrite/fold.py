@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from graphkit.model import Model
@@ -22,7 +23,7 @@ from graphkit.rewrite.merge_chains import MergeChains
 from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
 from graphkit.rewrite.rematerialize_shapes import RematerializeShapes
 from graphkit.rewrite.simplify_scatter import SimplifyScatter
-from graphkit.rewrite.sweep import Rewrite, sweep
+from graphkit.rewrite.sweep import Counts, Rewrite, described, sweep
 from graphkit.shapes.inputs import Inputs
 
 __all__ = ["FOLD_LIMIT", "fold"]
@@ -47,34 +48,33 @@ def fold(
         model: The model, which stays as it is.
         dims: Numbers to freeze symbols to, such as `{"batch_size": 1}`.
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
-        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
+            which a KV cache grows at least 0.
         limit: Bytes of the largest constant to make.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
-    changes: list[str] = []
     numbers = Inputs(model, dims or {}, inputs or {}, ranges or {}, {}).numbers
-    if dims or inputs:
-        sizes = tuple((dims or {}).items())
-        shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
-        outcome = FreezeDims(sizes, shapes).run(model)
-        model, changes = outcome.model, [f"freeze-dims: {change}" for change in outcome.changes]
-    bounds = tuple((name, low, high) for name, (low, high) in (ranges or {}).items() if name not in numbers)
-    model = EliminateDeadCode().run(model).model
+    limits = tuple((name, low, high) for name, (low, high) in (ranges or {}).items())
+    shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())
+    frozen = FreezeDims(tuple((dims or {}).items()), shapes, ranges=limits).run(model)
+    bounds = tuple(limit for limit in limits if limit[0] not in numbers)
+    changes = [f"{FreezeDims.name()}: {change}" for change in frozen.changes]
+    model = EliminateDeadCode().run(frozen.model).model
     declined: tuple[Declined, ...] = ()
+    counts: Counts = Counter()
     for _ in range(MAX_ROUNDS):
-        outcome = sweep(model, _rewrites(limit), bounds)
-        model, declined = outcome.model, outcome.declined
-        changes += outcome.changes
-        inlined = InlineConstantIf(ranges=bounds).run(model)
-        last = RematerializeShapes(ranges=bounds).run(inlined.model)
+        outcome = sweep(model, _rewrites(limit), bounds, counts)
+        declined = outcome.declined
+        inlined = InlineConstantIf(ranges=bounds).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
-        changes += [f"{RematerializeShapes.name()}: {change}" for change in last.changes]
-        model = last.model
-        if not inlined.changes and not last.changes:
+        last = sweep(inlined.model, [RematerializeShapes()], bounds, counts).model
+        is_done = last is outcome.model
+        model = last
+        if is_done:
             break
-    return Outcome(model, tuple(changes), declined)
+    return Outcome(model, (*changes, *described(counts)), declined)
 
 
 def _rewrites(limit: int) -> tuple[Rewrite, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
-from graphkit.rewrite.options import InputShapes, Sizes
+from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.shapes import Shapes, infer, parse
 from graphkit.shapes.inputs import Inputs
 
@@ -42,26 +43,31 @@ class FreezeDims(Pass):
     Attributes:
         dims: Numbers for symbols: `batch_size=1;sequence_length=8`.
         inputs: Shapes of inputs: `pixel_values=1x3x800x800`.
+        ranges: Bounds of symbols, (name, least, largest), None for an open end.
     """
 
     dims: Sizes = ()
     inputs: InputShapes = ()
+    ranges: Ranges = field(default=(), kw_only=True)
 
     def run(self, model: Model) -> Outcome:
         dims, inputs = dict(self.dims), dict(self.inputs)
-        numbers = Inputs(model, dims, inputs, {}, {}).numbers
-        unranked = [name for name in inputs if name not in dims]
+        ranges = {name: (low, high) for name, low, high in self.ranges}
+        numbers = Inputs(model, dims, inputs, ranges, {}).numbers
+        declared = {value.name: declared_type(value) for value in model.graph.inputs}
+        unranked = [name for name in inputs if (known := declared[name]) is None or known.dims is None]
         if not numbers and not unranked:
             return Outcome(model)
-        shapes = infer(model, dims=dims, inputs=inputs)
+        shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges)
         proto = copy_proto(model)
         for info in proto.graph.input:
             if (found := shapes[info.name].dims) is not None:
                 _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in found], numbers, True)
         for graph, scope in _graphs(proto.graph, model.graph):
-            for info in (*graph.output, *graph.value_info):
+            for info in (*(graph.input if scope.parent is not None else ()), *graph.output, *graph.value_info):
                 _follow(info, scope, shapes, numbers)
         changes = [f"{name} is {number}" for name, number in numbers.items()]
+        changes += [f"{name} is {'x'.join(map(str, inputs[name])) or 'a scalar'}" for name in unranked]
         return Outcome(model.with_proto(proto), tuple(changes))
 
 

@@ -51,8 +51,9 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
         if value.kind == "initializer" and value.tensor is not None and not editor.is_output(value):
             key = _tensor_key(value.tensor)
             first = known.setdefault(key, value) if key is not None else value
-            if isinstance(first, Value) and first is not value and not editor.has_alias(value):
-                editor.use(value, first)
+            if not isinstance(first, Value) or first is value or editor.has_alias(value):
+                continue
+            if editor.use(value, first):
                 editor.note("constants are merged with equal ones")
     for node in scope.nodes:
         for body in node.bodies.values():
@@ -68,6 +69,8 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
 def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
     pairs = [(one, other) for one, other in zip(node.outputs, twin.outputs, strict=False) if one is not None]
     if any(other is None or editor.is_output(one) or editor.has_alias(one) for one, other in pairs):
+        return
+    if not all(editor.may_use(one, other) for one, other in pairs if other is not None):
         return
     for one, other in pairs:
         if other is not None:

@@ -40,8 +40,11 @@ def parse_bounds(text: str) -> tuple[int | None, int | None]:
         UsageError: They are none.
     """
     low, separator, high = text.partition(":")
-    bounds = parse_size(low) if low else None, parse_size(high) if high else None
-    return bounds if separator else (bounds[0], bounds[0])
+    least = parse_size(low) if low or not separator else None
+    most = parse_size(high) if high else None if separator else least
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"'{text}' holds no size - write the least one first")
+    return least, most
 
 
 def read_option(annotation: str, text: str) -> object:
@@ -60,8 +63,12 @@ def read_option(annotation: str, text: str) -> object:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    names: set[str] = set()
     for item in filter(None, text.split(";")):
-        name, separator, value = item.rpartition("=")
+        name, separator, value = (part.strip() for part in item.rpartition("="))
         if not (separator and name and value):
             raise UsageError(f"'{item}' is not NAME=VALUE - write such as batch_size=1;sequence_length=8")
-        yield name.strip(), value.strip()
+        if name in names:
+            raise UsageError(f"'{name}' is given twice - give it once")
+        names.add(name)
+        yield name, value

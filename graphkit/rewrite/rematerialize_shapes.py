@@ -14,7 +14,7 @@ from graphkit.rewrite.canonicalize_slice import END, slice_bounds
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.rewrite.sweep import Rewrite
-from graphkit.shapes import Expr, is_known
+from graphkit.shapes import Expr, is_known, lower
 from graphkit.shapes.tensor import INTEGERS
 
 __all__ = ["RematerializeShapes"]
@@ -137,6 +137,8 @@ def _least(editor: Editor, node: Node, index: int, value: Value, elements: Eleme
         return elements
     if node.is_op("Reshape") and index == 1 and not _allows_zero(node):
         plain = open_spec(before, after)
+        if any(isinstance(size, Expr) and lower(size) < 1 for size in plain):  # where it is 0, it would mean "copy"
+            return elements
     elif node.is_op("Expand") and index == 1:
         plain = expand_spec(before, after)
     elif node.is_op("Slice") and index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.options import Ranges
+from graphkit.shapes import Finding
 
-__all__ = ["Rewrite", "sweep"]
+__all__ = ["Counts", "Rewrite", "described", "sweep"]
 
 MAX_SWEEPS = 20
+Counts = Counter[tuple[str, str]]  # by pass and change
 
 
 @dataclass(frozen=True)
@@ -37,32 +39,48 @@ class Rewrite(Pass):
         """Say what is to be different, of nodes that no other edit has taken."""
 
     def run(self, model: Model) -> Outcome:
-        return sweep(model, [self], self.ranges)
+        counts: Counts = Counter()
+        outcome = sweep(model, [self], self.ranges, counts)
+        return replace(outcome, changes=tuple(f"{count:,} {text}" for (_, text), count in counts.items()))
 
 
-def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = ()) -> Outcome:
+def _contradiction(finding: Finding) -> Declined:
+    return Declined(
+        finding.node, f"nothing is rewritten, for the shapes of the model contradict each other: {finding.message}"
+    )
+
+
+def described(counts: Counts) -> tuple[str, ...]:
+    """Return what was counted, a sentence each."""
+    return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
+
+
+def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts: Counts | None = None) -> Outcome:
     """Run rewrites together until none changes anything.
 
     Args:
         model: The model to start from; it stays as it is.
         rewrites: In the order in which they may take nodes.
         ranges: Bounds of symbols.
+        counts: Of earlier sweeps, to which those of this one are added.
 
     Returns:
-        The result, without dead code where anything has changed; what was declined in the last sweep.
+        The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
+        the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong.
     """
-    changes: Counter[tuple[str, str]] = Counter()
+    counts = Counter() if counts is None else counts
     declined: list[Declined] = []
     for _ in range(MAX_SWEEPS):
         editor = Editor(model, ranges)
+        if editor.shapes.findings:
+            declined = [_contradiction(finding) for finding in editor.shapes.findings]
+            break
         for rewrite in rewrites:
             before = Counter(editor.changes)
             rewrite.edit(editor)
-            changes.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
+            counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
         declined = editor.declined
         if not editor.is_changed:
             break
         model = EliminateDeadCode().run(editor.result()).model
-    is_alone = len(rewrites) == 1
-    texts = (f"{n:,} {text}" if is_alone else f"{name}: {n:,} {text}" for (name, text), n in changes.items())
-    return Outcome(model, tuple(texts), tuple(declined))
+    return Outcome(model, described(counts), tuple(declined))

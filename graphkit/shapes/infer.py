@@ -50,7 +50,8 @@ def infer(
         model: The model.
         dims: Numbers for symbols, such as `{"batch_size": 1}`.
         inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
-        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
+            which a KV cache grows at least 0.
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`.
 
     Raises:

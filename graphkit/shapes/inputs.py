@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from graphkit.errors import UsageError
-from graphkit.graph.kv import cache_entries
+from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import INF, Bound, Expr, symbol
+from graphkit.shapes.expr import INF, Bound, Expr, Symbol, symbol
 from graphkit.shapes.parse import parse
 from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
 
@@ -53,14 +53,17 @@ class Inputs:
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
-        self._free_mask(model)
+        pasts = [entry for entry in cache_entries(model.graph) if entry.past is not None]
+        if pasts:
+            self._free_mask()
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
+        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(pasts)})
+        self._check_ranges()
         for name, number in dims.items():
             self._set(name, int(number))
         given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
-        for name, shape in given.items():
-            self._bind(name, tuple(int(size) for size in shape))
+        self._bind(given)
 
     def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
         if kind.dims is None:
@@ -75,15 +78,29 @@ class Inputs:
             for axis, text in enumerate(texts)
         )
 
-    def _free_mask(self, model: Model) -> None:
+    def _may_be_empty(self, pasts: Iterable[CacheEntry]) -> Iterator[str]:
+        """Yield the symbols along which the cache of self-attention grows, for it starts empty whatever its name."""
+        tokens = [dims[-1] for dims in self._tokens()]
+        for entry in pasts:
+            past, present = (None if value is None else declared_type(value) for value in (entry.past, entry.present))
+            axis = growing_axis(past, present) if past is not None and entry.slot.attention != "encoder" else None
+            dims = self.symbolic.get(entry.past.name) if entry.past is not None else None
+            if axis is None or dims is None or dims[axis] in tokens or not isinstance(dims[axis].atom, Symbol):
+                continue
+            (name,) = dims[axis].symbols
+            if self.ranges.get(name, (None, INF))[0] is None:
+                yield name
+
+    def _tokens(self) -> list[tuple[Expr, ...]]:
+        return [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
+
+    def _free_mask(self) -> None:
         """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.
 
         Such a declaration is that of the first step: exporters that merge two decoders keep it for later steps too,
         where the mask covers the past as well. onnxruntime does not compare the dims of two inputs.
         """
-        tokens = [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
-        if not tokens or not any(entry.past is not None for entry in cache_entries(model.graph)):
-            return
+        tokens = self._tokens()
         for name, dims in self.symbolic.items():
             is_mask = name.endswith("attention_mask") and not name.startswith("encoder")
             if not is_mask or dims is None or len(dims) != 2 or dims[-1].constant is not None:
@@ -118,7 +135,16 @@ class Inputs:
             if name not in self.declared:
                 raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
 
+    def _check_ranges(self) -> None:
+        for name in self.ranges:
+            (found,) = self._symbol(name).walk_symbols()
+            if found.lower > found.upper:
+                bounds = f"{found.lower} to {found.upper}"
+                raise UsageError(f"the range of '{name}' is {bounds}, which holds no size - give another range")
+
     def _set(self, name: str, number: int) -> None:
+        if number >= 2**63:
+            raise UsageError(f"'{name}' is {number} - a size is less than 2^63")
         before = self.numbers.setdefault(name, number)
         if before != number:
             raise UsageError(f"'{name}' is both {before} and {number} - give one of them")
@@ -126,29 +152,39 @@ class Inputs:
         if not lower(bounds) <= number <= upper(bounds):
             raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
 
-    def _bind(self, name: str, shape: tuple[int, ...]) -> None:
-        """Take the numbers of symbols from an input's shape."""
-        dims = self.symbolic.get(name)
-        if dims is None:
-            self.symbolic[name] = tuple(Expr.of(size) for size in shape)
-            return
-        if len(dims) != len(shape):
-            raise UsageError(f"input '{name}' has {len(dims)} dims - not {'x'.join(map(str, shape))}")
-        for dim, size in zip(dims, shape, strict=True):
-            self._solve(name, dim, size)
+    def _bind(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Take the numbers of symbols from the shapes of inputs, in whatever order they come."""
+        pending: list[tuple[str, Expr, int]] = []
+        for name, shape in shapes.items():
+            sizes = tuple(int(size) for size in shape)
+            dims = self.symbolic.get(name)
+            if dims is None:
+                self.symbolic[name] = tuple(Expr.of(size) for size in sizes)
+                continue
+            if len(dims) != len(sizes):
+                raise UsageError(f"input '{name}' has {len(dims)} dims - {'x'.join(map(str, sizes))} has {len(sizes)}")
+            pending += [(name, dim, size) for dim, size in zip(dims, sizes, strict=True)]
+        while pending:
+            left = [equation for equation in pending if not self._solve(*equation)]
+            if len(left) == len(pending):
+                name, dim, size = left[0]
+                raise UsageError(f"a dim of input '{name}' is {dim} - not {size}, or it needs --dim for its symbols")
+            pending = left
 
-    def _solve(self, name: str, dim: Expr, size: int) -> None:
+    def _solve(self, name: str, dim: Expr, size: int) -> bool:
+        """Take the number of the one symbol in a dim, and return whether there is no more than one."""
         rest = dim.substitute(self.numbers)
         if rest == size:
-            return
+            return True
         if len(rest.terms) > 2 or len(rest.symbols) != 1 or len(rest.terms[0][0]) != 1:
-            raise UsageError(f"a dim of input '{name}' is {dim} - not {size}, or it needs --dim for its symbols")
+            return False
         (symbol_name,), factor = rest.symbols, rest.terms[0][1]
         difference = Expr.of(size) - (rest - self._symbol(symbol_name) * factor)
         number = divide_exactly(difference, factor).constant
         if number is None or number * factor != difference:
             raise UsageError(f"a dim of input '{name}' is {dim} - it cannot be {size}")
         self._set(symbol_name, number)
+        return True
 
     def tensor(self, value: Value, namer: Namer) -> Tensor:
         """Return what is known of an input."""

@@ -113,7 +113,8 @@ def program(
         model: The model.
         dims: Numbers for symbols; the program is then for these only.
         inputs: Shapes of graph inputs.
-        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` at least 0.
+        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
+            which a KV cache grows at least 0.
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`; the program is then for these only.
 
     Raises:

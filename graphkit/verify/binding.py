@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type, dtype_name
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, const
-from graphkit.verify.sizes import input_dims
+from graphkit.shapes.inputs import Inputs
+from graphkit.verify.sizes import plain_symbol
 from graphkit.verify.space import Fact
 
 __all__ = ["fed_inputs", "fixed_by", "given_shapes", "solve"]
 
-Pair = tuple[Expr, Expr]
+
+class Pair(NamedTuple):
+    """A dim of an input, and what it must be."""
+
+    name: str
+    dim: Expr
+    size: Expr
 
 
 def fed_inputs(model: Model) -> dict[str, Value]:
@@ -33,54 +41,56 @@ def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
     """
     pairs: list[Pair] = []
     theirs, ours = fed_inputs(rewritten), fed_inputs(original)
+    now, was = _symbolic(rewritten), _symbolic(original)
     for name in theirs:
         if name not in ours:
             raise UsageError(
                 f"{rewritten.label}: its input '{name}' is none of {original.label} - compare other models"
             )
-        pairs += _dims(original, ours[name], rewritten, theirs[name])
+        labels = original.label, rewritten.label
+        _check_dtype(ours[name], theirs[name], labels)
+        pairs += _paired(name, was.get(name), now.get(name), labels)
     meanings: dict[str, Expr] = {}
-    for ours_dim, dim in pairs:
-        if dim.atom is not None and len(dim.symbols) == 1 and repr(dim.atom) in dim.symbols:
-            meanings.setdefault(repr(dim.atom), ours_dim)
-    return [
-        (ours_dim, dim.substitute(meanings))
-        for ours_dim, dim in pairs
-        if dim.symbols <= meanings.keys() and ours_dim != dim.substitute(meanings)
-    ]
+    for pair in pairs:
+        if (symbol := plain_symbol(pair.size)) is not None:
+            meanings.setdefault(symbol, pair.dim)
+    known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
+    return [pair for pair in known if pair.dim != pair.size]
 
 
-def _dims(original: Model, ours: Value, rewritten: Model, theirs: Value) -> list[Pair]:
+def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
+    """Return the dims of inputs as the shape engine has them: a mask may have a length of its own."""
+    return Inputs(model, {}, {}, {}, {}).symbolic
+
+
+def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
     was, now = declared_type(ours), declared_type(theirs)
     if was is not None and now is not None and was.dtype != now.dtype:
-        raise UsageError(
-            f"input '{ours.name}' is {dtype_name(was.dtype)} in {original.label} and {dtype_name(now.dtype)} in "
-            f"{rewritten.label} - compare models of the same inputs"
-        )
-    dims, fixed = input_dims(ours), input_dims(theirs)
-    if dims is None or fixed is None:
+        raise _unlike(ours.name, (dtype_name(was.dtype), dtype_name(now.dtype)), labels)
+
+
+def _paired(
+    name: str, was: tuple[Expr, ...] | None, now: tuple[Expr, ...] | None, labels: tuple[str, str]
+) -> list[Pair]:
+    if was is None or now is None:
         return []
-    if len(dims) != len(fixed):
-        raise UsageError(
-            f"input '{ours.name}' has {len(dims)} dims in {original.label} and {len(fixed)} in {rewritten.label} - "
-            "compare models of the same inputs"
-        )
-    for dim, size in zip(dims, fixed, strict=True):
-        if dim.constant is not None and size.constant is not None and dim != size:
-            raise UsageError(
-                f"a dim of input '{ours.name}' is {dim} in {original.label} and {size} in {rewritten.label} - "
-                "no inputs fit both"
-            )
-    return list(zip(dims, fixed, strict=True))
+    is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in zip(was, now, strict=False))
+    if len(was) != len(now) or is_other:
+        raise _unlike(name, (f"[{', '.join(map(str, was))}]", f"[{', '.join(map(str, now))}]"), labels)
+    return [Pair(name, *pair) for pair in zip(was, now, strict=True)]
+
+
+def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
+    where = " and ".join(f"{kind} in {label}" for kind, label in zip(kinds, labels, strict=True))
+    return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
 
 
 def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair]:
     """Return what shapes that a user gives fix; wrong names and ranks are left to the shape engine."""
     pairs: list[Pair] = []
-    for value in model.graph.inputs:
-        dims = input_dims(value)
-        if value.name in inputs and dims is not None:
-            pairs += [(dim, const(size)) for dim, size in zip(dims, inputs[value.name], strict=False)]
+    for name, dims in _symbolic(model).items():
+        if name in inputs and dims is not None:
+            pairs += [Pair(name, dim, const(size)) for dim, size in zip(dims, inputs[name], strict=False)]
     return pairs
 
 
@@ -91,18 +101,26 @@ def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int
         UsageError: They contradict each other.
     """
     numbers = dict(dims)
-    open_facts = [Fact.equal(*pair) for pair in pairs]
-    for _ in range(len(open_facts) + 1):
-        open_facts = [fact.at(numbers) for fact in open_facts]
-        for fact in open_facts:
+    todo = [(pair, Fact.equal(pair.dim, pair.size)) for pair in pairs]
+    while todo:
+        todo = [(pair, fact.at(numbers)) for pair, fact in todo]
+        for pair, fact in todo:
             if not fact.symbols and not fact.holds({}):
-                raise UsageError("no inputs fit both models: dims that they fix contradict each other - check --dim")
-        open_facts = [fact for fact in open_facts if fact.symbols]
-        found = {name: size for fact in open_facts for name in fact.symbols if (size := _only(fact, name)) is not None}
+                raise _contradiction(pair, numbers)
+        todo = [(pair, fact) for pair, fact in todo if fact.symbols]
+        found = {name: size for _, fact in todo for name in fact.symbols if (size := _only(fact, name)) is not None}
         if not found:
             break
         numbers.update(found)
-    return numbers, open_facts
+    return numbers, [fact for _, fact in todo]
+
+
+def _contradiction(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
+    names = sorted(pair.dim.symbols | pair.size.symbols)
+    where = ", ".join(f"{name}={numbers[name]}" for name in names if name in numbers)
+    return UsageError(
+        f"a dim of input '{pair.name}' is {pair.dim} - it cannot be {pair.size}" + (f" with {where}" if where else "")
+    )
 
 
 def _only(fact: Fact, name: str) -> int | None:
@@ -111,5 +129,5 @@ def _only(fact: Fact, name: str) -> int | None:
         return None
     size = fact.forced({}, name)
     if size is not None and size < 0:
-        raise UsageError(f"no inputs fit both models: '{name}' would be {size} - check --dim")
+        raise UsageError(f"'{name}' would be {size} - give sizes that fit together")
     return size

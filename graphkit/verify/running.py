@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.inputs import InputMaker, is_flag
 from graphkit.verify.proof import SkippedRun
 from graphkit.verify.session import RunError, Session
-from graphkit.verify.space import Fact, Space
+from graphkit.verify.space import Space
 
 __all__ = ["Feeder", "Found", "Run", "run_original", "unsteady_runs"]
 
@@ -79,15 +79,18 @@ class Feeder:
         return [dict(zip(names, flags, strict=True)) for flags in itertools.product((False, True), repeat=len(names))]
 
     def legal(self, flags: Flags) -> Space:
-        """Return the legal sizes with these flags: the branch of a merged decoder that reads the past needs one."""
-        past = self.space.past
-        if past is None or not past.symbols or not any(flags.get(name) == flag for name, flag in self.reading.items()):
-            return self.space
-        return replace(self.space, facts=(*self.space.facts, Fact.at_least(past, 1)))
+        """Return the legal sizes with these flags."""
+        return self.space.for_branch(is_first=self._is_first(flags), reads_past=self._reads_past(flags))
+
+    def _reads_past(self, flags: Flags) -> bool:
+        return any(flags.get(name) == flag for name, flag in self.reading.items())
+
+    def _is_first(self, flags: Flags) -> bool:
+        return any(flags.get(name) == (not flag) for name, flag in self.reading.items())
 
     def feed(self, dims: Mapping[str, int], flags: Flags, seed: int) -> dict[str, np.ndarray]:
         """Return the inputs of a run."""
-        is_first = any(flags.get(name) == (not flag) for name, flag in self.reading.items())
+        is_first = self._is_first(flags)
         shapes = self.space.shapes(dims, is_first=is_first)
         booleans = {name: np.full(shapes[name] or (), flag) for name, flag in flags.items()}
         past = 0 if is_first else self.space.past_size(dims)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import TensorProto
 
 from graphkit.errors import ModelError
+from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 
 __all__ = ["RunError", "Session", "check_files"]
@@ -29,6 +33,10 @@ class Session:
         threads: Threads inside an operator; 0 for onnxruntime's choice.
         prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
 
+    Attributes:
+        onnx: The onnxruntime.InferenceSession.
+        inputs, outputs: Names, in order.
+
     Raises:
         ModelError: A data file is missing, or onnxruntime does not load it.
     """
@@ -48,18 +56,19 @@ class Session:
         if isinstance(source, Model):
             self.label = source.label
             check_files(source)
-            what = source.proto.SerializeToString()
-            if source.path is not None:
-                options.add_session_config_entry(FOLDER, str(source.path.parent))
+            what, folder = _content(source)
+            if folder is not None:
+                options.add_session_config_entry(FOLDER, str(folder))
         try:
-            self._session = onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"])
+            self.onnx = onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors have no common base
             raise ModelError(
                 f"onnxruntime does not load it: {_reason(error)}",
                 file=self.label,
                 hint="see whether its data files are there, and whether this onnxruntime knows its operators",
             ) from error
-        self.outputs: Sequence[str] = [output.name for output in self._session.get_outputs()]
+        self.inputs: Sequence[str] = [found.name for found in self.onnx.get_inputs()]
+        self.outputs: Sequence[str] = [found.name for found in self.onnx.get_outputs()]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name: an array, or a list, a dict or None where it is no tensor.
@@ -68,7 +77,7 @@ class Session:
             RunError: The model fails on these inputs.
         """
         try:
-            values = self._session.run(None, dict(feed))
+            values = self.onnx.run(None, dict(feed))
         except Exception as error:  # onnxruntime's errors have no common base
             raise RunError(f"onnxruntime fails: {_reason(error)}", file=self.label) from error
         return dict(zip(self.outputs, values, strict=True))
@@ -83,6 +92,29 @@ def check_files(model: Model) -> None:
     for data in model.source.data_files:
         if data.size is None:
             raise ModelError("its data file is missing", file=str(data.path), hint="put it there")
+
+
+def _content(model: Model) -> tuple[bytes, Path | None]:
+    """Return a model whose weights stay in their files, and the folder that these are in.
+
+    onnxruntime wants no links that lead out of that folder, such as those of the cache of Hugging Face: then the files
+    that they lead to are named.
+    """
+    external = [tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == TensorProto.EXTERNAL]
+    real = {path: Path(os.path.realpath(path)) for path in {model.piece(tensor)[0] for tensor in external}}
+    if not real or model.path is None:
+        return model.proto.SerializeToString(), None
+    folder = Path(os.path.realpath(model.path.parent))
+    if all(file.is_relative_to(folder) for file in real.values()):
+        return model.proto.SerializeToString(), folder
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    folder = Path(os.path.commonpath([file.parent for file in real.values()]))
+    for tensor, _ in walk_tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            place = next(entry for entry in tensor.external_data if entry.key == "location")
+            place.value = real[model.piece(tensor)[0]].relative_to(folder).as_posix()
+    return proto.SerializeToString(), folder
 
 
 def _reason(error: Exception) -> str:

@@ -16,7 +16,17 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope, Value
 from graphkit.shapes import Expr, const, parse, symbol
 
-__all__ = ["DECODER_MASK", "TOKENS", "Role", "Sizes", "input_dims", "input_shape", "symbol_roles", "symbol_sizes"]
+__all__ = [
+    "DECODER_MASK",
+    "TOKENS",
+    "Role",
+    "Sizes",
+    "input_dims",
+    "input_shape",
+    "plain_symbol",
+    "symbol_roles",
+    "symbol_sizes",
+]
 
 Role = Literal["batch", "sequence", "past", "encoder", "total", "channels", "space", "other"]
 OTHER = 5  # for a symbol of which nothing is known
@@ -82,11 +92,16 @@ def symbol_roles(main: Scope) -> dict[str, Role]:
     return found
 
 
+def plain_symbol(dim: Expr) -> str | None:
+    """Return the name of the symbol that a dim is, None where it is anything else."""
+    return repr(dim.atom) if dim.atom is not None and repr(dim.atom) in dim.symbols else None
+
+
 def _plain_symbols(value: Value) -> Iterator[tuple[int, str]]:
     """Yield the axes whose dim is one symbol, and its name."""
     for axis, dim in enumerate(input_dims(value) or ()):
-        if (atom := dim.atom) is not None and len(dim.symbols) == 1 and repr(atom) in dim.symbols:
-            yield axis, repr(atom)
+        if (name := plain_symbol(dim)) is not None:
+            yield axis, name
 
 
 def _by_place(value: Value, name: str, axis: int) -> Role:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphkit.graph.kv import cache_entries, growing_axis
 from graphkit.graph.types import declared_type
@@ -105,7 +105,8 @@ class Space:
         fixed: Sizes of the symbols that are not free.
         fixed_roles: A size for what some of these stand for.
         inputs: The dims of each input without a default; None without a rank.
-        masks: Inputs that span past and new tokens whatever they declare.
+        masks: Inputs that span past and new tokens, whatever they declare.
+        totals: The lengths of such inputs that are a symbol of their own.
         past, tokens: Positions in the KV cache, and new tokens; None where the model has none.
         tensors: The dims of what the model computes, each once.
     """
@@ -116,6 +117,7 @@ class Space:
     fixed_roles: Mapping[Role, int]
     inputs: Mapping[str, tuple[Expr, ...] | None]
     masks: frozenset[str]
+    totals: tuple[Expr, ...]
     past: Expr | None
     tokens: Expr | None
     tensors: tuple[tuple[Expr, ...], ...]
@@ -139,9 +141,14 @@ class Space:
         """Return the positions in the KV cache, 0 where there is none."""
         return 0 if self.past is None else self.past.evaluate(assignment)
 
-    def is_legal(self, assignment: Assignment) -> bool:
-        """Whether all facts hold."""
-        return all(fact.holds(assignment) for fact in self.facts)
+    def for_branch(self, *, is_first: bool, reads_past: bool) -> Space:
+        """Return what is legal in a branch of a merged decoder: one reads no past, the other one that is not empty."""
+        if self.past is None or self.tokens is None:
+            return self
+        length = self.tokens if is_first else self.past + self.tokens
+        facts = [Fact.equal(total, length) for total in self.totals]
+        facts += [Fact.at_least(self.past, 1)] if reads_past and self.past.symbols else []
+        return replace(self, facts=(*self.facts, *facts))
 
     def cost(self, assignment: Assignment) -> int:
         """Return how many elements the model computes."""
@@ -183,6 +190,7 @@ def space_of(
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for found in table.values() for dim in found or ()]
     symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}
+    roles |= {f"{name}.1": "total" for name in table if DECODER_MASK.fullmatch(name)}  # the engine's, for its length
     variables = [
         Variable(name, roles.get(name, "other"), int(max(found.lower, 0)), found.upper)
         for name, found in symbols.items()
@@ -190,8 +198,6 @@ def space_of(
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
     known = [*_engine_facts(shapes), *_concat_facts(shapes), *(fact.at(numbers) for fact in facts)]
-    if past is not None and tokens is not None:
-        known += [Fact.equal(Expr.from_atom(symbols[v.name]), past + tokens) for v in variables if v.role == "total"]
     names = frozenset(symbols)
     return Space(
         tuple(variables),
@@ -200,6 +206,7 @@ def space_of(
         {roles[name]: size for name, size in numbers.items() if name in roles},
         table,
         _masks(table) if past is not None and tokens is not None else frozenset(),
+        tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
         past,
         tokens,
         tuple(dict.fromkeys(_computed(shapes, names))),

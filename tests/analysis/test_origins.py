@@ -7,6 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from graphkit.analysis.meanings import Meaning, meanings_text
 from graphkit.analysis.optimize import optimized
 from graphkit.analysis.origins import MAX_DEPTH, Origins, Source, expression, group_drawing, origins
 from graphkit.errors import UsageError
@@ -193,16 +194,94 @@ def test_a_chain_as_text() -> None:
         """\
 Shape origins
 
-What feeds each shape input, the same expression counted once. CONST is a
-constant; what is not expanded is named by its operator.
+What feeds each shape input, the same expression counted once, and what that is
+in the input dims. CONST is a constant; what is not expanded is named by its
+operator.
 
 Reshape: shape
 #  Count  Expression
 ─────────────────────────────────────────────────────────
 1     1x  Concat([Unsqueeze(Gather(Shape(...))), CONST])
+            = [N, -1]
             rests on x (graph input)
 
 """
+    )
+
+
+def test_a_group_says_what_its_shapes_are_in_the_input_dims() -> None:
+    (group,) = origins(model(CHAIN)).groups
+    assert (str(group), group.meanings) == (
+        "1x Concat([Unsqueeze(Gather(Shape(...))), CONST])",
+        (Meaning("[N, -1]", 1),),
+    )
+
+
+MANY = """
+g (float[N,M] x) => (float[A] a, float[B] b, float[C] c, float[D] d, float[E] e)
+<int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}> {
+    s = Shape(x)  s2 = Mul(s, two)  s3 = Mul(s, three)  s4 = Mul(s, four)
+    a = Reshape(x, s2)  b = Reshape(x, s3)  c = Reshape(x, s3)  d = Reshape(x, s4)  e = ConstantOfShape(s2)
+}
+"""
+
+
+def test_meanings_of_a_group_are_counted_the_most_frequent_first() -> None:
+    group = origins(model(MANY)).groups[0]
+    assert group.meanings == (Meaning("[3*N, 3*M]", 2), Meaning("[2*N, 2*M]", 1), Meaning("[4*N, 4*M]", 1))
+
+
+def test_meanings_in_a_line() -> None:
+    found = tuple(Meaning(f"[{n}]", 9 - n) for n in range(5))
+    assert meanings_text(found) == "= [0] (9x); [1] (8x); [2] (7x) and 2 more"
+    assert meanings_text(found, full=True) == "= [0] (9x); [1] (8x); [2] (7x); [3] (6x); [4] (5x)"
+    assert meanings_text(()) is None
+
+
+def test_a_long_meaning_is_cut_but_not_in_full() -> None:
+    found = (Meaning(f"[{'batch_size*' * 20}1]", 1),)
+    assert meanings_text(found) == f"= [{'batch_size*' * 10}batch_..."
+    assert meanings_text(found, full=True) == f"= {found[0].shape}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "why"),
+    [
+        ("z = NonZero(x)  t = Shape(z)  y = Reshape(x, t)", "[1, ?]", "it is how many elements of 'x' are not zero"),
+        ("y = Reshape(x, i)", "[?]", "it is an element of the input 'i'"),
+        ("f = Cast <to = 7> (x)  y = Reshape(x, f)", "?", "it is the input 'x'"),
+        ("f = custom.Thing(x)  y = Reshape(x, f)", "?", "Thing#0: there is no rule for custom.Thing"),
+    ],
+)
+def test_what_is_not_known_says_so(nodes: str, shape: str, why: str) -> None:
+    (group,) = origins(model(f"g (float[N] x, int64[1] i) => (y) {{ {nodes} }}")).groups
+    assert [(one.shape, one.unknown) for one in group.meanings] == [(shape, why)]
+
+
+def test_a_scalar_and_a_fraction() -> None:
+    found = origins(
+        model(
+            """g (float[1,1,N,N] x, float[M] w) => (y) <float[1] h = {0.03125}, int64 z = {0}, int64 o = {1}> {
+                m = Shape(w)  n = Squeeze(m)  r = Range(z, n, o)
+                s = Shape(x)  f = Cast <to = 1> (s)  k = Mul(f, h)  y = Resize(x, , k)
+            }"""
+        )
+    )
+    texts = {(group.op, group.input): group.meanings[0].shape for group in found.groups}
+    assert texts["Range", "limit"] == "M"
+    assert texts["Resize", "scales"] == "[0.03125, 0.03125, (N) / 32, (N) / 32]"
+
+
+def test_detr_says_what_its_reshapes_mean(real_model: RealModel) -> None:
+    found = origins(real_model("detr-resnet-50/model_quantized"))
+    assert [one for group in found.groups for one in group.meanings if one.unknown] == []
+    cells = "((height + 31) // 32)*((width + 31) // 32)"
+    by_text = {str(group): group.meanings for group in found.groups if group.op == "Reshape"}
+    assert by_text["54x Concat([Unsqueeze(Mul), CONST, CONST])"] == (Meaning("[8*batch_size, -1, 32]", 54),)
+    size = "Unsqueeze(Gather(Shape(...)))"
+    assert by_text[f"18x Concat([{size}, {size}, {size}])"] == (
+        Meaning("[batch_size, 100, 256]", 12),
+        Meaning(f"[batch_size, {cells}, 256]", 6),
     )
 
 

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from graphkit.analysis import SECTIONS
+from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.report import ComparisonRow, Report, ReportOptions, compare, report
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
+from graphkit.shapes import Shapes
 
 MODELS = Path(__file__).parent.parent / "models"
 MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
@@ -31,7 +34,8 @@ def test_an_unknown_section_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         ReportOptions(only=("interface", "weather"))
     assert str(caught.value) == (
-        "no section 'weather' - there are: summary, architecture, interface, kv-cache, shape-ops, origins, control-flow"
+        "no section 'weather' - there are: "
+        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow"
     )
 
 
@@ -146,7 +150,23 @@ def steps(make: Callable[[Callable[[str], None]], object]) -> list[str]:
 
 def test_each_step_is_told_before_it_starts(real_model: RealModel) -> None:
     model = real_model("search/loop-greedy")
-    assert steps(lambda tell: report(model, progress=tell)) == list(SECTIONS)
+    told = steps(lambda tell: report(model, progress=tell))
+    assert told == [*SECTIONS[:5], "shapes", *SECTIONS[5:]]
+
+
+def test_shapes_are_inferred_only_for_sections_that_need_it(real_model: RealModel) -> None:
+    options = ReportOptions(only=("interface", "what-if", "hazards"))
+    told = steps(lambda tell: report(real_model("search/loop-greedy"), options, progress=tell))
+    assert told == ["interface", "shapes", "what-if", "hazards"]
+
+
+def test_hazards_are_checked_by_what_is_given(real_model: RealModel) -> None:
+    def check(model: Model, found: Hazards, shapes: Shapes) -> Hazards:
+        assert shapes.model is model
+        return Hazards(tuple(replace(one, check=Check(True, "so it is")) for one in found.hazards))
+
+    made = report(real_model("bert-fill-mask/model"), ReportOptions(only=("hazards",), check=check))
+    assert "confirmed: so it is" in made.to_text()
 
 
 def test_the_optimizer_is_a_step(real_model: RealModel) -> None:

@@ -237,12 +237,39 @@ def test_an_initializer_that_is_an_input_is_a_default_not_a_constant() -> None:
     assert value.tensor is not None
 
 
-def test_a_sparse_initializer_is_a_value() -> None:
+def test_a_sparse_initializer_is_a_constant_without_a_dense_tensor() -> None:
     values = helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0])
     indices = helper.make_tensor("w_at", TensorProto.INT64, [1], [0])
     graph = helper.make_graph([helper.make_node("Relu", ["w"], ["y"])], "g", [], [])
     graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
-    assert build_scopes(helper.make_model(graph))[0].values["w"].kind == "initializer"
+    value = build_scopes(helper.make_model(graph))[0].values["w"]
+    assert (value.kind, value.is_constant, value.constant, value.tensor) == ("initializer", True, None, None)
+    assert value.sparse is not None
+    assert list(value.sparse.dims) == [3]
+
+
+def test_a_body_reads_what_an_unsorted_graph_around_it_defines_later() -> None:
+    scope = main("""
+        g (float[N] x, bool c) => (float[N] y) {
+            y = If (c) < then_branch = t () => (float[N] a) { a = Neg (late) },
+                         else_branch = f () => (float[N] b) { b = Neg (own) own = Abs (x) } >
+            late = Exp (x)
+        }""")
+    then, otherwise = scope.nodes[0].bodies.values()
+    assert then.nodes[0].inputs == (scope.values["late"],)
+    assert scope.values["late"].producer is scope.nodes[1]
+    assert otherwise.nodes[0].inputs == (otherwise.values["own"],)
+    assert scope.problems == ["'late' is used but never defined before"]
+
+
+def test_an_undefined_name_in_a_body_is_a_problem_of_the_body() -> None:
+    scope = main("""
+        g (float[N] x, bool c) => (float[N] y) {
+            y = If (c) < then_branch = t () => (float[N] a) { a = Neg (ghost) },
+                         else_branch = f () => (float[N] b) { b = Neg (x) } >
+        }""")
+    then, _ = scope.nodes[0].bodies.values()
+    assert (scope.problems, then.problems) == ([], ["'ghost' is used but never defined before"])
 
 
 def test_the_tensor_of_a_constant_node_is_its_constant() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import onnx.parser
@@ -33,7 +32,7 @@ def model(graph: str) -> Model:
 
 @lru_cache
 def session(graph: str) -> Session:
-    return Session(Path("model.onnx"), content=model(graph).proto.SerializeToString())
+    return Session(model(graph))
 
 
 def shape_of(graph: str, **feed: np.ndarray) -> tuple[int, ...] | None:

@@ -15,6 +15,8 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model, load
 from graphkit.rewrite.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.rewrite.fold import fold
+from graphkit.rewrite.merge_chains import MergeChains
+from graphkit.rewrite.sweep import sweep
 from graphkit.shapes import infer
 from graphkit.verify.rewrite import verify_rewrite
 
@@ -345,6 +347,14 @@ STAYS = [
     ("t = Relu (a)  r = ReduceMax (t, i)  c = Add (t, r)", (6, 8), ", int64[2] i = {0, 2}", "", "ReduceMax"),
     ("t = Relu (a)  r = ReduceSum (t)  c = Add (t, r)", (6, 8), "", "", "ReduceSum"),
     ("t = Relu (a)  c = Concat <axis = 0> (t, t)", (6, 16), "", "", "Concat"),
+    ("t = Relu (a)  c = Concat <axis = 1> (t, m)", (12, 8), "", ", float[M, 6, 8] m", "Concat"),
+    (
+        "t = Relu (a)  u = Reshape (m, flat)  c = Concat <axis = 1> (t, u)",
+        (12, 8),
+        "",
+        ", float[M, 2, 6, 8] m",
+        "Concat",
+    ),
     ("t = Relu (a)  c, b = Split <axis = 0> (t, i)", (6, 4), ", int64[2] i = {4, 4}", "", "Split"),
     ("t = Relu (a)  c = Slice (t, i, i, i)", (6, 8), ", int64[1] i = {0}", "", "Slice"),
     ("t = Relu (a)  c = Gather (t, i)", (6, 8), ", int64[4] i = {0, 1, 2, 3}", "", "Gather"),
@@ -379,10 +389,9 @@ def test_what_works_on_the_leading_dim_needs_the_flat_tensor(
     model = between(operator, rest, constants, inputs)
     result = FlattenFreeMatmul().run(model)
     assert result.model is model
-    ((where, why),) = [(one.where, one.reason) for one in result.declined]
-    assert where == "Reshape#0"
-    assert why.startswith("its flat form stays: ")
-    assert reason in why
+    assert result.declined[0].where == "Reshape#0"
+    assert result.declined[0].reason.startswith("its flat form stays: ")
+    assert reason in result.declined[0].reason
 
 
 def test_outputs_need_the_flat_tensor() -> None:
@@ -412,6 +421,136 @@ def test_nothing_is_lifted_where_no_reshape_would_go() -> None:
     result = FlattenFreeMatmul().run(model)
     assert result.model is model
     assert [one.reason for one in result.declined] == ["its flat form stays: 'z' is an output"]
+
+
+def unchanged(text: str) -> bool:
+    model = model_of(text)
+    return FlattenFreeMatmul().run(model).model is model
+
+
+def test_dims_that_happen_to_be_alike_do_not_mislead() -> None:
+    text = """
+        agraph (float[2, 4, 8, 8] x, float[2, 4, 8] z, float[8, 8] w, float[8, 8, 8] v) => (float[2, 4, N, 8] y)
+        <int64[3] cube = {8, 8, 8}, int64[2] square = {8, 8}, int64[3] slab = {8, 1, 8},
+         int64[4] back = {2, 4, -1, 8}> {
+            a = Reshape (x, cube)
+            b = Reshape (z, square)
+            e = Reshape (z, slab)
+            %s
+            d = Reshape (c, back)
+            y = Neg (d)
+        }"""
+    assert not unchanged(text % "c = Softmax (a)")
+    assert not unchanged(text % "c = MatMul (b, w)")
+    assert unchanged(text % "c = MatMul (w, b)")
+    assert unchanged(text % "c = Transpose <perm = [2, 1, 0]> (a)")
+    assert unchanged(text % "c = Add (b, e)")
+    assert unchanged(text % "c = Add (a, b)")
+    assert unchanged(text % "c = Add (a, v)")
+    assert not unchanged(text % "c = Concat <axis = 1> (a, a)")
+    assert unchanged(text % "c = Concat <axis = 1> (a, v)")
+
+
+def test_a_reshape_that_changes_other_dims_as_well_begins_nothing() -> None:
+    assert unchanged("""
+        agraph (float[N, 4, 8, 6] x) => (float[N, 4, 6, 8] y)
+        <int64[3] flat = {-1, 6, 8}, int64[4] back = {-1, 4, 6, 8}> {
+            a = Reshape (x, flat)
+            c = Relu (a)
+            d = Reshape (c, back)
+            y = Neg (d)
+        }""")
+
+
+def test_tensors_of_unknown_rank_stay() -> None:
+    model = between("t = Relu (a)  c = Gather <axis = 1> (t, i)", (6, 8), inputs=", int64[6] i")
+    assert FlattenFreeMatmul().run(model).changes == ("2 Reshapes around batched nodes are gone",)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.input[1].type.tensor_type.ClearField("shape")
+    (declined,) = FlattenFreeMatmul().run(Model.from_proto(proto)).declined
+    assert declined.reason == "its flat form stays: Gather 'Gather#2' reads 't' flat"
+
+
+def test_a_scale_that_is_an_output_keeps_its_node() -> None:
+    model = model_of("""
+        agraph (float[N, 4, 6, 8] x) => (float[N, 4, 6, 8] y, float s)
+        <int64[3] flat = {-1, 6, 8}, int64[4] back = {-1, 4, 6, 8}> {
+            a = Reshape (x, flat)
+            c, s, z = DynamicQuantizeLinear (a)
+            d = Reshape (c, back)
+            y = Cast <to = 1> (d)
+        }""")
+    assert FlattenFreeMatmul().run(model).model is model
+
+
+SHARED = """
+    agraph (float[N, 4, 6, L] x, float[N, 4, L] bias) => (float[N, 4, 6, L] y, float[N, 4, 6, L] z, %s u)
+    <int64[1] zero = {0}, int64[1] last = {-1}, int64[1] four = {4}, int64[1] six = {6}, int64[1] one = {1}> {
+        s = Shape (bias)
+        n = Gather (s, zero)
+        l = Gather (s, last)
+        n4 = Mul (n, four)
+        flat = Concat <axis = 0> (n4, six, l)
+        row = Concat <axis = 0> (n4, one, l)
+        back = Concat <axis = 0> (n, four, six, l)
+        other = Concat <axis = 0> (%s)
+        a = Reshape (x, flat)
+        e = Reshape (bias, row)
+        b = Add (a, e)
+        d = Reshape (b, back)
+        y = Neg (d)
+        f = Relu (a)
+        g = Mul (f, e)
+        h = Reshape (g, back)
+        z = Neg (h)
+        o = Reshape (g, other)
+        u = Neg (o)
+    }"""
+
+
+def test_what_another_region_needs_flat_is_not_had_twice() -> None:
+    """e is [4*N, 1, L], of a tensor of [N, 4, L]: lifted for b, it would be one Reshape more where g needs it flat."""
+    good, bad = ("float[N, 24, L]", "n, last, l"), ("float[L, N, 24]", "l, n, last")
+    result = FlattenFreeMatmul().run(model_of(SHARED % good))
+    assert result.changes == ("3 Reshapes around batched nodes are gone",)
+    assert unchanged(SHARED % bad)
+    assert FlattenFreeMatmul().run(model_of(SHARED % bad)).declined[0].reason == (
+        "its flat form stays: Reshape 'Reshape#17' reads 'g' flat"
+    )
+
+
+def test_a_reshape_between_two_others_is_the_end_of_one_region_only() -> None:
+    """m is made of w, which t needs as flat as m does."""
+    model = model_of("""
+        agraph (float[N, 4, 6, 8] x, float[N, 192] k) => (float[N, 4, 6, 8] y)
+        <int64[3] flat = {-1, 6, 8}, int64[3] turned = {-1, 8, 6}, int64[4] back = {-1, 4, 6, 8}> {
+            a = Reshape (x, flat)
+            w = Reshape (k, flat)
+            m = Reshape (w, turned)
+            c = MatMul (a, m)
+            t = Add (a, w)
+            g = MatMul (c, t)
+            d = Reshape (g, back)
+            y = Neg (d)
+        }""")
+    assert FlattenFreeMatmul().run(model).model is model
+
+
+def test_what_an_edit_of_this_sweep_reads_is_not_computed_twice() -> None:
+    """The two Reshapes after b undo each other, so that its flat form is read by f from this sweep on."""
+    model = model_of("""
+        agraph (float[N, 4, 6, 8] x) => (float[N, 4, 6, 8] y, float[M, 6, 8] z)
+        <int64[3] flat = {-1, 6, 8}, int64[4] back = {-1, 4, 6, 8}> {
+            a = Reshape (x, flat)
+            b = Relu (a)
+            d = Reshape (b, back)
+            y = Neg (d)
+            e = Reshape (d, flat)
+            f = Softmax <axis = 0> (e)
+            z = Neg (f)
+        }""")
+    assert operators(sweep(model, [MergeChains(), FlattenFreeMatmul()]).model).count("Relu") == 1
 
 
 def test_another_split_that_no_constant_shape_gives_stays() -> None:

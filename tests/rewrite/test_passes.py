@@ -77,6 +77,35 @@ def test_types_and_annotations_of_what_is_gone_go_too() -> None:
     assert not graph.quantization_annotation
 
 
+def test_a_scale_that_an_annotation_names_stays_with_it() -> None:
+    model = model_of(
+        "agraph (float[N] x) => (float[N] y) <float s = {1.0}, float t = {1.0}> { u = Neg (x)  y = Abs (x) }"
+    )
+    for tensor, scale in (("x", "s"), ("u", "t")):
+        annotation = model.proto.graph.quantization_annotation.add(tensor_name=tensor)
+        annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value=scale)
+    graph = EliminateDeadCode().run(model).model.proto.graph
+    assert [tensor.name for tensor in graph.initializer] == ["s"]
+    assert [annotation.tensor_name for annotation in graph.quantization_annotation] == ["x"]
+
+
+def test_what_is_alive_does_not_depend_on_the_order_of_nodes() -> None:
+    model = model_of("""
+        agraph (float[N] x, bool c) => (float[N] y) {
+            y = If (c) <
+                then_branch = g1 () => (float[N] a) { a = Exp (p)  q = Sin (x) },
+                else_branch = g2 () => (float[N] b) { b = Neg (r)  r = Abs (x) }
+            >
+            p = Abs (u)
+            u = Neg (x)
+            unused = Exp (x)
+        }""")
+    result = EliminateDeadCode().run(model)
+    assert result.changes == ("2 nodes removed",)
+    assert ops(result.model) == ["If", "Abs", "Neg"]
+    assert [len(body.nodes) for body in result.model.graph.nodes[0].bodies.values()] == [1, 2]
+
+
 def test_a_default_of_an_input_stays_with_the_input() -> None:
     model = model_of("agraph (float[N] x) => (float[N] y) { y = Abs (x) }")
     model.proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [1]))

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import cProfile
 
+import onnx
 import pytest
 from graphs import model, shapes
 
 from graphkit.errors import UsageError
+from graphkit.model import Model
 from graphkit.shapes import Shapes, infer, symbol
 
 DECODER = """g (float[batch, past_len, 8] past, float[batch, seq, 8] x, float[batch, "past_len + seq"] mask) => (y, z) {
@@ -161,3 +163,38 @@ def test_work_is_linear_in_nodes():
         return sum(entry.callcount for entry in profile.getstats())
 
     assert calls(600) < 10.5 * calls(60)
+
+
+def test_a_sparse_constant_has_the_dims_that_it_stands_for():
+    proto = model("g (float[N, 4] x) => (y) { y = Add (x, w) }").proto
+    values = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [2], [5.0, 6.0])
+    indices = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [2], [1, 3])
+    proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
+    found = infer(Model.from_proto(proto))
+    assert (str(found["w"]), str(found["y"]), found["w"].data) == ("[4]", "[N, 4]", None)
+
+
+def cache(past: str, name: str = "cache_k_l0", **options: object) -> dict[str, float]:
+    """Return the least size of each symbol of a decoder."""
+    made = model(f"""g (float[B, H, {past}, 8] {name}, float[B, H, 1, 8] k, int64[B, S] input_ids)
+        => (float[B, H, P, 8] new_{name}, z) {{ new_{name} = Concat <axis = 2> ({name}, k) z = Neg (input_ids) }}""")
+    found = infer(made, **options)
+    dims = [dim for value in made.graph.inputs for dim in found[value].dims]
+    return {symbol.name: symbol.lower for dim in dims for symbol in dim.walk_symbols()}
+
+
+def test_a_cache_may_be_empty_whatever_its_dims_are_called():
+    assert cache("s62") == {"B": 1, "H": 1, "S": 1, "s62": 0}
+
+
+def test_a_cache_as_long_as_the_tokens_is_not_empty():
+    assert cache("S") == {"B": 1, "H": 1, "S": 1}
+
+
+def test_what_comes_from_an_encoder_is_not_empty():
+    assert cache("s62", "cache_cross_k_l0")["s62"] == 1
+
+
+def test_the_least_length_of_a_cache_can_be_given():
+    assert cache("s62", ranges={"s62": (2, None)})["s62"] == 2
+    assert cache("s62", ranges={"s62": (None, 9)})["s62"] == 0

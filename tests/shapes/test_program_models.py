@@ -165,7 +165,9 @@ def test_no_number_differs_from_onnxruntime(name: str, model_file: Callable[[str
     for branch in ("then_branch", "else_branch") if has_branches else ("",):
         actual = Actual(path, made, branch)
         for seed, changes in enumerate(CHANGES):
-            feeds = feeds_for(shapes, {**BASE, **MODELS[name], **changes}, seed, flags=branch == "then_branch")
+            sizes = {**BASE, **MODELS[name], **changes}
+            sizes["attention_mask.1"] = sizes["past_sequence_length"] + sizes["sequence_length"]
+            feeds = feeds_for(shapes, sizes, seed, flags=branch == "then_branch")
             compare(actual, feeds, tally)
     assert not tally.wrong, tally.wrong[:3]
     assert not tally.unknown

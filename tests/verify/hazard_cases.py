@@ -1,4 +1,4 @@
-"""Graphs with one hazard each: what is foretold of them, in full. `test_hazards.py` runs them all."""
+"""Graphs with one hazard each: what is foretold of them, in full. `test_check_hazards.py` runs them all."""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+"""How commands print: results, in the width and colours of the terminal, and the current step."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphkit.cli.options import Format
+
+if TYPE_CHECKING:
+    from graphkit.render.result import Result
+
+__all__ = ["progress_on_terminal", "rendered", "show"]
+
+
+def show(result: Result, chosen: Format) -> None:
+    """Print a result; text in the width of the terminal, with colours only there."""
+    if chosen is not Format.text:
+        sys.stdout.write(rendered(result, chosen, None))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(result)
+    else:
+        sys.stdout.write(result.to_text(console.width))
+
+
+def rendered(result: Result, chosen: Format, output: Path | None) -> str:
+    """Return a result as it is written to a file, or printed in other formats than text."""
+    if chosen is Format.markdown:
+        return result.to_markdown()
+    if chosen is Format.json:
+        return result.to_json()
+    if chosen is Format.html:
+        return result.to_html()
+    return result.to_text() if output is not None else ""
+
+
+@contextlib.contextmanager
+def progress_on_terminal() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows the current step on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("") as status:
+        yield lambda step: status.update(escape(step))

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import onnx.parser
+import pytest
+
+from graphkit.analysis.hazards import SHOWN, Check, Hazard, Hazards, hazards
+from graphkit.model import Model
+
+RealModel = Callable[[str], Model]
+
+
+def model(io: str, body: str) -> Model:
+    words = "<int64 z = {0}, int64 o = {1}, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i4 = {4}>"
+    head = '<ir_version: 10, opset_import: ["" : 18]>'
+    return Model.from_proto(onnx.parser.parse_model(f"{head} g {io} {words} {{ {body} }}"))
+
+
+EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
+    "bert-fill-mask/model": (
+        (
+            "limit",
+            "at sequence_length=65, Add '/bert/embeddings/Add_1' fails: dims that do not broadcast: "
+            "sequence_length is 65 and min(64, sequence_length) is 64",
+        ),
+    ),
+    "cache-styles/stacked": (
+        (
+            "limit",
+            "at seq=65, past_len=0 or seq=3, past_len=62, Gather '/pos/Gather' fails: index 64 (past_len + seq - "
+            "1) into an axis of 64",
+        ),
+    ),
+    "cache-styles/static-cache": (),
+    "detr-resnet-50/model_quantized": (
+        (
+            "fit",
+            "at num_channels=2 or num_channels=4, ConvInteger "
+            "'/model/backbone/conv_encoder/model/conv1/Conv_quant' fails: channels of input and weight differ: "
+            "num_channels is 2, not 3",
+        ),
+    ),
+    "gemma-270m/model": (
+        (
+            "fit",
+            "at sequence_length=4, total_sequence_length=3, past_sequence_length=0 or sequence_length=3, "
+            "total_sequence_length=2, past_sequence_length=0 or sequence_length=3, total_sequence_length=3, "
+            "past_sequence_length=1, Gather '/model/Gather_5' fails: index 6 (batch_size*total_sequence_length + "
+            "past_sequence_length + sequence_length - total_sequence_length - 1) into an axis of 6 "
+            "(batch_size*total_sequence_length)",
+        ),
+    ),
+    "gpt2-tiny/decoder_model_merged": (
+        (
+            "fit",
+            "at sequence_length=4, attention_mask.1=3 or sequence_length=3, attention_mask.1=2, Gather "
+            "'optimum::if/else_branch//transformer/Gather_6' fails: index 6 (attention_mask.1*batch_size - "
+            "attention_mask.1 + sequence_length - 1) into an axis of 6 (attention_mask.1*batch_size)",
+        ),
+        (
+            "fit",
+            "at sequence_length=4, attention_mask.1=3, past_sequence_length=0 or sequence_length=3, "
+            "attention_mask.1=2, past_sequence_length=0 or sequence_length=3, attention_mask.1=3, "
+            "past_sequence_length=1, Gather 'optimum::if/then_branch//transformer/Gather_7' fails: index 6 "
+            "(attention_mask.1*batch_size - attention_mask.1 + past_sequence_length + sequence_length - 1) "
+            "into an axis of 6 (attention_mask.1*batch_size)",
+        ),
+    ),
+    "llama-int4/model": (
+        (
+            "limit",
+            "at sequence_length=129, total_sequence_length=129, com.microsoft.GroupQueryAttention "
+            "'/model/layers.0/attn/GroupQueryAttention' fails: more positions than the table has: "
+            "total_sequence_length is 129, more than 128",
+        ),
+        (
+            "fit",
+            "at batch_size=2, sequence_length=3, total_sequence_length=4, past_sequence_length=1, "
+            "com.microsoft.GroupQueryAttention '/model/layers.0/attn/GroupQueryAttention' fails: 3 new positions "
+            "of 4 in a batch of 2",
+        ),
+        (
+            "fit",
+            "at sequence_length=3, total_sequence_length=2, past_sequence_length=0, "
+            "com.microsoft.GroupQueryAttention '/model/layers.0/attn/GroupQueryAttention' fails: total, past and "
+            "new positions that do not go together: total_sequence_length is 2, past_sequence_length is 0, "
+            "sequence_length is 3",
+        ),
+    ),
+    "marian-tiny/decoder_model_merged": (
+        (
+            "limit",
+            "at decoder_sequence_length=65, Gather "
+            "'optimum::if/else_branch//model/decoder/embed_positions/Gather' fails: index 64 "
+            "(decoder_sequence_length - 1) into an axis of 64",
+        ),
+        (
+            "limit",
+            "at decoder_sequence_length=65, past_decoder_sequence_length=0 or decoder_sequence_length=3, "
+            "past_decoder_sequence_length=62, Gather "
+            "'optimum::if/then_branch//model/decoder/embed_positions/Gather' fails: index 64 "
+            "(decoder_sequence_length + past_decoder_sequence_length - 1) into an axis of 64",
+        ),
+    ),
+    "nllb-600m/decoder_model": (
+        (
+            "limit",
+            "at decoder_sequence_length=1025, Gather '/model/decoder/embed_positions/Gather_2' fails: index 1026 "
+            "(decoder_sequence_length + 1) into an axis of 1026",
+        ),
+    ),
+    "nllb-600m/decoder_with_past_model": (
+        (
+            "limit",
+            "at past_decoder_sequence_length=1024, Gather '/model/decoder/embed_positions/Gather_2' fails: index "
+            "1026 (past_decoder_sequence_length + 2) into an axis of 1026",
+        ),
+    ),
+    "opus-mt-en-fr/encoder_model": (
+        (
+            "limit",
+            "at encoder_sequence_length=513, Gather '/embed_positions/Gather' fails: index 512 "
+            "(encoder_sequence_length - 1) into an axis of 512",
+        ),
+    ),
+    "patchtst/model": (
+        (
+            "fit",
+            "at sequence_length=7, MatMul '/model/encoder/embedder/input_embedding/MatMul' fails: the inner dims "
+            "of a product differ: min(8, sequence_length) is 7, not 8",
+        ),
+        (
+            "fit",
+            "at sequence_length=9, Concat '/model/patchifier/Concat' fails: shapes that cannot be joined at axis "
+            "2: [2, 3, 1, 8], [2, 3, 1, 1], [2, 3, 1, 0] and [2, 3, 1, 0]",
+        ),
+    ),
+    "search/loop-greedy": (),
+    "vit-qdq/model": (
+        (
+            "fit",
+            "at num_channels=2 or num_channels=4, Conv '/vit/embeddings/patch_embeddings/projection/Conv' fails: "
+            "channels of input and weight differ: num_channels is 2, not 3",
+        ),
+        (
+            "fit",
+            "at height=40, width=32 or height=32, width=40 or height=31, width=32 or height=32, width=31, Add "
+            "'/vit/embeddings/Add' fails: dims that do not broadcast: (height // 8)*(width // 8) + 1 is 21 and 17",
+        ),
+    ),
+    "whisper-tiny/decoder_model_merged": (
+        (
+            "limit",
+            "at decoder_sequence_length=65, Gather "
+            "'optimum::if/else_branch//model/decoder/embed_positions/Gather' fails: index 64 "
+            "(decoder_sequence_length - 1) into an axis of 64",
+        ),
+        (
+            "limit",
+            "at decoder_sequence_length=65, past_decoder_sequence_length=0 or decoder_sequence_length=3, "
+            "past_decoder_sequence_length=62, Gather "
+            "'optimum::if/then_branch//model/decoder/embed_positions/Gather' fails: index 64 "
+            "(decoder_sequence_length + past_decoder_sequence_length - 1) into an axis of 64",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_hazards_of_real_exports(name: str, real_model: RealModel) -> None:
+    found = hazards(real_model(name))
+    assert (found.undecided, tuple((one.kind, str(one)) for one in found.hazards)) == ("", EXPECTED[name])
+
+
+def test_a_hazard_in_full(real_model: RealModel) -> None:
+    (one,) = hazards(real_model("bert-fill-mask/model")).hazards
+    assert one == Hazard(
+        kind="limit",
+        op="Add",
+        input="",
+        nodes=("/bert/embeddings/Add_1",),
+        problem="dims that do not broadcast: sequence_length is 65 and min(64, sequence_length) is 64",
+        says="broadcast",
+        shape=None,
+        dims=(("batch_size", 2), ("sequence_length", 65)),
+        fine=(("batch_size", 2), ("sequence_length", 64)),
+        examples=((("sequence_length", 65),),),
+    )
+
+
+LAYERS = model(
+    "(float[b, past_n, 8] x, float[b, past_n, 8] w) => (float[A, B, C, D] y, float[E, F, G, H] v)",
+    """s = Shape(x)  b = Gather(s, i0)  n = Gather(s, i1)  m = Constant <value_ints = [2, -1]> ()
+    t = Concat <axis = 0> (b, n, m)  [one] y = Reshape(x, t)  [two] v = Reshape(w, t)""",
+)
+
+
+def test_nodes_that_need_the_same_are_one_hazard() -> None:
+    (one,) = hazards(LAYERS).hazards
+    assert (one.kind, one.op, one.input, one.nodes) == ("empty", "Reshape", "shape", ("one", "two"))
+
+
+def test_as_text() -> None:
+    assert hazards(LAYERS).to_text() == (
+        """\
+Hazards
+
+Dims that the inputs allow, the nodes that cannot take them, and what
+onnxruntime does.
+
+#  Dims                                                            Kind   Nodes
+────────────────────────────────────────────────────────────────────────────────
+1  past_n=0                                                        empty      2
+     Reshape (shape): [3, 0, 8] to [b, past_n, 2, -1] = [3, 0, 2,
+     -1]: -1 beside 0 cannot be inferred
+     at one
+     onnxruntime: an error with "cannot be reshaped to the
+     requested shape"
+
+empty: fails where a dim is 0.
+
+"""
+    )
+
+
+def test_a_check_is_told_in_the_place_of_what_is_foretold() -> None:
+    (one,) = hazards(LAYERS).hazards
+    texts = []
+    for confirmed in (True, False, None):
+        checked = Hazard(**{**one.__dict__, "check": Check(confirmed, "so it is")})
+        text = Hazards((checked,)).to_text()
+        texts += [line.strip() for line in text.splitlines() if "so it is" in line or "onnxruntime:" in line]
+    assert texts == [
+        "confirmed: so it is",
+        'onnxruntime: an error with "cannot be reshaped to the',
+        "not confirmed: so it is",
+        'onnxruntime: an error with "cannot be reshaped to the',
+        "not run: so it is",
+    ]
+
+
+def test_a_model_without_hazards_says_so() -> None:
+    text = hazards(model("(float[n] x) => (float[A] y)", "y = Relu(x)")).to_text()
+    assert text == "Hazards\n\nNone found: at all dims that were tried, every node gets what it needs.\n\n"
+
+
+def test_where_no_dims_fit_that_is_told() -> None:
+    found = hazards(
+        model(
+            "(float[n] x, float[m] w) => (float y, float v)",
+            "a = Concat <axis = 0> (x, x)  b = Concat <axis = 0> (w, w)"
+            "  [one] y = MatMul(a, w)  [two] v = MatMul(x, b)",
+        )
+    )
+    assert found.to_text() == (
+        """\
+Hazards
+
+Warning: Not looked for: no dims were found at which these nodes get what they
+need: MatMul two.
+
+"""
+    )
+
+
+def test_what_never_runs_comes_first_and_is_a_finding() -> None:
+    found = hazards(
+        model(
+            "(float[n, 4] x, float[n] w, float[m] v) => (float[A] y, float[B] u)",
+            "[no] y = MatMul(x, i)  u = Add(w, v)  i = Constant <value_floats = [1.0, 2.0]> ()",
+        )
+    )
+    assert [(one.kind, one.op) for one in found.hazards] == [("never", "MatMul"), ("fit", "Add")]
+    assert found.findings() == ("at any dims, MatMul 'no' fails: the inner dims of a product: 4 is not 2",)
+
+
+def test_a_wrong_shape_and_an_empty_dim_are_findings_and_a_limit_is_not(real_model: RealModel) -> None:
+    assert hazards(LAYERS).findings() == tuple(map(str, hazards(LAYERS).hazards))
+    assert hazards(real_model("bert-fill-mask/model")).findings() == ()
+
+
+def test_the_worst_comes_first() -> None:
+    found = hazards(
+        model(
+            "(float[n] x, float[m] w, float[past_n, 4, past_n] p) => (float[A] y, float[B, C] v)",
+            "y = Add(x, w)  s = Shape(p)  n = Gather(s, i0)  m = Mul(n, i4)  t = Concat <axis = 0> (n, m)"
+            "  v = Reshape(p, t)",
+        )
+    )
+    assert [one.kind for one in found.hazards] == ["wrong shape", "fit"]
+
+
+def test_what_a_reader_need_not_know_is_left_out_of_the_dims() -> None:
+    found = hazards(model("(float[b, k, n] x, float[m] w) => (float[A, B, C] y)", "y = Add(x, w)"))
+    assert found.hazards[0].examples[0] == (("n", 2), ("m", 3))
+    assert found.hazards[0].dims == (("b", 3), ("k", 3), ("n", 2), ("m", 3))
+
+
+def test_many_hazards_are_bounded_in_text_and_complete_in_json() -> None:
+    (one,) = hazards(LAYERS).hazards
+    found = Hazards((one,) * (SHOWN + 2))
+    assert "2 more are in the JSON report." in found.to_text()
+    assert len(json.loads(found.to_json())["hazards"]) == SHOWN + 2
+
+
+def test_json_has_everything() -> None:
+    (one,) = json.loads(hazards(LAYERS).to_json())["hazards"]
+    assert one == {
+        "kind": "empty",
+        "op": "Reshape",
+        "input": "shape",
+        "nodes": ["one", "two"],
+        "problem": "[3, 0, 8] to [b, past_n, 2, -1] = [3, 0, 2, -1]: -1 beside 0 cannot be inferred",
+        "says": "cannot be reshaped to the requested shape",
+        "shape": None,
+        "dims": {"b": 3, "past_n": 0},
+        "fine": {"b": 3, "past_n": 1},
+        "examples": [{"past_n": 0}],
+        "also": [],
+        "check": None,
+    }
+
+
+def test_equal_hazards_of_both_branches_are_one() -> None:
+    found = hazards(
+        model(
+            "(bool c, float[n] x, float[m] w) => (float[A] y)",
+            """[if] y = If (c) <
+                then_branch = t () => (float[B] p) { p = Add(x, w) },
+                else_branch = e () => (float[D] q) { q = Add(w, x) }
+            >""",
+        )
+    )
+    assert [one.nodes for one in found.hazards] == [("if/then_branch/Add#0",), ("if/else_branch/Add#0",)]
+
+
+def test_a_branch_does_not_hide_what_fails_in_the_other_one() -> None:
+    found = hazards(
+        model(
+            "(bool c, float[n] x, float[8] t) => (float[A] y)",
+            """s = Shape(x)  n = Squeeze(s)  r = Range(z, n, o)  [if] y = If (c) <
+                then_branch = a () => (float[B] p) { p = Gather(t, r) },
+                else_branch = b () => (float[D] q) { k = Add(r, o)  q = Gather(t, k) }
+            >""",
+        )
+    )
+    assert [(one.examples, one.nodes) for one in found.hazards] == [
+        (((("n", 8),),), ("if/else_branch/Gather#1",)),
+        (((("n", 9),),), ("if/then_branch/Gather#0",)),
+    ]
