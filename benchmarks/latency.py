@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from contenders import TOOLS, Case, Job, prepare
+from contenders import TOOLS, VARIANTS, Case, Job, prepare
 from measure import Spread, alternate, environment
 from rich.console import Console
 from rich.table import Table
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--images", nargs="+", default=["800x800", "480x640"], help="heights and widths")
     parser.add_argument("--tools", default=",".join(TOOLS), help="which, commas between them")
     options = parser.parse_args()
-    options.tools = [tool for tool in TOOLS if tool in options.tools.split(",")]
+    options.tools = [tool for tool in TOOLS if tool in options.tools.split(",") and tool not in VARIANTS]
     options.images = [tuple(map(int, image.split("x"))) for image in options.images]
     console = Console(width=260, highlight=False)
     console.print(
