@@ -17,6 +17,7 @@ from rewriting import session_of
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.rewrite.fold import fold
+from graphkit.rewrite.freeze_dims import FreezeDims
 from graphkit.shapes import Expr, Shapes, infer, is_known
 
 Make = Callable[[Chain, int], Model]
@@ -103,12 +104,25 @@ def joined(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
                 yield from (pair for index, pair in pairs if index != axis)
 
 
+def loads(model: Model) -> bool:
+    """Whether onnxruntime's own inference agrees with itself: of a pool with ceil_mode it does not, at fixed dims."""
+    try:
+        session_of(model)
+    except Exception as error:
+        if "onnxruntime" not in type(error).__module__:
+            raise
+        return False
+    return True
+
+
 def check(model: Model, assignments: list[dict[str, int]], frozen: dict[str, int]) -> None:
     shapes = infer(model)
     if not is_legal(shapes, assignments[0]):
         return
     result = fold(model, dims=frozen).model
     assert fold(result).changes == ()
+    if not loads(FreezeDims(tuple(frozen.items())).run(model).model):
+        return
     before, after = session_of(model), session_of(result)
     for dims in assignments:
         feeds = {"flag": np.array(True)} if "flag" in model.graph.values else {}
