@@ -128,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     options.tools = [tool for tool in TOOLS if tool in options.tools.split(",")]
     options.images = [tuple(map(int, image.split("x"))) for image in options.images]
-    console = Console(width=220, highlight=False)
+    console = Console(width=260, highlight=False)
     console.print(
         f"{environment()}; onnxruntime {version('onnxruntime')}\n{options.rounds} rounds, {options.threads} threads"
     )
