@@ -25,7 +25,8 @@ class DropBroadcasts(Rewrite):
     """Remove an Expand, Tile or ConstantOfShape all of whose consumers broadcast to the same shape without it.
 
     Legality: each consumer is an elementwise operator, and its other inputs alone bring every dim that the Expand
-    would have. A ConstantOfShape becomes a constant of one element.
+    would have; an exponent stays, for onnxruntime rounds otherwise where there is but one. A ConstantOfShape becomes a
+    constant of one element.
 
     Before:
 

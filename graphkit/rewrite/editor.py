@@ -305,6 +305,8 @@ class Editor:
             if node in self._before:
                 nodes += [self._made(new, scope) for new in self._before[node]]
                 is_same = False
+                if any(new.like is node for new in self._before[node]):
+                    proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
             if node in self._replaced:
                 nodes += [self._made(new, scope) for new in self._replaced[node]]
                 is_same = False

@@ -15,6 +15,7 @@ import onnx.numpy_helper
 from graphkit.errors import ModelError
 from graphkit.graph.shape_tensors import CONTROL_FLOW, IMPURE
 from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import BITS
 from graphkit.rewrite.editor import INITIALIZERS_SINCE, Editor, NewNode
 from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr, lower
@@ -53,8 +54,8 @@ class FoldConstants(Rewrite):
 
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; constants above 16 MiB are not read. Nodes that draw
-    random numbers, that have bodies, and that quantise or dequantise (weights stay small) are left, as is what
-    onnxruntime does not compute.
+    random numbers, that have bodies, that quantise or dequantise (weights stay small), that calculate in float16 and
+    that may divide integers by 0 or -1 are left, as is what onnxruntime does not compute.
 
     Before:
 
@@ -132,10 +133,8 @@ def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
 
 def _bytes(editor: Editor, value: Value) -> int | None:
     found = editor.shapes[value]
-    sizes, dtype = found.sizes(), found.dtype
-    if sizes is None or not dtype or dtype == onnx.TensorProto.STRING:
-        return None
-    return math.prod(sizes) * max(1, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype)).itemsize)
+    sizes, bits = found.sizes(), BITS.get(found.dtype)  # strings and unknown dtypes have no size
+    return None if sizes is None or bits is None else (math.prod(sizes) * bits + 7) // 8
 
 
 def _freed(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:

@@ -73,6 +73,14 @@ def test_nodes_are_put_before_one_and_before_all() -> None:
     assert [line[0] for line in lines(editor.result())] == ["c", "a", "s", "b", "y"]
 
 
+def test_a_node_that_gives_its_name_to_one_before_it_has_none() -> None:
+    editor = editor_of(CHAIN)
+    editor.model.graph.nodes[1].proto.name = "mine"
+    node = producer(editor, "b")
+    editor.insert_before(node, NewNode("Sin", [value(editor, "a")], ["s"], like=node))
+    assert lines(editor.result())[1:3] == ["[mine] s = Sin (a)", "b = Abs (a)"]
+
+
 def test_a_renamed_output_is_read_by_its_new_name() -> None:
     editor = editor_of(CHAIN)
     editor.rename(value(editor, "a"), "other")

@@ -146,6 +146,10 @@ DECLINED = {
         both("y = Identity (a) w = StringNormalizer (a)", 'string[1] a = {"A"}', "string[K] w"),
         "StringNormalizer#2: it could be folded, but the size of its result is not known",
     ),
+    "a dtype that no one knows": (
+        with_tensor(both("y = Neg (w)"), TensorProto(name="w", dims=[1], data_type=99, raw_data=b"1234")),
+        "Neg#1: it could be folded, but the size of its result is not known",
+    ),
     "a file that is missing": (
         with_tensor(both("s = Sqrt (w) t = Neg (s) y = Abs (t)"), missing("w", 3)),
         "Abs#3: missing.bin, tensor 'w': its data file is missing - put it there",
