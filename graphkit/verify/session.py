@@ -14,7 +14,7 @@ from graphkit.errors import ModelError
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 
-__all__ = ["RunError", "Session", "check_files"]
+__all__ = ["RunError", "Session", "check_files", "runtime_version"]
 
 FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -115,6 +115,14 @@ def _content(model: Model) -> tuple[bytes, Path | None]:
             place = next(entry for entry in tensor.external_data if entry.key == "location")
             place.value = real[model.piece(tensor)[0]].relative_to(folder).as_posix()
     return proto.SerializeToString(), folder
+
+
+def runtime_version() -> tuple[int, int]:
+    """Return major and minor version of onnxruntime."""
+    import onnxruntime
+
+    major, minor = onnxruntime.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _reason(error: Exception) -> str:
