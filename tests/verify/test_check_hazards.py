@@ -177,7 +177,8 @@ def test_hazards_of_real_exports_are_confirmed(name: str, real_model: RealModel)
     made = real_model(name)
     found = check_hazards(made, hazards(made)).hazards
     assert [one.check.confirmed for one in found if one.check] == [True] * COMPLETE[name]
-    assert all(one.says in one.check.message for one in found if one.check)
+    if runtime_version() >= (1, 31):  # whose messages they are
+        assert all(one.says in one.check.message for one in found if one.check)
 
 
 def test_missing_weights_are_told(real_model: RealModel) -> None:
