@@ -184,7 +184,7 @@ class _Search:
         """Return dims with one symbol as near to the base as can be, and those beside them."""
         good, bad = self.base[name], dims[name]
         while abs(bad - good) > 1:
-            sizes: list[int] = np.unique(np.linspace(good, bad, STEPS).astype(np.int64)).tolist()
+            sizes: list[int] = sorted(set(np.linspace(good, bad, STEPS).astype(np.int64).tolist()))
             ordered = sizes if bad > good else sizes[::-1]
             first = self.first([self.with_size(dims, name, size) for size in ordered], outcome)
             hits = np.flatnonzero(first[left].any(axis=0))

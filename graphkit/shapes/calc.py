@@ -228,10 +228,6 @@ def _reciprocal(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result
     return _divide((1.0, args[0]), is_float, dtype)
 
 
-def _same(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001 - one signature for all
-    return args[0]
-
-
 def compare(name: str, left: Element, right: Element) -> int | None:
     """Return 1 or 0 where bounds decide a comparison, else None."""
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
@@ -340,6 +336,5 @@ UNARY = {
     "Sqrt": _root,
     "Reciprocal": _reciprocal,
     "Not": _logic("not"),
-    "Identity": _same,
 }
 _FUNCTIONS: dict[str, Callable[[tuple[Element, ...], bool, int], Result]] = {**COMPARISONS, **BINARY, **UNARY}

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.model import Model
-from graphkit.shapes.code import document, javascript, python
 from graphkit.shapes.conditions import Condition, conditions
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.expr import Expr
@@ -67,6 +66,8 @@ class Program:
         of two, rounded to the dtype of the tensor. `["int", "9223372036854775807"]` is a number that JSON readers may
         round (above 2**53 - 1), `["float", "inf"]` one that JSON has not.
         """
+        from graphkit.shapes.code import document
+
         return document.json_text(self)
 
     def python(self) -> str:
@@ -80,6 +81,8 @@ class Program:
         stands in the place of a number that is not known, and of one whose computation divides by 0: the node cannot
         run at these dims. A tensor of which nothing is known has no entry.
         """
+        from graphkit.shapes.code import python
+
         return python.source(self)
 
     def javascript(self, *, export: bool = False) -> str:
@@ -96,6 +99,8 @@ class Program:
         Args:
             export: Add an `export` statement: then the text is an ES module, and no script any more.
         """
+        from graphkit.shapes.code import javascript
+
         return javascript.source(self, export)
 
 

@@ -21,6 +21,11 @@ def unary(site: Site) -> Tensor:
     return Tensor(found.dtype, found.dims, data, found.reason)
 
 
+def identity(site: Site) -> Tensor:
+    """The first input, whose elements stay unread until something asks for them."""
+    return site.tensor()
+
+
 def truth(site: Site) -> Tensor:
     """The dims of the first input, bool."""
     found = site.tensor()
@@ -174,7 +179,6 @@ _UNARY = (
     "HardSigmoid",
     "HardSwish",
     "Hardmax",
-    "Identity",
     "LeakyRelu",
     "Log",
     "LogSoftmax",
@@ -235,6 +239,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean"), broadcasting),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"), broadcasting),
     **dict.fromkeys(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor"), comparison),
+    "Identity": identity,
     "Not": truth,
     "IsNaN": is_special,
     "IsInf": is_special,
