@@ -128,6 +128,12 @@ def test_an_option_out_of_range_is_bad_usage(run: Run, option: str, value: str) 
     assert option in ran.err
 
 
+def test_an_unknown_placement_of_weights_is_bad_usage(run: Run, tmp_path: Path) -> None:
+    ran = run("fold", OTHER, "-o", tmp_path / "out.onnx", "--weights", "nowhere")
+    assert (ran.code, ran.out, list(tmp_path.iterdir())) == (2, "", [])
+    assert "'--weights': 'nowhere' is not one of 'shared', 'in-place', 'inline'" in ran.err
+
+
 def test_an_unknown_section(run: Run) -> None:
     assert run("report", EXAMPLE, "--only", "interface,weather") == (
         2,
@@ -457,10 +463,6 @@ def test_passes_are_listed_and_explained(run: Run) -> None:
             ("split-merged", EXAMPLE),
             "example:merged-decoder: ships with graphkit - name a folder for the result with -o",
         ),
-        (
-            ("split-merged", EXAMPLE, "--weights", "nowhere"),
-            "no placement 'nowhere' of weights - there are: shared, in-place, inline",
-        ),
     ],
 )
 def test_a_request_that_cannot_be_answered_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -550,10 +552,6 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         (
             ("--input", "input_ids=2xN"),
             "--input: 'N' is not a size - write a number of at least 0",
-        ),
-        (
-            ("--weights", "nowhere"),
-            "no placement 'nowhere' of weights - there are: shared, in-place, inline",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 import graphkit
 
-HEAVY = ("networkx", "numpy", "onnx", "onnx_graphsurgeon", "onnxoptimizer", "onnxruntime", "rich", "typer")
+HEAVY = ("networkx", "numpy", "onnx", "onnx_graphsurgeon", "onnxoptimizer", "onnxruntime", "rich", "click")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -32,14 +32,14 @@ def test_importing_graphkit_does_not_load(module: str, package: set[str]) -> Non
     assert module not in package
 
 
-@pytest.mark.parametrize("module", [name for name in HEAVY if name not in ("rich", "typer")])
+@pytest.mark.parametrize("module", [name for name in HEAVY if name not in ("rich", "click")])
 def test_importing_the_command_line_does_not_load(module: str, command_line: set[str]) -> None:
     assert module not in command_line
 
 
 def test_loading_a_model_does_not_load_what_renders() -> None:
     loaded = loaded_by("import graphkit; graphkit.load('example:causal-attention').shape_tensors")
-    assert loaded.isdisjoint({"networkx", "onnx_graphsurgeon", "onnxoptimizer", "onnxruntime", "rich", "typer"})
+    assert loaded.isdisjoint({"networkx", "onnx_graphsurgeon", "onnxoptimizer", "onnxruntime", "rich", "click"})
 
 
 @pytest.mark.parametrize("name", graphkit.__all__)

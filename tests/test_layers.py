@@ -31,7 +31,7 @@ HOMES = {
     "onnxoptimizer": {"analysis/optimize.py"},
     "onnxruntime": {"rewrite/fold_constants.py", "specialize.py", "verify/session.py"},
     "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
-    "typer": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
+    "click": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
 }
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
+import click
 
 from graphkit import __version__
 from graphkit.cli.reading import examples, program, report, shapes
@@ -18,30 +18,24 @@ from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Analyse and rewrite ONNX graphs without touching their weights.",
+COMMANDS = (report, shapes, program, fold, split_merged, rewrite, explain, verify, examples)
+
+
+class _InOrder(click.Group):
+    """A group that lists its commands in the order in which they are registered."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        return list(self.commands)
+
+
+@click.group(
+    cls=_InOrder,
+    commands={command.name or "": command for command in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (report, shapes, program, fold, split_merged, rewrite, explain, verify, examples):
-    app.command(command.__name__.replace("_", "-"))(command)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"graphkit {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Take the options that stand before a command."""
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def app() -> None:
+    """Analyse and rewrite ONNX graphs without touching their weights."""
 
 
 def _fail(error: GraphkitError) -> NoReturn:
@@ -58,6 +52,6 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name="graphkit")
     except GraphkitError as error:
         _fail(error)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from graphkit.save import Placement
 
 __all__ = [
-    "DefaultToleranceOption",
-    "DimOption",
+    "PLACEMENTS",
+    "REPORT_FORMATS",
     "Format",
-    "FormatOption",
-    "InputOption",
-    "OverwriteOption",
-    "RangeOption",
-    "ReportFormat",
-    "ToleranceOption",
-    "Weights",
-    "read_placement",
+    "choice",
+    "default_tolerance_option",
+    "dim_option",
+    "format_option",
+    "input_option",
+    "model_argument",
+    "output_option",
+    "overwrite_option",
+    "range_option",
     "read_sizes",
+    "size_options",
+    "weights_option",
 ]
 
 T = TypeVar("T")
@@ -40,46 +44,54 @@ class Format(str, Enum):
     mermaid = "mermaid"
 
 
-class ReportFormat(str, Enum):
-    """How to write a report that has no drawing of its own."""
-
-    text = "text"
-    markdown = "markdown"
-    json = "json"
-    html = "html"
+REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # of reports that have no drawing
+PLACEMENTS: tuple[Placement, ...] = ("shared", "in-place", "inline")
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
-DimOption = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=N", help="Size of a symbol; repeatable.")]
-InputOption = Annotated[
-    list[str] | None, typer.Option("--input", metavar="NAME=AxBxC", help="Shape of an input; repeatable.")
-]
-RangeOption = Annotated[
-    list[str] | None, typer.Option("--range", metavar="NAME=LO:HI", help="Bounds of a symbol, either open; repeatable.")
-]
+def choice(names: Iterable[str]) -> click.Choice[str]:
+    """Return the type of an option that takes one of these names."""
+    return click.Choice([str(getattr(name, "value", name)) for name in names])
 
 
-Weights = Annotated[
-    str,
-    typer.Option(
-        help="shared: one data file, each tensor once. in-place: none is copied, the source must stay. inline: in the "
-        "models themselves."
-    ),
-]
-FormatOption = Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the report.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
-DefaultToleranceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance", min=0.0, help="Largest difference that counts as equal. Default: 0; 0.01 with float16 in it."
-    ),
-]
-ToleranceOption = Annotated[
-    float, typer.Option("--tolerance", min=0.0, help="Largest difference that counts as equal.")
-]
+def output_option(metavar: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """Return the option --output."""
+    path = click.Path(path_type=Path)
+    return click.option("--output", "-o", type=path, metavar=metavar, required=required, help=text)
+
+
+model_argument = click.argument("model", metavar="MODEL")
+dim_option = click.option("--dim", metavar="NAME=N", multiple=True, help="Size of a symbol; repeatable.")
+input_option = click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Shape of an input; repeatable.")
+range_option = click.option(
+    "--range", metavar="NAME=LO:HI", multiple=True, help="Bounds of a symbol, either may be left open; repeatable."
+)
+weights_option = click.option(
+    "--weights",
+    type=choice(PLACEMENTS),
+    default="shared",
+    show_default=True,
+    help="shared: one data file, each tensor once. in-place: no weight is copied, the source must stay. inline: in the "
+    "models themselves.",
+)
+format_option = click.option(
+    "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Format of the report."
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that exist.")
+default_tolerance_option = click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0.0),
+    help="Largest difference that counts as equal. Default: 0; 0.01 where the model has float16 tensors.",
+)
+
+
+def size_options(command: Command) -> Command:
+    """Add the options --dim, --input and --range."""
+    return dim_option(input_option(range_option(command)))
 
 
 def read_sizes(
-    dim: list[str] | None, input: list[str] | None, range: list[str] | None
+    dim: Sequence[str], input: Sequence[str], range: Sequence[str]
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]], dict[str, tuple[int | None, int | None]]]:
     """Return what --dim, --input and --range say."""
     from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size
@@ -91,11 +103,11 @@ def read_sizes(
     )
 
 
-def _pairs(texts: list[str] | None, option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+def _pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
     from graphkit.errors import UsageError
 
     names: set[str] = set()
-    for text in texts or ():
+    for text in texts:
         name, separator, value = text.rpartition("=")
         if not (name and separator and value):
             raise UsageError(f"{option} {text}: is not NAME=VALUE - write such as {option} batch_size=1")
@@ -106,16 +118,3 @@ def _pairs(texts: list[str] | None, option: str, read: Callable[[str], T]) -> It
             yield name, read(value)
         except UsageError as error:
             raise UsageError(f"{option}: {error}") from error
-
-
-def read_placement(name: str) -> Placement:
-    """Return where weights go.
-
-    Raises:
-        UsageError: There is no such placement.
-    """
-    from graphkit.errors import UsageError
-
-    if name not in ("shared", "in-place", "inline"):
-        raise UsageError(f"no placement '{name}' of weights - there are: shared, in-place, inline")
-    return name  # type: ignore[return-value]

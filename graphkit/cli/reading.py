@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from graphkit.cli.options import DimOption, Format, InputOption, RangeOption, ReportFormat, read_sizes
+from graphkit.cli.options import (
+    Format,
+    choice,
+    format_option,
+    model_argument,
+    output_option,
+    read_sizes,
+    size_options,
+)
 from graphkit.cli.output import progress_on_terminal, rendered, show
 
 if TYPE_CHECKING:
@@ -29,33 +37,57 @@ SUFFIXES = {
 }
 
 
+@click.command()
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option(
+    "--format", "-f", type=choice(Format), help="Report format. Default: text, or what the suffix of --output says."
+)
+@output_option("FILE", "Write the report to a file.")
+@click.option("--only", metavar="NAMES", default="", help="Sections to show, such as shape-ops,origins.")
+@click.option("--optimize", is_flag=True, help="Compare with the graph after onnxoptimizer.")
+@click.option("--full", is_flag=True, help="Write out the lists in shape origins.")
+@click.option("--hash", is_flag=True, help="Read all weights to find tied tensors.")
+@click.option(
+    "--context",
+    type=click.IntRange(min=1),
+    default=2048,
+    show_default=True,
+    help="Positions for the memory of a KV cache.",
+)
+@click.option("--check-hazards", is_flag=True, help="Run the model at the dims of each hazard, and beside them.")
+@click.option(
+    "--group",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Group of shape origins to draw, with dot or mermaid.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 if there are findings.")
 def report(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Model files, folders of them, or example:NAME.")
-    ],
-    format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Default: text, or what the suffix of --output says.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
-    only: Annotated[str, typer.Option(help="Sections to show, such as shape-ops,origins.")] = "",
-    optimize: Annotated[bool, typer.Option("--optimize", help="Compare with the graph after onnxoptimizer.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Write out the lists in shape origins.")] = False,
-    hash: Annotated[bool, typer.Option("--hash", help="Read all weights to find tied tensors.")] = False,
-    context: Annotated[int, typer.Option(min=1, help="Positions for the memory of a KV cache.")] = 2048,
-    check_hazards: Annotated[
-        bool, typer.Option("--check-hazards", help="Run the model at the dims of each hazard, and beside them.")
-    ] = False,
-    group: Annotated[int, typer.Option(min=1, help="Group of shape origins to draw, with dot or mermaid.")] = 1,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are findings.")] = False,
+    models: Sequence[str],
+    format: str | None,
+    output: Path | None,
+    only: str,
+    optimize: bool,
+    full: bool,
+    hash: bool,
+    context: int,
+    check_hazards: bool,
+    group: int,
+    strict: bool,
 ) -> None:
-    """Explain models: interface, KV cache, shape operators and origins, what if, hazards, control flow."""
+    """Explain models: interface, KV cache, shape operators and origins, what if, hazards, control flow.
+
+    MODEL is a model file, a folder of them, or example:NAME.
+    """
     from graphkit.analysis.report import ReportOptions, compare
     from graphkit.analysis.report import report as analyse
     from graphkit.model import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     options = ReportOptions(sections, optimize, full, hash, context, _hazard_check() if check_hazards else None)
-    chosen = format or (SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text)
+    by_suffix = SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text
+    chosen = Format(format) if format else by_suffix
     with progress_on_terminal() as progress:
         loaded = []
         for name in _expanded(models):
@@ -82,8 +114,8 @@ def report(
     findings = result.findings() if result is not None else ()
     if strict and findings:
         for finding in findings:
-            typer.echo(f"Finding: {finding}", err=True)
-        raise typer.Exit(1)
+            click.echo(f"Finding: {finding}", err=True)
+        raise SystemExit(1)
 
 
 def _hazard_check() -> HazardCheck:
@@ -92,7 +124,7 @@ def _hazard_check() -> HazardCheck:
     return check_hazards
 
 
-def _expanded(names: list[str]) -> list[str]:
+def _expanded(names: Sequence[str]) -> list[str]:
     """Return the names, a folder as the models in it."""
     from graphkit.errors import UsageError
 
@@ -123,23 +155,27 @@ def _drawing(model: object, chosen: Format, group: int, optimize: bool) -> str:
     return dot(drawing) if chosen is Format.dot else mermaid(drawing)
 
 
+@click.command()
 def examples() -> None:
     """List the models that ship with graphkit."""
     from graphkit.examples import EXAMPLES
 
     for name, description in EXAMPLES.items():
-        typer.echo(f"example:{name}  {description}")
+        click.echo(f"example:{name}  {description}")
 
 
+@click.command()
+@model_argument
+@size_options
+@click.option("--why", metavar="NAME", help="Tell where this tensor's shape comes from.")
+@format_option
 def shapes(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
-    dim: DimOption = None,
-    input: InputOption = None,
-    range: RangeOption = None,
-    why: Annotated[str | None, typer.Option(metavar="NAME", help="Tell where this tensor's shape comes from.")] = None,
-    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Of the result.")] = ReportFormat.text,
+    model: str, dim: Sequence[str], input: Sequence[str], range: Sequence[str], why: str | None, format: str
 ) -> None:
-    """Show the shape of every tensor as an expression in the input dims, or where one comes from."""
+    """Show the shape of every tensor as an expression in the input dims, or where one comes from.
+
+    MODEL is a model file, or example:NAME.
+    """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
     from graphkit.model import load
 
@@ -150,33 +186,30 @@ def shapes(
         if why is None
         else why_shape(loaded, why, dims=dims, inputs=inputs, ranges=ranges)
     )
-    show(result, Format(format.value))
+    show(result, Format(format))
 
 
-class Language(str, Enum):
-    """In what to write a shape program."""
-
-    json = "json"
-    python = "python"
-    javascript = "javascript"
+LANGUAGES = ("json", "python", "javascript")
+LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
 
 
-LANGUAGES = {".py": Language.python, ".js": Language.javascript, ".mjs": Language.javascript}
-
-
+@click.command()
+@model_argument
+@size_options
+@click.option("--language", "-l", type=choice(LANGUAGES), help="Default: json, or what the suffix of --output says.")
+@output_option("FILE", "Write to a file; .mjs makes an ES module.")
 def program(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
-    dim: DimOption = None,
-    input: InputOption = None,
-    range: RangeOption = None,
-    language: Annotated[
-        Language | None, typer.Option("--language", "-l", help="Default: json, or what the suffix of --output says.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to a file; .mjs makes an ES module.")
-    ] = None,
+    model: str,
+    dim: Sequence[str],
+    input: Sequence[str],
+    range: Sequence[str],
+    language: str | None,
+    output: Path | None,
 ) -> None:
-    """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function."""
+    """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function.
+
+    MODEL is a model file, or example:NAME.
+    """
     from graphkit.io.write import write_text
     from graphkit.model import load
     from graphkit.shapes import program as make_program
@@ -185,11 +218,11 @@ def program(
     loaded = load(model)
     made = make_program(loaded, dims=dims, inputs=inputs, ranges=ranges)
     suffix = output.suffix.lower() if output is not None else ""
-    chosen = language or LANGUAGES.get(suffix, Language.json)
-    if chosen is Language.json:
+    chosen = language or LANGUAGE_OF.get(suffix, "json")
+    if chosen == "json":
         text = made.to_json()
     else:
-        text = made.python() if chosen is Language.python else made.javascript(export=suffix == ".mjs")
+        text = made.python() if chosen == "python" else made.javascript(export=suffix == ".mjs")
     if output is None:
         sys.stdout.write(text)
     else:

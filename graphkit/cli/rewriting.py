@@ -2,62 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from graphkit.cli.options import (
-    DefaultToleranceOption,
-    DimOption,
     Format,
-    FormatOption,
-    InputOption,
-    OverwriteOption,
-    RangeOption,
-    ReportFormat,
-    ToleranceOption,
-    Weights,
-    read_placement,
+    default_tolerance_option,
+    format_option,
+    model_argument,
+    output_option,
+    overwrite_option,
     read_sizes,
+    size_options,
+    weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, show
 
 if TYPE_CHECKING:
     from graphkit.model import Model
+    from graphkit.save import Placement
     from graphkit.verify.proof import RewriteProof
     from graphkit.verify.split import SplitProof
 
 __all__ = ["explain", "fold", "rewrite", "split_merged", "verify"]
 
+steps_option = click.option(
+    "--steps", type=click.IntRange(min=1), default=8, show_default=True, help="Greedy steps of the proof of a split."
+)
 
+
+@click.command("split-merged")
+@model_argument
+@output_option("DIR", "Folder to write to. Default: the folder of the model.")
+@weights_option
+@click.option("--no-verify", is_flag=True, help="Do not run the proof.")
+@click.option("--keep-names", is_flag=True, help="Keep the _merged_0 of shared weights.")
+@click.option("--condition", metavar="NAME", help="The boolean input, where there are several.")
+@overwrite_option
+@steps_option
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    show_default=True,
+    help="Largest difference that counts as equal.",
+)
+@format_option
 def split_merged(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A merged decoder, or example:NAME.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder; default: that of the model.")
-    ] = None,
-    weights: Weights = "shared",
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the proof.")] = False,
-    keep_names: Annotated[bool, typer.Option("--keep-names", help="Keep the _merged_0 of shared weights.")] = False,
-    condition: Annotated[str | None, typer.Option(help="The boolean input, where there are several.")] = None,
-    overwrite: OverwriteOption = False,
-    steps: Annotated[int, typer.Option(min=1, help="Greedy steps of the proof.")] = 8,
-    tolerance: ToleranceOption = 0.0,
-    format: FormatOption = ReportFormat.text,
+    model: str,
+    output: Path | None,
+    weights: Placement,
+    no_verify: bool,
+    keep_names: bool,
+    condition: str | None,
+    overwrite: bool,
+    steps: int,
+    tolerance: float,
+    format: str,
 ) -> None:
-    """Split a merged If decoder into first step and later steps, and prove the pair."""
+    """Split a merged If decoder into first step and later steps, and prove the pair.
+
+    MODEL is a merged decoder, or example:NAME.
+    """
     from graphkit.model import load
     from graphkit.split import SplitOptions, split_file
 
-    options = SplitOptions(read_placement(weights), not no_verify, keep_names, condition, overwrite, steps, tolerance)
+    options = SplitOptions(weights, not no_verify, keep_names, condition, overwrite, steps, tolerance)
     with progress_on_terminal() as progress:
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
         made = split_file(loaded, folder, options, progress=progress)
-    show(made, Format(format.value))
+    show(made, Format(format))
     if made.findings():
-        typer.echo(f"The proof failed. The files in {folder} are kept, unverified.", err=True)
-        raise typer.Exit(1)
+        click.echo(f"The proof failed. The files in {folder} are kept, unverified.", err=True)
+        raise SystemExit(1)
 
 
 def _folder(model: Model) -> Path:
@@ -69,20 +90,39 @@ def _folder(model: Model) -> Path:
     return model.path.parent
 
 
+@click.command()
+@model_argument
+@output_option("OUT", "The file to write.", required=True)
+@size_options
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=1 << 20,
+    show_default=True,
+    help="Bytes of the largest constant to make.",
+)
+@weights_option
+@click.option("--no-verify", is_flag=True, help="Do not run the proof.")
+@overwrite_option
+@default_tolerance_option
+@format_option
 def fold(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
-    dim: DimOption = None,
-    input: InputOption = None,
-    range: RangeOption = None,
-    limit: Annotated[int, typer.Option(min=0, help="Bytes of the largest constant to make.")] = 1 << 20,
-    weights: Weights = "shared",
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the proof.")] = False,
-    overwrite: OverwriteOption = False,
-    tolerance: DefaultToleranceOption = None,
-    format: FormatOption = ReportFormat.text,
+    model: str,
+    output: Path,
+    dim: Sequence[str],
+    input: Sequence[str],
+    range: Sequence[str],
+    limit: int,
+    weights: Placement,
+    no_verify: bool,
+    overwrite: bool,
+    tolerance: float | None,
+    format: str,
 ) -> None:
-    """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze."""
+    """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze.
+
+    MODEL is a model file, or example:NAME.
+    """
     from graphkit.folding import FoldOptions, fold_file
     from graphkit.model import load
 
@@ -93,7 +133,7 @@ def fold(
         tuple(inputs.items()),
         bounds,
         limit,
-        read_placement(weights),
+        weights,
         not no_verify,
         overwrite,
         tolerance,
@@ -101,20 +141,23 @@ def fold(
     with progress_on_terminal() as progress:
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
-    show(made, Format(format.value))
+    show(made, Format(format))
     if made.findings():
-        typer.echo(f"The proof failed. {output} is kept, unverified.", err=True)
-        raise typer.Exit(1)
+        click.echo(f"The proof failed. {output} is kept, unverified.", err=True)
+        raise SystemExit(1)
 
 
-def rewrite(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or example:NAME.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")],
-    passes: Annotated[str, typer.Option("--passes", "-p", help="Passes, such as name{option=value},name.")],
-    weights: Weights = "shared",
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Run a pipeline of passes; `graphkit explain` lists them."""
+@click.command()
+@model_argument
+@output_option("OUT", "The file to write.", required=True)
+@click.option("--passes", "-p", metavar="PASSES", required=True, help="Passes, such as name{option=value},name.")
+@weights_option
+@overwrite_option
+def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite: bool) -> None:
+    """Run a pipeline of passes; `graphkit explain` lists them.
+
+    MODEL is a model file, or example:NAME.
+    """
     from graphkit.model import load
     from graphkit.rewrite.base import run_passes
     from graphkit.rewrite.pipeline import parse_pipeline
@@ -123,45 +166,52 @@ def rewrite(
     pipeline = parse_pipeline(passes)
     outcome = run_passes(load(model), pipeline)
     for change in outcome.changes:
-        typer.echo(change)
+        click.echo(change)
     for declined in outcome.declined:
-        typer.echo(f"declined: {declined}")
-    for path in save_models({output: outcome.model}, weights=read_placement(weights), overwrite=overwrite):
-        typer.echo(f"wrote {path}")
+        click.echo(f"declined: {declined}")
+    for path in save_models({output: outcome.model}, weights=weights, overwrite=overwrite):
+        click.echo(f"wrote {path}")
 
 
-def explain(
-    name: Annotated[str | None, typer.Argument(metavar="[PASS]", help="A pass; without one, all are listed.")] = None,
-) -> None:
-    """Explain a pass, or list them all."""
+@click.command()
+@click.argument("name", metavar="[PASS]", required=False)
+def explain(name: str | None) -> None:
+    """Explain a pass, or list them all where none is named."""
     from graphkit.rewrite import PASSES
     from graphkit.rewrite.pipeline import explain as explain_pass
 
     if name is not None:
-        typer.echo(explain_pass(name))
+        click.echo(explain_pass(name))
         return
     for kind in PASSES:
-        typer.echo(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}")
+        click.echo(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}")
 
 
+@click.command()
+@click.argument("models", metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST", nargs=-1, required=True)
+@size_options
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=6, show_default=True, help="Sizes of the dims to run two models at."
+)
+@steps_option
+@default_tolerance_option
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
+@format_option
 def verify(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST",
-            help="A model and what was made of it; or a merged decoder and the pair made of it.",
-        ),
-    ],
-    dim: DimOption = None,
-    input: InputOption = None,
-    range: RangeOption = None,
-    runs: Annotated[int, typer.Option(min=1, help="Sizes of the dims to run two models at.")] = 6,
-    steps: Annotated[int, typer.Option(min=1, help="Greedy steps of three models.")] = 8,
-    tolerance: DefaultToleranceOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the generated inputs.")] = 0,
-    format: FormatOption = ReportFormat.text,
+    models: Sequence[str],
+    dim: Sequence[str],
+    input: Sequence[str],
+    range: Sequence[str],
+    runs: int,
+    steps: int,
+    tolerance: float | None,
+    seed: int,
+    format: str,
 ) -> None:
-    """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ."""
+    """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ.
+
+    Takes two models, the original and what was made of it; or three, a merged decoder and the pair made of it.
+    """
     from graphkit.errors import UsageError
     from graphkit.verify.rewrite import verify_rewrite
     from graphkit.verify.split import verify_split
@@ -191,6 +241,6 @@ def verify(
                 runs=runs,
                 progress=progress,
             )
-    show(proof, Format(format.value))
+    show(proof, Format(format))
     if not proof.passed:
-        raise typer.Exit(1)
+        raise SystemExit(1)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
 from onnx import parser
-from typer.testing import CliRunner
 
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
 from graphkit.cli import app
