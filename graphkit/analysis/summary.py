@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -272,6 +271,8 @@ def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
 
 def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[TiedTensors, ...]:
     """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
+    import hashlib  # only `--hash` needs it
+
     by_size: dict[int, list[tuple[onnx.TensorProto, str | None]]] = defaultdict(list)
     for tensor, node, size in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

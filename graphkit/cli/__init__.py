@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 findings with `--strict` or a proof that fails, 2 bad inpu
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from typing import NoReturn
@@ -47,7 +48,8 @@ def _fail(error: GraphkitError) -> NoReturn:
 
 def main() -> None:
     """Run the command line."""
-    gc.set_threshold(100_000)  # a graph is many small objects that live as long as the process
+    gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
+    atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

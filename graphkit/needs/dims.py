@@ -119,7 +119,10 @@ def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
 
 def tied(assignment: Mapping[str, int], ties: Mapping[str, Expr]) -> Assignment:
     """Return an assignment with what follows from it."""
-    return {**assignment, **{name: expr.evaluate(dict(assignment)) for name, expr in ties.items()}}
+    result = dict(assignment)
+    if ties:
+        result.update({name: expr.evaluate(result) for name, expr in ties.items()})
+    return result
 
 
 def pools(needs: Iterable[Need], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]) -> dict[str, list[int]]:

@@ -48,9 +48,8 @@ class Known:
 
 
 def _is_known_data(tensor: Tensor) -> bool:
-    return not tensor.is_shape_like or all(
-        is_known(element) for element in tensor.elements or () if isinstance(element, Expr)
-    )
+    data = tensor.data if tensor.is_shape_like else None
+    return data is None or all(is_known(element) for element in data.ravel().tolist() if isinstance(element, Expr))
 
 
 class _Silent:

@@ -106,9 +106,11 @@ class _Search:
 
     def changed(self, assignment: Mapping[str, int]) -> tuple[str, ...]:
         """Return the symbols that differ from the base; those that follow from others, where they do not follow."""
-        follows = tied(assignment, self.grid.ties) if self.grid.ties else self.base
-        expected = {**self.base, **{name: follows[name] for name in self.grid.ties}}
-        return tuple(name for name, size in assignment.items() if size != expected[name])
+        expected = self.base
+        if self.grid.ties:
+            follows = tied(assignment, self.grid.ties)
+            expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
+        return tuple([name for name, size in assignment.items() if size != expected[name]])
 
     def direction(self, assignment: Mapping[str, int]) -> Direction:
         return tuple((name, self._sign(name, assignment[name])) for name in self.changed(assignment))
