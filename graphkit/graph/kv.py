@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 
 from graphkit.graph.names import is_number
 from graphkit.graph.types import Dim, TensorType, declared_type
@@ -81,6 +82,7 @@ def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
     return Slot(index, attention, kind), frozenset(rest), named
 
 
+@lru_cache(maxsize=2)  # most analyses of a model ask for it
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     """Return the cache of a graph: its past inputs in order, then present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
