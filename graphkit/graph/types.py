@@ -44,13 +44,13 @@ def dtype_name(dtype: int) -> str:
 
 
 def declared_type(value: Value) -> TensorType | None:
-    """Return the declared type of a value that is a tensor, or None."""
+    """Return the declared type of a value that is a tensor, that of its elements where it is a constant, or None."""
+    if (tensor := value.constant) is not None:
+        return TensorType(tensor.data_type, tuple(tensor.dims))
     info = value.scope.infos.get(value.name)
     if info is None or not info.type.HasField("tensor_type"):
-        if value.sparse is not None:
-            return TensorType(value.sparse.values.data_type, tuple(value.sparse.dims))
-        tensor = value.constant
-        return None if tensor is None else TensorType(tensor.data_type, tuple(tensor.dims))
+        sparse = value.sparse
+        return None if sparse is None else TensorType(sparse.values.data_type, tuple(sparse.dims))
     tensor_type = info.type.tensor_type
     dims = tuple(_dim(dim) for dim in tensor_type.shape.dim) if tensor_type.HasField("shape") else None
     return TensorType(tensor_type.elem_type, dims)

@@ -73,7 +73,8 @@ def grouped(site: Site) -> Iterator[Need]:
     new = site.dims(1)[1] if site.has(1) and len(site.dims(1)) == 3 else query[1]
     if not all(map(is_known, (query[0], total, past, new))):
         return
-    yield Cached(total, past, new)
+    if not site.integer("sliding_window_cache", 0):
+        yield Cached(total, past, new)
     yield OneByOne(query[0], query[1], total)
     if site.integer("do_rotary", 0) and site.has(7):
         yield from table(total, site.dims(7)[0], "cos_cache dimension 0")
@@ -101,7 +102,7 @@ def packed(mask: int, past: int) -> NeedRule:
     """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
 
     def attention(site: Site) -> Iterator[Need]:
-        if not site.has(mask) or len(site.dims(mask)) != 2:
+        if not site.has(mask) or len(site.dims(mask)) != 2 or site.integer("past_present_share_buffer", 0):
             return
         before = site.dims(past)[3] if site.has(past) else const(0)
         total = before + site.dims(0)[1]

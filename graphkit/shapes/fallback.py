@@ -1,5 +1,6 @@
 """onnx's own inference of one node, for operators that have no rule of ours.
 
+What the node's outputs are declared as plays no part: onnx is told the types of inputs alone, as the engine knows them.
 A dim that is no number goes in and comes out as a `dim_param` of its own: equal dims have equal names, and onnx never
 calculates with names, so that a name in the result is that dim.
 """
@@ -32,10 +33,16 @@ def infer_node(site: Site) -> list[Tensor]:
         types[value.name] = _type(found, names)
         if (tensor := _constant(found)) is not None:
             data[value.name] = tensor
+    proto = node.proto
+    if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: what the call gives
+        proto = onnx.helper.make_node(node.op_type, proto.input, proto.output, domain=node.domain)
+        for name, attribute in site.attributes.items():
+            proto.attribute.add().CopyFrom(attribute)
+            proto.attribute[-1].name = name
     try:
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         results = shape_inference.infer_node_outputs(
-            schema, node.proto, types, data, opset_imports=[onnx.helper.make_opsetid(node.domain, version)]
+            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(node.domain, version)]
         )
     except (shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError) as error:
         raise UnknownError(f"onnx cannot infer {node.operator}: {str(error).splitlines()[0][:120]}") from error

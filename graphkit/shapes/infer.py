@@ -2,8 +2,8 @@
 
 Graph inputs have the dims that they declare; all else follows from the operators, never from declared types of values
 or outputs: exporters' declarations are often wrong (a first-step decoder may declare `past_sequence_length + 1`).
-Only a tensor of which nothing else is known has its declared rank and numbers. A body is inferred where its node
-stands, a function at each call. What must be equal for the model to run is noted, and simplifies the result at the end.
+What no rule knows is unknown, whatever it is declared as. A body is inferred where its node stands, a function at each
+call. What must be equal for the model to run is noted, and simplifies the result at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import onnx
 from onnx import AttributeProto
 
 from graphkit.errors import ModelError
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes.equalities import Equality, Requirement, replacement, rewriter_of, simplified
@@ -190,9 +189,7 @@ class _Engine:
         for index, value in enumerate(node.outputs):
             if value is not None:
                 found = results[index] if index < len(results) else unknown(f"{node.label} has no such output")
-                self.table[value] = (
-                    self._with_declared(value, found) if found.dims is None else self.rewriter.tensor(found)
-                )
+                self.table[value] = found if found.dims is None else self.rewriter.tensor(found)
 
     def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.calls:
@@ -243,20 +240,6 @@ class _Engine:
                 if now is None:
                     continue
                 self.seen_functions[value] = now if before is None else _agreed(before, now)
-
-    def _with_declared(self, value: Value, found: Tensor) -> Tensor:
-        """Return the declared rank and numbers of a tensor of which nothing else is known."""
-        declared = declared_type(value) if value.name in value.scope.infos else None
-        if declared is None:
-            return found
-        if declared.dims is None:
-            return unknown(found.reason, found.dtype or declared.dtype)
-        reason = f"{found.reason} (declared as {{}})"
-        dims = [
-            Expr.of(dim) if isinstance(dim, int) else self.fresh(value.name, reason.format(dim or "unknown"), 0)
-            for dim in declared.dims
-        ]
-        return Tensor(found.dtype or declared.dtype, dims, None, found.reason)
 
     def is_complete(self) -> bool:
         """Whether every dim is known, and as plain as can be."""

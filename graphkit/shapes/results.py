@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphkit.errors import UsageError
+from graphkit.graph.types import declared_type, dtype_name, shape_text
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
@@ -68,11 +69,11 @@ class Shapes:
         return value
 
     def reason(self, key: Value | str | tuple[str, str] | Expr) -> str:
-        """Return why a tensor or a dim is not known, "" where it is."""
+        """Return why a tensor or a dim is not known, and what is declared of one of unknown rank; "" where it is."""
         if not isinstance(key, Expr):
-            found = self[key]
+            value, found = self.find(key), self[key]
             if found.dims is None:
-                return found.reason
+                return f"{found.reason}{_claim(value)}"
             return "; ".join(dict.fromkeys(text for dim in found.dims if (text := self.reason(dim))))
         names = sorted(name for name in key.symbols if name in self.reasons)
         return "; ".join(f"{name}: {self.reasons[name]}" for name in names)
@@ -116,6 +117,12 @@ class Shapes:
         text = f"{value.name}: {self[value]}"
         reason = self.reason(value)
         return f"{text}, {_origin(value)}" + (f" ({reason})" if reason else "")
+
+
+def _claim(value: Value) -> str:
+    """Return what a model declares of a tensor that no rule knows: a hint for a reader, which nothing relies on."""
+    declared = declared_type(value)
+    return "" if declared is None else f" (declared as {dtype_name(declared.dtype)} {shape_text(declared.dims)})"
 
 
 def _origin(value: Value) -> str:

@@ -77,6 +77,13 @@ def test_an_initializer_declares_itself() -> None:
     assert declared_type(scope.values["w"]) == TensorType(FLOAT, (2,))
 
 
+def test_a_constant_is_what_it_is_whatever_is_declared() -> None:
+    scope = main("g () => () <float[2] w = {1, 2}> { y = Relu(w)  c = Constant <value = int64[2] {1, 2}> () }")
+    scope.infos |= {name: helper.make_tensor_value_info(name, INT64, [7]) for name in ("w", "c")}
+    assert declared_type(scope.values["w"]) == TensorType(FLOAT, (2,))
+    assert declared_type(scope.values["c"]) == TensorType(INT64, (2,))
+
+
 def test_a_constant_node_declares_its_output() -> None:
     scope = main("g () => () { y = Constant <value = int64[2] {1, 2}> () }")
     assert declared_type(scope.values["y"]) == TensorType(INT64, (2,))

@@ -85,11 +85,20 @@ def test_declared_outputs_are_not_believed():
     assert str(result["y"]) == "[b, s]"
 
 
-def test_declared_numbers_serve_where_nothing_else_is_known():
+def test_a_declaration_is_a_hint_for_a_reader_where_nothing_else_is_known():
     result = shapes("g (float[b, s] x) => (float[b, 77] y) { y = custom.Nothing(x) }")
-    assert result["y"].rank == 2
-    assert str(result["y"].dims[1]) == "77"
-    assert "declared as b" in result.reason("y")
+    assert result["y"].dims is None
+    assert result["y"].dtype == 0
+    assert result.reason("y") == "Nothing#0: there is no rule for custom.Nothing (declared as float32 [b, 77])"
+
+
+def test_a_declaration_with_braces_is_text():
+    m = model("g (float[b, s] x) => (float[b, 77] y) { y = custom.Nothing(x) }")
+    m.proto.graph.node[0].op_type = "{:>3000000000}{nothing}"
+    m.proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "{b}"
+    assert infer(Model.from_proto(m.proto)).reason("y") == (
+        "{:>3000000000}{nothing}#0: there is no rule for custom.{:>3000000000}{nothing} (declared as float32 [{b}, 77])"
+    )
 
 
 def test_values_of_inputs_decide_a_branch():

@@ -25,6 +25,10 @@ CASES = {
     "reshape -1": (ONE + "{ t = Constant<value_ints = [-1, 32]>() y = Reshape(x, t) }", "[2*b*s, 32]"),
     "flatten": (ONE + "{ y = Flatten<axis = 2>(x) }", "[b*s, 64]"),
     "transpose": (ONE + "{ y = Transpose<perm = [2, 0, 1]>(x) }", "[64, b, s]"),
+    "squeeze of nothing": (
+        "g (float[4, 64] x) => (y) { a = Constant<value = int64[0] {}>() y = Squeeze(x, a) }",
+        "[4, 64]",
+    ),
     "unsqueeze": (ONE + "{ a = Constant<value_ints = [0, -1]>() y = Unsqueeze(x, a) }", "[1, b, s, 64, 1]"),
     "squeeze": ("g (float[b, 1, s] x) => (y) { a = Constant<value_ints = [1]>() y = Squeeze(x, a) }", "[b, s]"),
     "concat": ("g (float[b, past] x, float[b, s] z) => (y) { y = Concat<axis = 1>(x, z) }", "[b, past + s]"),
@@ -149,6 +153,15 @@ CASES = {
         "[b, (n + 80) // 160 - 2, 201, 2]",
     ),
     "fallback": ("g (float[b, c, h, w] x) => (y) { y = custom.Nothing(x) }", "unknown"),
+    "fallback in a function": (
+        'g (float[n, c, h, w] x) => (y) { y = local.f<at = [2]>(x) } <domain: "local", opset_import: ["" : 18]> '
+        "f <at> (a) => (b) { s = Constant<value_ints = [7]>() b = CenterCropPad<axes : ints = @at>(a, s) }",
+        "[n, c, 7, w]",
+    ),
+    "reduced axes": (
+        "g (float[b, 1] x, int64[k] a) => (y) { r = ReduceSum(x, a) y = Transpose<perm = [1, 0]>(r) }",
+        "[1, ?0.ReduceSum#0]",
+    ),
     "fallback of onnx": (
         "g (float[n, c, h, w] x, float[m, c, 3, 3] k, float[n, 18, h, w] o) => (y) { y = "
         "CenterCropPad<axes = [2]>(x, a) }",

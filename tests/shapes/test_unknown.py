@@ -23,6 +23,11 @@ UNKNOWN = {
         "any may be without elements",
     ),
     "squeeze": (ONE + "{ y = Squeeze(x) }", "the rank depends on whether b is 1"),
+    "squeeze of an empty list": (
+        "g (float[b, 1] x) => (y) { a = Constant<value = int64[0] {}>() y = Squeeze(x, a) }",
+        "its list of axes is empty, which onnxruntime takes for all dims of 1, and ONNX for none",
+    ),
+    "reduced axes": ("g (float[b, s] x, int64[k] a) => (y) { y = ReduceSum(x, a) }", "the value of 'a' is unknown"),
     "slice": (
         "g (float[b] x, float[t] z) => (y) { e = Shape(z) n = Shape(x) d = Sub(e, n) o = Constant<value_ints = [0]>() "
         "y = Slice(x, o, d) }",

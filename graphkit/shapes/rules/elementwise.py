@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.shapes import calc
+from graphkit.shapes.expr import const
 from graphkit.shapes.site import Rule, Site
 from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Dims, Tensor, array_of
 
@@ -141,6 +142,23 @@ def dropout(site: Site) -> list[Tensor]:
     return [Tensor(found.dtype, found.dims, None, found.reason), mask]
 
 
+def second(site: Site) -> Tensor:
+    """NGramRepeatBlock(ids, scores): the dims of the second input."""
+    return Tensor(site.tensor(1).dtype, site.dims(1))
+
+
+def hash_(site: Site) -> Tensor:
+    """MurmurHash3: the dims of the input in 32 bits."""
+    dtype = TensorProto.UINT32 if site.integer("positive", 1) else TensorProto.INT32
+    return Tensor(dtype, site.tensor().dims, None, site.tensor().reason)
+
+
+def half(site: Site) -> Tensor:
+    """BiasSplitGelu: half of the last dim."""
+    dims = site.dims()
+    return Tensor(site.tensor().dtype, (*dims[:-1], site.quotient(dims[-1], const(2), "the hidden size")))
+
+
 def clip(site: Site) -> Tensor:
     """The dims of the input; elements between known limits."""
     found = site.tensor()
@@ -231,6 +249,13 @@ _CONTRIB_UNARY = (
     "Trilu",
     "Inverse",
     "GroupNorm",
+    "BiasAdd",
+    "BranchwiseRMSNorm",
+    "GatedAdd",
+    "GatedRMSNorm",
+    "MoE",
+    "QMoE",
+    "ScaledSiLU",
 )
 
 RULES: Mapping[str, Rule] = {
@@ -248,4 +273,8 @@ RULES: Mapping[str, Rule] = {
     "CastLike": cast,
     "Dropout": dropout,
     "Clip": clip,
+    "com.microsoft.BiasDropout": dropout,
+    "com.microsoft.BiasSplitGelu": half,
+    "com.microsoft.MurmurHash3": hash_,
+    "com.microsoft.NGramRepeatBlock": second,
 }

@@ -169,6 +169,7 @@ RULES: Mapping[str, Rule] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
+    "com.microsoft.GatherND": gather_nd,
     "ScatterND": scatter,
     "ScatterElements": scatter,
 }

@@ -76,6 +76,32 @@ def matmul_blocks(site: Site) -> Tensor:
     return Tensor(site.tensor().dtype, (*dims[:-1], site.integer("N", 0)))
 
 
+def matmul_fp_q4(site: Site) -> Tensor:
+    """MatMulFpQ4(A, B, B_shape): the weight is packed, its dims are the third input's elements."""
+    dims = tuple(Expr.of(element) for element in site.values(2))  # type: ignore[arg-type]
+    return Tensor(site.tensor().dtype, matmul_dims(site, site.dims(), dims))
+
+
+def mlp(site: Site) -> list[Tensor]:
+    """MatMulNBitsMlp(A, skip, ...): two projections to N, multiplied; then the sum of input and residual."""
+    found, dims = site.tensor(), site.dims()
+    return [Tensor(found.dtype, (*dims[:-1], site.integer("N", 0))), Tensor(found.dtype, dims)]
+
+
+def qkv(site: Site) -> list[Tensor]:
+    """MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv; then the sum of input and residual."""
+    found, dims = site.tensor(), site.dims()
+    sizes = [site.integer(name, 0) for name in ("Nq", "Nkv", "Nkv")]
+    return [*(Tensor(found.dtype, (*dims[:-1], size)) for size in sizes), Tensor(found.dtype, dims)]
+
+
+def distances(site: Site) -> Tensor:
+    """CDist(A, B): from each row of A to each row of B."""
+    (rows, size), (others, size_of_others) = site.dims(0), site.dims(1)
+    site.same(size, size_of_others, "the sizes of rows")
+    return Tensor(site.tensor().dtype, (rows, others))
+
+
 def gemm(site: Site) -> Tensor:
     """Two matrices, either transposed."""
     return Tensor(site.tensor().dtype, _gemm_dims(site, 0, 1))
@@ -161,5 +187,13 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.TransposeMatMul": fused_matmul,
     "com.microsoft.MatMulNBits": matmul_blocks,
     "com.microsoft.MatMulBnb4": matmul_blocks,
+    "com.microsoft.MatMulFpQ4": matmul_fp_q4,
+    "com.microsoft.MatMulNBitsMlp": mlp,
+    "com.microsoft.MatMulNBitsQkv": qkv,
+    "com.microsoft.FusedMatMulActivation": fused_matmul,
+    "com.microsoft.GemmFastGelu": matmul,
+    "com.microsoft.FusedGemm": gemm,
     "com.microsoft.QGemm": qgemm,
+    "com.microsoft.DynamicQuantizeLSTM": recurrent,
+    "com.microsoft.CDist": distances,
 }

@@ -98,10 +98,11 @@ def _first(tensor: onnx.TensorProto) -> Element:
 def range_(site: Site) -> Tensor:
     """As many elements as steps from start to limit."""
     dtype = site.tensor().dtype
-    missing = [site.name(index) for index in range(3) if site.data(index) is None]
+    missing = [site.name(index) for index in range(3 if site.has(2) else 2) if site.data(index) is None]
     if missing:
         return Tensor(dtype, (site.fresh(f"the value of {missing[0]} is unknown"),))
-    start, limit, delta = (_scalar(site, index) for index in range(3))
+    start, limit = (_scalar(site, index) for index in range(2))
+    delta = _scalar(site, 2) if site.has(2) else 1  # com.microsoft may leave it out
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
         found = range(start, limit, delta)
         elements: list[Element] = list(found) if len(found) <= MAX_ELEMENTS else []
@@ -215,6 +216,13 @@ def unique(site: Site) -> list[Tensor]:
     return [Tensor(site.tensor().dtype, dims), *vectors]
 
 
+def unique_vector(site: Site) -> list[Tensor]:
+    """com.microsoft Unique: as many as are distinct, where each stands, how often each is there."""
+    (total,) = site.dims()
+    count = site.fresh("it is how many distinct elements there are")
+    return [Tensor(site.tensor().dtype, (count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
+
+
 def multinomial(site: Site) -> Tensor:
     """A row for each batch."""
     return Tensor(site.integer("dtype", TensorProto.INT32), (site.dims()[0], site.integer("sample_size", 1)))
@@ -226,12 +234,14 @@ RULES: Mapping[str, Rule] = {
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "Range": range_,
+    "com.microsoft.Range": range_,
     "NonZero": non_zero,
     "TopK": top_k,
     "OneHot": one_hot,
     "EyeLike": eye_like,
     "Compress": compress,
     "Unique": unique,
+    "com.microsoft.Unique": unique_vector,
     "Multinomial": multinomial,
     "Bernoulli": random_like,
     "RandomNormalLike": random_like,

@@ -121,8 +121,10 @@ def transpose(site: Site) -> Tensor:
 
 
 def squeeze(site: Site) -> Tensor:
-    """Without dims of 1: those named, or all."""
+    """Without dims of 1: those named, or all; an empty list names none by ONNX, and all in onnxruntime."""
     dims, axes = site.dims(), site.axes(1, 13)
+    if axes == [] and any(lower(dim) <= 1 <= upper(dim) for dim in dims):
+        raise UnknownError("its list of axes is empty, which onnxruntime takes for all dims of 1, and ONNX for none")
     if axes is None:
         undecided = [dim for dim in dims if dim.constant is None and lower(dim) <= 1 <= upper(dim)]
         if undecided:
@@ -150,6 +152,17 @@ def unsqueeze(site: Site) -> Tensor:
     result = tuple(const(1) if index in places else next(rest) for index in range(rank))
     array = small_data(site)
     return moved(site, result, None if array is None else np.expand_dims(array, tuple(places)))
+
+
+def expand_dims(site: Site) -> Tensor:
+    """com.microsoft ExpandDims: with a dim of 1 at the axis."""
+    dims, axes = site.dims(), site.numbers(1)
+    if len(axes) != 1:
+        raise UnknownError(f"{site.name(1)} is no single number")
+    place = site.axis(axes[0], len(dims) + 1)
+    array = small_data(site)
+    result = (*dims[:place], const(1), *dims[place:])
+    return moved(site, result, None if array is None else np.expand_dims(array, place))
 
 
 def concat(site: Site) -> Tensor:
@@ -253,6 +266,7 @@ RULES: Mapping[str, Rule] = {
     "Transpose": transpose,
     "Squeeze": squeeze,
     "Unsqueeze": unsqueeze,
+    "com.microsoft.ExpandDims": expand_dims,
     "Concat": concat,
     "Split": split,
     "DepthToSpace": depth_to_space,

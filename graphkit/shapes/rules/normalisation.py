@@ -42,11 +42,18 @@ def embedding(site: Site) -> list[Tensor]:
 
 
 def batch(site: Site) -> list[Tensor]:
-    """The input's dims; statistics of one dim."""
+    """The input's dims; statistics of one dim, of the dtypes of the mean and the variance."""
     found = site.tensor()
     dims = site.dims()
-    channels = Tensor(site.tensor(1).dtype, (dims[1] if len(dims) > 1 else const(1),))
-    return [Tensor(found.dtype, dims), channels, channels, channels, channels]
+    channels = dims[1] if len(dims) > 1 else const(1)
+    mean, variance = (Tensor(site.tensor(index).dtype, (channels,)) for index in (3, 4))
+    return [Tensor(found.dtype, dims), mean, variance, mean, variance]
+
+
+def group(site: Site) -> list[Tensor]:
+    """SkipGroupNorm: the input's dims, and the sum of input and residual."""
+    found = Tensor(site.tensor().dtype, site.dims())
+    return [found, found]
 
 
 RULES: Mapping[str, Rule] = {
@@ -56,6 +63,7 @@ RULES: Mapping[str, Rule] = {
     "BatchNormalization": batch,
     "com.microsoft.SkipLayerNormalization": skip,
     "com.microsoft.SkipSimplifiedLayerNormalization": skip,
+    "com.microsoft.SkipGroupNorm": group,
     "com.microsoft.EmbedLayerNormalization": embedding,
     "com.microsoft.QEmbedLayerNormalization": embedding,
 }

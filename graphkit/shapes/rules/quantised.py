@@ -37,6 +37,16 @@ def binary(site: Site) -> Tensor:
     return Tensor(site.tensor().dtype, site.broadcast(site.dims(0), site.dims(3)))
 
 
+def where(site: Site) -> Tensor:
+    """QLinearWhere(condition, X, x_scale, x_zero, Y, ...)."""
+    return Tensor(site.tensor(1).dtype, site.broadcast(site.dims(0), site.dims(1), site.dims(4)))
+
+
+def product(site: Site) -> Tensor:
+    """MulInteger(A, a_zero, B, b_zero): 8-bit factors, int32 product."""
+    return Tensor(TensorProto.INT32, site.broadcast(site.dims(0), site.dims(2)))
+
+
 def concat(site: Site) -> Tensor:
     """QLinearConcat(y_scale, y_zero, x, x_scale, x_zero, ...)."""
     shapes = [site.dims(index) for index in range(2, len(site.inputs), 3)]
@@ -46,11 +56,11 @@ def concat(site: Site) -> Tensor:
 
 
 def gather_blocks(site: Site) -> Tensor:
-    """GatherBlockQuantized(data, indices, scales, zeros): the scales' dtype; uint8 data holds two 4-bit numbers."""
+    """GatherBlockQuantized(data, indices, scales, zeros): the scales' dtype; uint8 data may hold several numbers."""
     dims, indices = list(site.dims(0)), site.dims(1)
     axis = site.axis(site.integer("gather_axis", 0), len(dims))
-    if site.tensor().dtype == TensorProto.UINT8 and site.integer("bits", 4) == 4:
-        dims[-1] = dims[-1] * 2
+    if site.tensor().dtype == TensorProto.UINT8:
+        dims[-1] = dims[-1] * (8 // max(site.integer("bits", 4), 1))
     return Tensor(site.tensor(2).dtype, (*dims[:axis], *indices, *dims[axis + 1 :]))
 
 
@@ -63,5 +73,7 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearAdd": binary,
     "com.microsoft.QLinearMul": binary,
     "com.microsoft.QLinearConcat": concat,
+    "com.microsoft.QLinearWhere": where,
+    "com.microsoft.MulInteger": product,
     "com.microsoft.GatherBlockQuantized": gather_blocks,
 }

@@ -22,6 +22,9 @@ def reduce(site: Site) -> Tensor:
     found = site.tensor()
     dims = site.dims()
     since = 13 if site.node.op_type == "ReduceSum" else 18
+    if site.opset >= since and site.has(1) and site.data(1) is None and site.integer("keepdims", 1):
+        reason = f"the value of {site.name(1)} is unknown"
+        return Tensor(found.dtype, [dim if dim == 1 else site.fresh(reason) for dim in dims])
     axes = site.axes(1, since)
     if not axes and site.opset >= since and site.integer("noop_with_empty_axes", 0):
         return Tensor(found.dtype, dims)
@@ -67,4 +70,5 @@ RULES: Mapping[str, Rule] = {
     **{f"Reduce{name}": reduce for name in _REDUCE},
     "ArgMax": arg_extreme,
     "ArgMin": arg_extreme,
+    "com.microsoft.QLinearReduceMean": reduce,
 }

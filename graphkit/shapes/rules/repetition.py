@@ -53,9 +53,9 @@ def tile(site: Site) -> Tensor:
 def pad(site: Site) -> Tensor:
     """Each dim with what is added before and after."""
     dims = list(site.dims())
-    pads: list[Element] = list(site.integers("pads") or []) if site.opset < 11 else site.values(1)
+    pads: list[Element] = list(site.integers("pads") or []) if _has_attributes(site) else site.values(1)
     axes = list(range(len(dims)))
-    if site.opset >= 18 and site.has(3):
+    if not site.node.domain and site.opset >= 18 and site.has(3):
         axes = [site.axis(axis, len(dims)) for axis in site.numbers(3)]
     if len(pads) != 2 * len(axes):
         site.finding(f"{len(pads)} pads for {len(axes)} axes")
@@ -65,6 +65,11 @@ def pad(site: Site) -> Tensor:
     return moved(site, tuple(dims), _padded(site, axes, pads))
 
 
+def _has_attributes(site: Site) -> bool:
+    """Whether pads are an attribute: before opset 11."""
+    return not site.node.domain and site.opset < 11
+
+
 def _padded(site: Site, axes: list[int], pads: list[Element]) -> Array | None:
     array = small_data(site)
     widths = [number(element) for element in pads]
@@ -72,7 +77,7 @@ def _padded(site: Site, axes: list[int], pads: list[Element]) -> Array | None:
     if array is None or fill is None or None in widths or site.text("mode", "constant") != "constant":
         return None
     known = [n for n in widths if n is not None]
-    if min(known, default=0) < 0 or site.opset < 11:
+    if min(known, default=0) < 0 or _has_attributes(site):
         return None
     around = [(0, 0)] * array.ndim
     for position, axis in enumerate(axes):
@@ -85,4 +90,4 @@ def _padded(site: Site, axes: list[int], pads: list[Element]) -> Array | None:
     return result
 
 
-RULES: Mapping[str, Rule] = {"Expand": expand, "Tile": tile, "Pad": pad}
+RULES: Mapping[str, Rule] = {"Expand": expand, "Tile": tile, "Pad": pad, "com.microsoft.Pad": pad}

@@ -58,6 +58,12 @@ def conv(site: Site) -> Tensor:
     return Tensor(site.tensor().dtype, _conv_dims(site, 0, 1))
 
 
+def conv_last(site: Site) -> Tensor:
+    """NhwcConv, NhwcFusedConv: channels last, the weight as Conv has it."""
+    dims, kernel = site.dims(0), site.dims(1)
+    return Tensor(site.tensor().dtype, (dims[0], *_windows(site, dims[1:-1], list(kernel[2:])), kernel[0]))
+
+
 def conv_integer(site: Site) -> Tensor:
     """As Conv, int32."""
     return Tensor(TensorProto.INT32, _conv_dims(site, 0, 1))
@@ -101,6 +107,13 @@ def pool(site: Site) -> list[Tensor]:
     kernel = [const(size) for size in _list(site, "kernel_shape", max(len(dims) - 2, 0), 1)]
     result = (*dims[:2], *_windows(site, dims[2:], kernel))
     return [Tensor(site.tensor().dtype, result), Tensor(TensorProto.INT64, result)]
+
+
+def pool_last(site: Site) -> Tensor:
+    """NhwcMaxPool: channels last."""
+    dims = site.dims()
+    kernel = [const(size) for size in _list(site, "kernel_shape", max(len(dims) - 2, 0), 1)]
+    return Tensor(site.tensor().dtype, (dims[0], *_windows(site, dims[1:-1], kernel), dims[-1]))
 
 
 def global_pool(site: Site) -> Tensor:
@@ -157,6 +170,12 @@ def roi_align(site: Site) -> Tensor:
     return Tensor(site.tensor().dtype, (site.dims(1)[0], site.dims(0)[1], *sizes))
 
 
+def crop(site: Site) -> Tensor:
+    """CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
+    sizes = [Expr.of(element) for element in site.values(3)]  # type: ignore[arg-type]
+    return Tensor(site.tensor().dtype, (site.dims(1)[0], site.dims(0)[1], *sizes))
+
+
 def grid_sample(site: Site) -> Tensor:
     """Batch and channels of the input, the grid's spatial dims."""
     return Tensor(site.tensor().dtype, (*site.dims(0)[:2], *site.dims(1)[1:-1]))
@@ -201,6 +220,10 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearGlobalAveragePool": global_pool,
     "com.microsoft.FusedConv": conv,
     "com.microsoft.GridSample": grid_sample,
+    "com.microsoft.NhwcConv": conv_last,
+    "com.microsoft.NhwcFusedConv": conv_last,
+    "com.microsoft.NhwcMaxPool": pool_last,
+    "com.microsoft.CropAndResize": crop,
     "com.microsoft.nchwc.Conv": conv,
     "com.microsoft.nchwc.MaxPool": pool,
     "com.microsoft.nchwc.AveragePool": pool,
