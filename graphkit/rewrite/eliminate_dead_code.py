@@ -9,9 +9,9 @@ import onnx
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs, build_scopes
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
 
-__all__ = ["EliminateDeadCode", "live_values"]
+__all__ = ["EliminateDeadCode", "live_values", "without_outputs"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class EliminateDeadCode(Pass):
     """Remove nodes whose outputs nothing reads, and the initializers, types and functions left without use.
 
     A node stays if one of its outputs is an output of its graph or feeds a node that stays, bodies included;
-    a node without outputs stays. Inputs and outputs of the model stay as they are.
+    a node without outputs stays. Inputs and outputs of the model stay as they are; a model without outputs stays whole.
 
     Before:
 
@@ -36,6 +36,8 @@ class EliminateDeadCode(Pass):
     """
 
     def run(self, model: Model) -> Outcome:
+        if (declined := without_outputs(model)) is not None:
+            return Outcome(model, declined=(declined,))
         proto = copy_proto(model)
         live = live_values(model.scopes)
         removed = _clean_graph(proto.graph, model.scopes[0], live)
@@ -44,6 +46,13 @@ class EliminateDeadCode(Pass):
             keep(function.value_info, [_is_used(scope, info.name, live) for info in function.value_info])
         _clean_functions(proto)
         return Outcome(model.with_proto(proto), (f"{removed:,} nodes removed",) if removed else ())
+
+
+def without_outputs(model: Model) -> Declined | None:
+    """Return why a model without outputs is left alone, None for any other: all of it would be dead code."""
+    if model.graph.outputs:
+        return None
+    return Declined(model.name, "nothing is rewritten, for the graph has no outputs and all of it would be dead code")
 
 
 def live_values(scopes: Iterable[Scope]) -> set[Value]:

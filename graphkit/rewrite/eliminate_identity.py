@@ -23,7 +23,8 @@ class EliminateIdentity(Rewrite):
     keeps the order; Concat, Max, Min, Sum and Mean of one input; x + 0 and x - 0 of integers, x * 1, x / 1, x ** 1; And
     with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the same; x + 0.0 stays, for it
     makes 0.0 of -0.0. An Identity that gives an output of its graph its name goes where the tensor that it reads can
-    take that name.
+    take that name and nothing else reads either: onnxruntime's fusions of Gemm and Transpose lose an output that is
+    read as well, and the model then does not load.
 
     Before:
 
@@ -63,7 +64,7 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     producer = source.producer
     if source.scope is not out.scope or producer is None or editor.is_output(source) or not editor.is_free(producer):
         return False
-    if editor.has_alias(source) or editor.is_renamed(source):
+    if editor.has_alias(source) or editor.is_renamed(source) or out.consumers or len(source.consumers) > 1:
         return False
     if editor.inner_names(out.scope) & {source.name, out.name}:
         return False

@@ -24,7 +24,8 @@ class MergeCommonSubexpressions(Rewrite):
 
     A node in a body may be replaced by an equal one of a graph around it, never by one of another body. Legality:
     operators that draw random numbers, that have bodies, or of other domains than onnx's and com.microsoft's are left;
-    outputs of a graph keep their nodes.
+    outputs of a graph keep their nodes, which nothing else then reads instead of its own (onnxruntime's fusions of Gemm
+    and Transpose lose an output that is read as well).
 
     Before:
 
@@ -59,11 +60,15 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
         for body in node.bodies.values():
             _merge(editor, body, known.new_child())
         key = _key(editor, node)
-        if key is None:
+        if key is None or any(value is not None and _is_only_output(editor, value) for value in node.outputs):
             continue
         twin = known.setdefault(key, node)
         if isinstance(twin, Node) and twin is not node:
             _use_twin(editor, node, twin)
+
+
+def _is_only_output(editor: Editor, value: Value) -> bool:
+    return editor.is_output(value) and not value.consumers
 
 
 def _use_twin(editor: Editor, node: Node, twin: Node) -> None:

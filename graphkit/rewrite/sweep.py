@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, without_outputs
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Finding
 
@@ -69,6 +69,8 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
         the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong.
     """
     counts = Counter() if counts is None else counts
+    if (without := without_outputs(model)) is not None:
+        return Outcome(model, described(counts), (without,))
     declined: list[Declined] = []
     for _ in range(MAX_SWEEPS):
         editor = Editor(model, ranges)

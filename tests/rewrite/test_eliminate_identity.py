@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from rewriting import check, constants, lines, model_of
@@ -116,22 +117,34 @@ def test_a_constant_in_a_missing_file_is_not_read() -> None:
 
 
 def test_the_tensor_before_takes_the_name_of_an_output() -> None:
-    outcome = check(PASS, model_of("g (float[N] x) => (float[N] y) { a = Neg (x) b = Abs (a) y = Identity (a) }"))
+    outcome = check(PASS, model_of("g (float[N] x) => (float[N] y) { a = Neg (x) y = Identity (a) }"))
     assert lines(outcome.model) == ["y = Neg (x)"]
 
 
-def test_who_read_the_output_or_the_tensor_before_reads_it_by_its_new_name() -> None:
+@pytest.mark.parametrize("reader", ["a", "y"])
+def test_an_output_that_would_be_read_as_well_keeps_its_node(reader: str) -> None:
+    """onnxruntime's GemmTransposeFusion removes the Transpose of an output that a Gemm reads: it then loads no more."""
+    model = model_of(f"""
+        g (float[3, 4] x) => (float[4, 3] y, float[2, 4] z) <float[3, 2] w = {{1, 2, 3, 4, 5, 6}}> {{
+            a = Transpose <perm = [1, 0]> (x)
+            y = Identity (a)
+            g = Gemm ({reader}, w)
+            z = Transpose <perm = [1, 0]> (g)
+        }}""")
+    assert not check(PASS, model).changes
+    onnxruntime.InferenceSession(model.proto.SerializeToString())
+
+
+def test_an_output_that_a_body_would_read_keeps_its_node() -> None:
     model = model_of("""
-        g (float[N] x, bool c) => (float[N] y, float[N] z, float[N] w) {
+        g (float[N] x, bool c) => (float[N] y, float[N] w) {
             a = Neg (x)
             y = Identity (a)
-            z = Abs (a)
             w = If (c) < then_branch = t () => (float[N] e) { e = Exp (y) },
                          else_branch = f () => (float[N] i) { i = Sin (a) } >
         }""")
     feeds = [{"x": np.ones(3, np.float32), "c": np.array(flag)} for flag in (True, False)]
-    outcome = check(PASS, model, feeds=feeds)
-    assert [line.split(" <")[0] for line in lines(outcome.model)] == ["y = Neg (x)", "z = Abs (y)", "w = If (c)"]
+    assert not check(PASS, model, feeds=feeds).changes
 
 
 def test_an_output_that_is_an_input_or_a_constant_keeps_its_node() -> None:
@@ -139,9 +152,9 @@ def test_an_output_that_is_an_input_or_a_constant_keeps_its_node() -> None:
     assert not check(PASS, model_of(text)).changes
 
 
-def test_a_tensor_gives_one_output_its_name() -> None:
+def test_a_tensor_that_is_two_outputs_keeps_its_name() -> None:
     text = "g (float[N] x) => (float[N] y, float[N] z) { a = Neg (x) y = Identity (a) z = Identity (a) }"
-    assert lines(check(PASS, model_of(text)).model) == ["y = Neg (x)", "z = Identity (y)"]
+    assert not check(PASS, model_of(text)).changes
 
 
 def test_a_cast_that_gives_an_output_leaves_its_name_to_the_tensor_before() -> None:

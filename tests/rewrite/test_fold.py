@@ -310,6 +310,35 @@ def test_an_unsorted_model_is_folded_too() -> None:
     assert sorted(lines(outcome.model)) == ["a = Abs (b)", "b = Exp (x)", "y = Neg (a)"]
 
 
+def test_a_model_without_outputs_stays_as_it_is() -> None:
+    model = model_of("g (float[N] x) => () { a = Neg (x) s = Shape (a) }")
+    outcome = fold(model)
+    assert lines(outcome.model) == ["a = Neg (x)", "s = Shape (a)"]
+    assert outcome.changes == ()
+    reason = "nothing is rewritten, for the graph has no outputs and all of it would be dead code"
+    assert reasons(outcome) == [f"g: {reason}"]
+
+
+PATTERN = """g (float[3, 4] x) => (float[4, 3] y, float[2, 4] z) <float[3, 2] w = {{1, 2, 3, 4, 5, 6}}> {{
+    {} g = Gemm (a, w) z = Transpose <perm = [1, 0]> (g) }}"""
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "a = Transpose <perm = [1, 0]> (x) y = Identity (a)",
+        "a = Transpose <perm = [1, 0]> (x) y = Cast <to = 1> (a)",
+        "a = Transpose <perm = [1, 0]> (x) y = Transpose <perm = [1, 0]> (x)",
+        "y = Transpose <perm = [1, 0]> (x) a = Transpose <perm = [1, 0]> (x)",
+    ],
+)
+def test_onnxruntime_loads_an_output_whose_twin_feeds_a_gemm(nodes: str) -> None:
+    """Its fusion of Transpose and Gemm removes the Transpose of an output that a Gemm reads too."""
+    model = model_of(PATTERN.format(nodes))
+    outcome = check(fold, model)
+    onnxruntime.InferenceSession(outcome.model.proto.SerializeToString())
+
+
 def test_dims_that_contradict_the_model_are_told_and_nothing_is_rewritten() -> None:
     text = "g (float[N, L] x) => (y) <int64[2] to = {0, 5}> { a = Reshape (x, to) s = Shape (a) y = Expand (a, s) }"
     outcome = fold(model_of(text), dims={"L": 4})
