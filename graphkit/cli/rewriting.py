@@ -116,7 +116,7 @@ def rewrite(
 ) -> None:
     """Run a pipeline of passes; `graphkit explain` lists them."""
     from graphkit.model import load
-    from graphkit.rewrite.base import run_passes
+    from graphkit.rewrite.base import grouped, run_passes
     from graphkit.rewrite.pipeline import parse_pipeline
     from graphkit.save import save_models
 
@@ -124,7 +124,7 @@ def rewrite(
     outcome = run_passes(load(model), pipeline)
     for change in outcome.changes:
         typer.echo(change)
-    for declined in outcome.declined:
+    for declined in grouped(map(str, outcome.declined)):
         typer.echo(f"declined: {declined}")
     for path in save_models({output: outcome.model}, weights=read_placement(weights), overwrite=overwrite):
         typer.echo(f"wrote {path}")
