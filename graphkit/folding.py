@@ -14,6 +14,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
+from graphkit.rewrite.base import grouped
 from graphkit.rewrite.fold import FOLD_LIMIT, fold
 from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.save import Placement, save_models
@@ -63,7 +64,7 @@ class FoldReport(Result):
         counts: Operators that shape plumbing is made of; the last two rows are the nodes that compute shapes, and all.
         changes: What was done, a sentence each.
         declined: What was not, and why.
-        remaining: The Shape nodes that stay.
+        remaining: The Shape nodes that stay, but those of bodies that stay as they were.
         proof: None where it was not run.
     """
 
@@ -85,6 +86,9 @@ class FoldReport(Result):
 
     def blocks(self) -> Iterator[Block]:
         frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
+        if not self.changes:
+            reason = f": {self.declined[0]}" if self.declined else ", for there is nothing to fold"
+            yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
         yield Table(
             (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
@@ -95,9 +99,10 @@ class FoldReport(Result):
         )
         yield Heading("What stays")
         yield from self.remaining.blocks()
-        yield from (Prose(text) for text in self.declined[:SHOWN_DECLINED])
-        if len(self.declined) > SHOWN_DECLINED:
-            yield Prose(f"... and {len(self.declined) - SHOWN_DECLINED:,} more (see the JSON).")
+        declined = grouped(self.declined)
+        yield from (Prose(text) for text in declined[:SHOWN_DECLINED])
+        if len(declined) > SHOWN_DECLINED:
+            yield Prose(f"... and {len(declined) - SHOWN_DECLINED:,} more (see the JSON).")
         yield Heading("What was done")
         steps = [change.partition(": ") for change in self.changes]
         yield Table((Column("Pass"), Column("Change")), [(name, text) for name, _, text in steps])
@@ -158,7 +163,7 @@ def fold_file(
         _counts(model, outcome.model),
         tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
         tuple(map(str, outcome.declined)),
-        remaining_shapes(outcome.model),
+        remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
     )
 

@@ -144,13 +144,15 @@ def test_many_reasons_are_cut_short_in_the_text_and_not_in_the_json(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(source)
-    declined = tuple(Declined(f"node {number}", "it may not") for number in range(25))
+    declined = tuple(Declined(f"node {number}", f"it may not, {number % 23}") for number in range(25))
     monkeypatch.setattr(graphkit.folding, "fold", lambda *_, **__: Outcome(model, declined=declined))
     report = fold_file(model, source.with_name("out.onnx"), UNPROVEN)
     text = report.to_text()
-    assert "node 19: it may not" in text
+    assert text.splitlines()[2] == "Warning: Nothing was folded: node 0: it may not, 0."
+    assert "node 0 and 1 more: it may not, 0" in text
+    assert "node 19: it may not, 19" in text
     assert "node 20" not in text
-    assert "... and 5 more (see the JSON)." in text
+    assert "... and 3 more (see the JSON)." in text
     assert len(json.loads(report.to_json())["declined"]) == 25
 
 

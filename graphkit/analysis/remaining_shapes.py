@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from graphkit.render.result import Result
 __all__ = ["Feeds", "RemainingShape", "RemainingShapes", "remaining_shapes"]
 
 SHOWN = 3  # consumers of one Shape that are named
+SHOWN_NODES = 12  # in a text
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,23 @@ class RemainingShapes(Result):
                     len(shape.feeds),
                     f"feeds {', '.join(map(str, shape.feeds[:SHOWN]))}" if shape.feeds else "feeds nothing",
                 )
-                for shape in self.shapes
+                for shape in self.shapes[:SHOWN_NODES]
             ],
         )
+        if len(self.shapes) > SHOWN_NODES:
+            yield Prose(f"... and {len(self.shapes) - SHOWN_NODES:,} more (see the JSON).")
 
 
-def remaining_shapes(model: Model) -> RemainingShapes:
+def remaining_shapes(model: Model, *, without: Collection[str] = ()) -> RemainingShapes:
     """List the Shape and Size nodes of a model with the nodes that need them.
 
     Args:
         model: The model.
+        without: Paths of bodies to leave out.
     """
+    left = [scope for scope in model.graph.walk() if scope.path in without]
     nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
+    nodes = [node for node in nodes if not any(body.contains(node.scope) for body in left)]
     return RemainingShapes(tuple(_remaining(model, node) for node in nodes))
 
 

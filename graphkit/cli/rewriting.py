@@ -159,7 +159,7 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
     MODEL is a model file, or example:NAME.
     """
     from graphkit.model import load
-    from graphkit.rewrite.base import run_passes
+    from graphkit.rewrite.base import grouped, run_passes
     from graphkit.rewrite.pipeline import parse_pipeline
     from graphkit.save import save_models
 
@@ -167,7 +167,7 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
     outcome = run_passes(load(model), pipeline)
     for change in outcome.changes:
         click.echo(change)
-    for declined in outcome.declined:
+    for declined in grouped(map(str, outcome.declined)):
         click.echo(f"declined: {declined}")
     for path in save_models({output: outcome.model}, weights=weights, overwrite=overwrite):
         click.echo(f"wrote {path}")

@@ -67,7 +67,10 @@ class _Silent:
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
         """Note nothing."""
 
-    def run_body(self, body: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
+        raise NotImplementedError
+
+    def contradiction(self, body: Scope) -> str:
         raise NotImplementedError
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:

@@ -16,7 +16,7 @@ import onnx
 
 from graphkit.model import Model
 
-__all__ = ["Declined", "Outcome", "Pass", "copy_proto", "keep", "run_passes"]
+__all__ = ["Declined", "Outcome", "Pass", "copy_proto", "grouped", "keep", "run_passes"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,18 @@ class Declined:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+def grouped(declined: Iterable[str]) -> tuple[str, ...]:
+    """Return what was declined, as text, each reason once with the first place and the number of others."""
+    places: dict[str, list[str]] = {}
+    for text in declined:
+        where, _, reason = text.partition(": ")
+        places.setdefault(reason, []).append(where)
+    return tuple(
+        f"{first}{f' and {len(others):,} more' if others else ''}: {reason}"
+        for reason, (first, *others) in places.items()
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ never disturb each other. A node is edited once in a sweep; who comes second fin
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -58,6 +58,15 @@ class NewNode:
     like: Node | None = None
 
 
+def _possible(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
+    """Yield a graph and the bodies in it, leaving out some with all that is in them."""
+    yield scope
+    for node in scope.nodes:
+        for body in node.bodies.values():
+            if body not in impossible:
+                yield from _possible(body, impossible)
+
+
 @lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next sweep
 def _shapes(model: Model, ranges: Ranges) -> Shapes:
     return infer(model, ranges={name: (low, high) for name, low, high in ranges})
@@ -95,8 +104,11 @@ class Editor:
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
-        """The main graph and the bodies in it; functions are left as they are, for calls differ."""
-        return tuple(self.model.graph.walk())
+        """The main graph and the bodies in it, but those that cannot run: what is known of their shapes may be wrong.
+
+        Functions are left as they are, for calls differ.
+        """
+        return tuple(_possible(self.model.graph, self.shapes.impossible))
 
     @cached_property
     def _by_operator(self) -> Mapping[str, list[Node]]:
@@ -122,7 +134,7 @@ class Editor:
 
     @cached_property
     def _outputs(self) -> set[Value]:
-        return {value for scope in self.scopes for value in scope.outputs}
+        return {value for scope in self.model.graph.walk() for value in scope.outputs}
 
     def has_alias(self, value: Value) -> bool:
         """Whether the consumers of a value read another one already."""

@@ -12,6 +12,7 @@ from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
 from graphkit.rewrite.options import InputShapes, Ranges, Sizes
+from graphkit.rewrite.shield_bodies import shield_bodies
 from graphkit.shapes import Shapes, infer, parse
 from graphkit.shapes.inputs import Inputs
 
@@ -64,11 +65,21 @@ class FreezeDims(Pass):
             if (found := shapes[info.name].dims) is not None:
                 _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in found], numbers, True)
         for graph, scope in _graphs(proto.graph, model.graph):
+            is_possible = not any(body.contains(scope) for body in shapes.impossible)
             for info in (*(graph.input if scope.parent is not None else ()), *graph.output, *graph.value_info):
-                _follow(info, scope, shapes, numbers)
+                _follow(info, scope, shapes if is_possible else None, numbers)
         changes = [f"{name} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, inputs[name])) or 'a scalar'}" for name in unranked]
-        return Outcome(model.with_proto(proto), tuple(changes))
+        return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
+
+
+def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
+    """Return a frozen model that loads though some of its bodies cannot run."""
+    if shapes.contradictions or not shapes.impossible:
+        return frozen
+    pairs = zip(frozen.graph.walk(), original.graph.walk(), strict=True)
+    bodies = [now for now, before in pairs if before in shapes.impossible]
+    return shield_bodies(frozen, bodies, infer(frozen))
 
 
 def _graphs(graph: onnx.GraphProto, scope: Scope) -> Iterator[tuple[onnx.GraphProto, Scope]]:
@@ -79,18 +90,17 @@ def _graphs(graph: onnx.GraphProto, scope: Scope) -> Iterator[tuple[onnx.GraphPr
             yield from _graphs(body, inner)
 
 
-def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes, numbers: Mapping[str, int]) -> None:
+def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int]) -> None:
     """Declare anew what speaks of frozen symbols; what the engine does not know is left open."""
     tensor = info.type.tensor_type
     if not any(_is_frozen(dim, numbers) for dim in tensor.shape.dim):
         return
     value = scope.values.get(info.name)
-    found = shapes[value].dims if value is not None else None
+    found = shapes[value].dims if value is not None and shapes is not None else None
     if found is None or len(found) != len(tensor.shape.dim):
         found = (None,) * len(tensor.shape.dim)  # type: ignore[assignment]
     texts = [None if dim is None else dim.constant if dim.constant is not None else str(dim) for dim in found or ()]
-    known = [text for text in texts if not isinstance(text, str) or "?" not in text]
-    _declare(info, known if len(known) == len(texts) else [None] * len(texts), numbers, False)
+    _declare(info, [None if isinstance(text, str) and "?" in text else text for text in texts], numbers, False)
 
 
 def _is_frozen(dim: onnx.TensorShapeProto.Dimension, numbers: Mapping[str, int]) -> bool:

@@ -84,7 +84,7 @@ class _Conditions:
         if value.constant is not None:
             elements = self.model.array(value.constant).ravel()
             return bool(elements[0]) if elements.size == 1 else None
-        if not self.model.graph.contains(node.scope):
+        if not self.model.graph.contains(node.scope) or any(b.contains(node.scope) for b in self.shapes.impossible):
             return None
         known = self.shapes[value].elements
         first = known[0] if known is not None and len(known) == 1 else None

@@ -16,7 +16,7 @@ from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, without_outputs
 from graphkit.rewrite.options import Ranges
-from graphkit.shapes import Finding
+from graphkit.shapes import Finding, Shapes
 
 __all__ = ["Counts", "Rewrite", "described", "sweep"]
 
@@ -50,6 +50,14 @@ def _contradiction(finding: Finding) -> Declined:
     )
 
 
+def _impossible(shapes: Shapes) -> list[Declined]:
+    """Say which bodies are left alone because they cannot run."""
+    return [
+        Declined(body.path, f"stays as it is, for it cannot run at these dims: {finding.message} ('{finding.node}')")
+        for body, finding in shapes.impossible.items()
+    ]
+
+
 def described(counts: Counts) -> tuple[str, ...]:
     """Return what was counted, a sentence each."""
     return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
@@ -66,7 +74,8 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
 
     Returns:
         The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
-        the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong.
+        the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong. So does a
+        body that cannot run, such as the branch of the first step at the dims of a later one; the rest is rewritten.
     """
     counts = Counter() if counts is None else counts
     if (without := without_outputs(model)) is not None:
@@ -74,14 +83,14 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
     declined: list[Declined] = []
     for _ in range(MAX_SWEEPS):
         editor = Editor(model, ranges)
-        if editor.shapes.findings:
-            declined = [_contradiction(finding) for finding in editor.shapes.findings]
+        if contradictions := editor.shapes.contradictions:
+            declined = [_contradiction(finding) for finding in contradictions]
             break
         for rewrite in rewrites:
             before = Counter(editor.changes)
             rewrite.edit(editor)
             counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
-        declined = editor.declined
+        declined = [*_impossible(editor.shapes), *editor.declined]
         if not editor.is_changed:
             break
         model = EliminateDeadCode().run(editor.result()).model

@@ -98,6 +98,8 @@ class _Engine:
         self.requirements: list[Requirement] = []
         self.bound: Mapping[str, AttributeProto] = {}
         self.calls = self.work = 0
+        self.body: Scope | None = None  # the innermost body around that may not run
+        self.certain: set[Scope] = {model.graph}  # what runs whenever the model does
         self.seen_functions: dict[Value, Tensor] = {}
         functions = zip(model.proto.functions, model.scopes[1:], strict=True)
         self.functions = {(f.domain, f.name, f.overload): (f, scope) for f, scope in functions}
@@ -110,7 +112,7 @@ class _Engine:
         return symbol(name, low)
 
     def note_finding(self, node: Node, message: str) -> None:
-        self.findings.append(Finding(node.path, message))
+        self.findings.append(Finding(node.path, message, self.body))
 
     def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
         self.equalities.append(Equality(node, left, right))
@@ -145,11 +147,22 @@ class _Engine:
 
         return load
 
-    def run_body(self, body: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
         for index, value in enumerate(body.inputs):
             self.table[value] = inputs[index] if index < len(inputs) else unknown("the body is given no such input")
-        self.run_scope(body)
+        around = self.body
+        if not is_certain:
+            self.body = body
+        elif around is None and not self.calls:
+            self.certain.add(body)
+        try:
+            self.run_scope(body)
+        finally:
+            self.body = around
         return [self.known(value) for value in body.outputs]
+
+    def contradiction(self, body: Scope) -> str:
+        return next((finding.message for finding in self.findings if finding.body is body), "")
 
     # Walking
 
@@ -269,7 +282,14 @@ class _Engine:
         table = simplified(self.table, self.equalities)
         findings = tuple(dict.fromkeys(self.findings))
         return Shapes(
-            self.model, table, self.reasons, findings, tuple(facts.equalities), tuple(facts.requirements), first.table
+            self.model,
+            table,
+            self.reasons,
+            findings,
+            tuple(facts.equalities),
+            tuple(facts.requirements),
+            first.table,
+            frozenset(self.certain),
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type, dtype_name, shape_text
 from graphkit.graph.value_inputs import value_inputs
-from graphkit.graph.view import Value, all_scopes
+from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
 from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr
@@ -33,6 +34,7 @@ class Shapes:
         requirements: What must be large enough for it to run.
         first: What is known of each value after the first pass, whose expressions take nothing for granted that only
             a model that runs must have: they hold at all dims up to the first node that fails.
+        certain: The main graph and the bodies that run whenever it does.
     """
 
     model: Model
@@ -42,10 +44,25 @@ class Shapes:
     equalities: tuple[Equality, ...] = field(repr=False)
     requirements: tuple[Requirement, ...] = field(repr=False)
     first: Mapping[Value, Tensor] = field(default_factory=dict, repr=False)
+    certain: frozenset[Scope] = field(default_factory=frozenset, repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
         """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""
         return self.table.get(self.find(key)) or unknown("nothing leads to it")
+
+    @property
+    def contradictions(self) -> tuple[Finding, ...]:
+        """The findings because of which the model itself cannot run."""
+        return tuple(finding for finding in self.findings if finding.body is None)
+
+    @cached_property
+    def impossible(self) -> Mapping[Scope, Finding]:
+        """The bodies that cannot run at any legal dims though the model can, and the first reason of each."""
+        found: dict[Scope, Finding] = {}
+        for finding in self.findings:
+            if finding.body is not None:
+                found.setdefault(finding.body, finding)
+        return found
 
     def __iter__(self) -> Iterator[Value]:
         return iter(self.table)

@@ -29,10 +29,13 @@ class Finding:
     Attributes:
         node: Path of the node.
         message: What contradicts what.
+        body: The innermost body around the node that may not run, such as a branch that is chosen at run time: then it
+            is this body that cannot run, not the model. None where the node runs whenever the model does.
     """
 
     node: str
     message: str
+    body: Scope | None = None
 
 
 class Engine(Protocol):
@@ -50,8 +53,11 @@ class Engine(Protocol):
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
         """Note that an expression is at least a number whenever a node runs."""
 
-    def run_body(self, body: Scope, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Infer a body and return its outputs."""
+    def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
+        """Infer a body, which runs whenever its node does or may not run, and return its outputs."""
+
+    def contradiction(self, body: Scope) -> str:
+        """Return why a body that may not run cannot run, "" for no reason."""
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
         """Return what is known of a constant."""

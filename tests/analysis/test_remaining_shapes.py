@@ -79,3 +79,19 @@ def test_the_text() -> None:
     assert remaining_shapes(model).to_text() == TEXT
     empty = model_of("g (float[N] x) => (float[N] y) { y = Neg (x) }")
     assert "No node reads the shape of a tensor." in remaining_shapes(empty).to_text()
+
+
+def test_many_are_cut_short_in_the_text_and_bodies_can_be_left_out() -> None:
+    nodes = "".join(f"s{number} = Shape (x) " for number in range(20))
+    model = Model.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x, bool c) => (int64[1] y) { '
+            f"{nodes} y = If (c) <then_branch = t () => (int64[1] a) {{ a = Shape (x) }}, "
+            "else_branch = e () => (int64[1] b) { b = Identity (s0) }> }"
+        )
+    )
+    found = remaining_shapes(model)
+    assert len(found.shapes) == 21
+    assert "... and 9 more (see the JSON)." in found.to_text()
+    (body,) = (scope.path for scope in model.graph.walk() if scope.path.endswith("then_branch"))
+    assert len(remaining_shapes(model, without={body}).shapes) == 20

@@ -13,6 +13,7 @@ from onnx import TensorProto
 from graphkit.graph.view import Scope
 from graphkit.shapes import calc
 from graphkit.shapes.algebra import maximum
+from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import Tensor, array_of, number, unknown
@@ -27,19 +28,24 @@ def if_(site: Site) -> list[Tensor]:
     """The branch that the condition chooses, or what both branches agree on."""
     condition = site.data(0)
     is_false = None if condition is None or condition.size != 1 else calc.compare("==", condition.ravel()[0], 0)
-    then, otherwise = (_branch(site, name, is_false == dead) for name, dead in (("then_branch", 1), ("else_branch", 0)))
+    then = _branch(site, "then_branch", None if is_false is None else not is_false)
+    otherwise = _branch(site, "else_branch", None if is_false is None else bool(is_false))
     if is_false is not None:
         return otherwise if is_false else then
+    reasons = {name: site.engine.contradiction(body) for name, body in site.node.bodies.items()}
+    if all(reasons.values()):
+        site.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
     return [_merged(site, index, pair) for index, pair in enumerate(zip(then, otherwise, strict=False))]
 
 
-def _branch(site: Site, name: str, is_dead: bool) -> list[Tensor]:
+def _branch(site: Site, name: str, is_chosen: bool | None) -> list[Tensor]:
+    """Infer a branch, of which it may be known that the condition chooses it, or the other one."""
     body = site.node.bodies.get(name)
     if body is None:
         raise UnknownError(f"{name} is missing")
     mark = site.engine.mark()
-    results = site.engine.run_body(body, ())
-    if is_dead:  # what is wrong in it never happens
+    results = site.engine.run_body(body, (), is_certain=is_chosen is True)
+    if is_chosen is False:  # what is wrong in it never happens
         site.engine.rewind(mark)
     return results
 
@@ -68,7 +74,9 @@ def loop(site: Site) -> list[Tensor]:
         raise UnknownError("the body is missing")
     counter, condition = Tensor(TensorProto.INT64, ()), Tensor(TensorProto.BOOL, ())
     states = [_plain(site.tensor(index)) for index in range(2, len(site.inputs))]
-    results, states = _settle(site, body, states, lambda now: [counter, condition, *now], slice(1, 1 + len(states)))
+    place = slice(1, 1 + len(states))
+    runs = _begins(site)
+    results, states = _settle(site, body, states, lambda now: [counter, condition, *now], place, runs=runs)
     times = _iterations(site, body)
     stacked = [_stacked(times, 0, tensor) for tensor in results[1 + len(states) :]]
     return [*states, *stacked]
@@ -83,9 +91,18 @@ Inputs = Callable[[list[Tensor]], list[Tensor]]
 
 
 def _settle(
-    site: Site, body: Scope, states: list[Tensor], inputs: Inputs, place: slice
+    site: Site, body: Scope, states: list[Tensor], inputs: Inputs, place: slice, *, runs: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return a body's results, and states whose dims an iteration does not change."""
+    """Return a body's results, and states whose dims an iteration does not change.
+
+    Args:
+        site: The loop.
+        body: Its body.
+        states: What is known of the states before the first iteration.
+        inputs: Makes the body's inputs of states.
+        place: Where the states are among the body's outputs.
+        runs: Whether there is at least one iteration.
+    """
     rounds = 1 if body.depth > MAX_DEPTH else MAX_ROUNDS
     if rounds == 1:
         states = [unknown("it is the state of a loop in loops", state.dtype) for state in states]
@@ -93,7 +110,7 @@ def _settle(
     mark = site.engine.mark()
     for turn in range(rounds + 1):
         site.engine.rewind(mark)  # what was found of narrower states does not hold
-        results = site.engine.run_body(body, inputs(states))
+        results = site.engine.run_body(body, inputs(states), is_certain=runs)
         after = [_widened(site, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):
             raise UnknownError("the body has fewer outputs than states")
@@ -122,6 +139,15 @@ def _last(site: Site, state: Tensor, loose: set[Expr]) -> Tensor:
         return state
     dims = [site.fresh("a loop changes it") if dim in loose else dim for dim in state.dims]
     return Tensor(state.dtype, dims, None, state.reason)
+
+
+def _begins(site: Site) -> bool:
+    """Whether a Loop has a first iteration at all legal dims."""
+    limit, start = site.data(0), site.data(1)
+    if (site.has(0) and limit is None) or (site.has(1) and start is None):
+        return False
+    is_many = limit is None or (limit.size == 1 and lower(Expr.of(limit.ravel()[0])) >= 1)
+    return is_many and (start is None or (start.size == 1 and number(start.ravel()[0]) == 1))
 
 
 def _iterations(site: Site, body: Scope) -> Expr:
@@ -166,7 +192,8 @@ def scan(site: Site) -> list[Tensor]:
         place = site.axis(axis, len(dims))
         times = dims[place] if times is None else site.same(times, dims[place], "the lengths of scanned inputs")
         steps.append(Tensor(site.tensor(index).dtype, (*dims[:place], *dims[place + 1 :])))
-    results, states = _settle(site, body, states, lambda now: [*now, *steps], slice(0, split))
+    runs = times is not None and lower(times) >= 1
+    results, states = _settle(site, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
     outputs = site.integers("scan_output_axes") or [0] * (len(results) - split)
     length = times if times is not None else site.fresh("it is the number of steps")
     return [*states, *(_stacked(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]

@@ -1,0 +1,84 @@
+"""Keep frozen dims from bodies that cannot run at them, so that a runtime still loads the model.
+
+At the dims of a decode step the first step's branch of a merged decoder may be impossible: a mask of 6 meets one token.
+The model is sound, for that branch is not run; yet onnxruntime infers shapes in it while it loads, and refuses the
+file. So the branch reads what comes from around it through a Reshape that changes nothing, to a shape of zeros, which
+says "copy", computed from a value that is known at run time only. What the branch computes, or fails with, is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import onnx
+
+from graphkit.graph.merged import captures
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.shapes import Shapes
+
+__all__ = ["shield_bodies"]
+
+INT64 = onnx.TensorProto.INT64
+
+
+def shield_bodies(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:
+    """Return a model whose impossible bodies read what is around them without its dims.
+
+    Args:
+        model: The model, with frozen dims.
+        bodies: The branches of Ifs and bodies of Loops that cannot run.
+        shapes: What is known of its values.
+    """
+    editor = Editor(model)
+    for body in bodies:
+        if not any(other is not body and other.contains(body) for other in bodies):
+            _shield(editor, body, shapes)
+    return editor.result()
+
+
+def _shield(editor: Editor, body: Scope, shapes: Shapes) -> None:
+    source = _run_time_value(editor, body)
+    read = {value: rank for value in captures(body) if (rank := _rank(value, shapes)) and _is_computed(value)}
+    visible = [value for value in read if all(editor.is_visible(value, node.scope) for node in _readers(body, value))]
+    if source is None or not visible:
+        return
+    number = editor.fresh(f"{source.name}/number")
+    editor.insert_first(body, NewNode("Cast", [source], [number], {"to": INT64}, number))
+    copies: dict[int, str] = {}
+    for rank in sorted({read[value] for value in visible}):
+        copies[rank] = editor.fresh(f"{source.name}/copy_{rank}")
+        zeros = editor.integers([0] * rank, f"dims/{','.join(['0'] * rank)}")
+        editor.insert_first(body, NewNode("Mul", [number, zeros], [copies[rank]], {}, copies[rank]))
+    for value in visible:
+        name = editor.fresh(f"{value.name}/any_shape")
+        editor.insert_first(body, NewNode("Reshape", [value, copies[read[value]]], [name], {}, name))
+        for node in dict.fromkeys(_readers(body, value)):
+            editor.set_inputs(node, {index: name for index, one in enumerate(node.inputs) if one is value})
+
+
+def _run_time_value(editor: Editor, body: Scope) -> Value | None:
+    """Return a number that is known at run time only: an If's condition, or the counter of a Loop."""
+    owner = body.owner
+    if owner is None or not owner.is_op("If", "Loop"):
+        return None
+    if owner.op_type == "Loop":
+        return body.inputs[0] if body.inputs else None
+    condition = owner.input(0)
+    is_usable = condition is not None and _is_computed(condition) and editor.is_visible(condition, body)
+    return condition if is_usable else None
+
+
+def _is_computed(value: Value) -> bool:
+    return value.tensor is None and not value.is_constant
+
+
+def _rank(value: Value, shapes: Shapes) -> int:
+    return shapes[value].rank or 0
+
+
+def _readers(body: Scope, value: Value) -> Iterator[Node]:
+    for node, _ in value.consumers:
+        if body.contains(node.scope):
+            yield node
