@@ -29,11 +29,11 @@ from splitting import INLINE_LIMIT, Scratch
 
 import graphkit
 from graphkit.model import Model
+from graphkit.runtime.session import Session
 from graphkit.save import Placement
 from graphkit.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
 
 PROMPT = Sizes(batch=1, sequence=1, encoder=32)

@@ -17,10 +17,11 @@ from graphkit.render.result import Result
 from graphkit.rewrite.base import grouped
 from graphkit.rewrite.fold import FOLD_LIMIT, fold
 from graphkit.rewrite.options import InputShapes, Ranges, Sizes
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
-from graphkit.verify.session import check_files
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
@@ -41,6 +42,7 @@ class FoldOptions:
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
         tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
+        limits: What a model may take of time and memory in the proof.
     """
 
     dims: Sizes = ()
@@ -51,6 +53,7 @@ class FoldOptions:
     verify: bool = True
     overwrite: bool = False
     tolerance: float | None = None
+    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ def fold_file(
             inputs=inputs,
             ranges=ranges,
             tolerance=options.tolerance,
+            limits=options.limits,
             progress=progress,
         )
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))

@@ -21,9 +21,9 @@ import numpy as np
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.rewrite.fold import fold
+from graphkit.runtime.session import Session
 from graphkit.shapes.inputs import Inputs
 from graphkit.verify.binding import given_shapes, solve
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import symbol_roles
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from graphkit.model import Model, load
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.rewrite.split_merged import split_merged
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, save_models
 from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
 
@@ -35,6 +36,7 @@ class SplitOptions:
         overwrite: Replace files that exist.
         steps: Greedy steps of the proof.
         tolerance: Largest difference that counts as equal.
+        limits: What a model may take of time and memory in the proof.
     """
 
     weights: Placement = "shared"
@@ -44,6 +46,7 @@ class SplitOptions:
     overwrite: bool = False
     steps: int = DEFAULT_STEPS
     tolerance: float = 0.0
+    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,9 @@ def split_file(
     proof = None
     if options.verify:
         progress("proving")
-        proof = verify_split(model, first, with_past, steps=options.steps, tolerance=options.tolerance)
+        proof = verify_split(
+            model, first, with_past, steps=options.steps, tolerance=options.tolerance, limits=options.limits
+        )
     return SplitReport(
         model.name,
         made.condition,

@@ -17,7 +17,7 @@ LAYERS = (
     ("errors",),
     ("examples", "graph", "io", "render"),
     ("model",),
-    ("shapes",),
+    ("runtime", "shapes"),
     ("needs",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("verify",),
@@ -28,8 +28,14 @@ LAYERS = (
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "networkx": {"graph/networks.py", "render/svg.py"},
-    "onnxoptimizer": {"analysis/optimize.py"},
-    "onnxruntime": {"rewrite/fold_constants.py", "specialize.py", "verify/session.py"},
+    "onnxoptimizer": {"runtime/optimizing.py"},
+    "onnxruntime": {
+        "rewrite/fold_constants.py",
+        "runtime/loading.py",
+        "runtime/session.py",
+        "runtime/worker.py",
+        "specialize.py",
+    },
     "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
     "click": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
 }

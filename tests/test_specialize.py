@@ -14,9 +14,9 @@ from onnx import numpy_helper
 import graphkit.specialize
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
+from graphkit.runtime.session import Session
 from graphkit.specialize import Specializer
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
 
 ModelFile = Callable[[str], Path]

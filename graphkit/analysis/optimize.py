@@ -1,13 +1,17 @@
 """The graph after onnxoptimizer's default passes, for counting only.
 
 The optimizer sees tensors whose bytes stay in the file as empty and may merge them as duplicates: what
-comes out has the right nodes and must never be written as a model.
+comes out has the right nodes and must never be written as a model. It runs in a process of its own, which some broken
+models end.
 """
 
 from __future__ import annotations
 
+import onnx
+
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.runtime.optimizing import OptimizerError, optimize
 
 __all__ = ["optimized"]
 
@@ -18,14 +22,12 @@ def optimized(model: Model) -> Model:
     Raises:
         ModelError: onnxoptimizer cannot take the model.
     """
-    import onnxoptimizer
-
     try:
-        proto = onnxoptimizer.optimize(model.proto)
-    except Exception as error:  # what its C++ core throws depends on the pass
+        serialized = optimize(model.proto.SerializeToString())
+    except OptimizerError as error:
         raise ModelError(
             f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}",
             file=str(model.path) if model.path else None,
             hint="report without --optimize",
         ) from error
-    return Model.from_proto(proto)
+    return Model.from_proto(onnx.ModelProto.FromString(serialized))

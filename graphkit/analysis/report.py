@@ -21,12 +21,15 @@ from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from graphkit.analysis.hazards import Hazards
     from graphkit.shapes import Shapes
 
 __all__ = ["Comparison", "ComparisonRow", "HazardCheck", "Report", "ReportOptions", "compare", "report"]
 
 HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
+OPTIMIZED = {"shape-ops", "origins"}  # sections that look at the graph after onnxoptimizer
 INFERRED = {"origins", "what-if", "hazards"}  # sections that rest on the shape engine
 
 
@@ -169,13 +172,13 @@ def report(
         ModelError: The model is broken in a way that only shows now, or its data file is needed and missing.
     """
     wanted = [name for name in SECTIONS if not options.only or name in options.only]
-    after = None
-    if options.optimize and {"shape-ops", "origins"}.intersection(wanted):
-        progress("onnxoptimizer")
-        after = optimized(model)
+    pending, after = _optimizing(model) if options.optimize and OPTIMIZED.intersection(wanted) else None, None
     sections: dict[str, Result] = {}
     shapes = None
     for name in wanted:
+        if after is None and pending is not None and name in OPTIMIZED:
+            progress("onnxoptimizer")
+            after = pending.result()
         if shapes is None and name in INFERRED:
             from graphkit.shapes import infer  # what most sections do without takes as long to import as they do
 
@@ -186,6 +189,17 @@ def report(
             _section(name, model, after, options) if shapes is None else _inferred(name, shapes, after, options)
         )
     return Report(model.label, sections)
+
+
+def _optimizing(model: Model) -> Future[Model]:
+    """Start onnxoptimizer, in a process that works beside this one."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    executor = ThreadPoolExecutor(1)
+    try:
+        return executor.submit(optimized, model)
+    finally:
+        executor.shutdown(wait=False)
 
 
 def _inferred(name: str, shapes: Shapes, after: Model | None, options: ReportOptions) -> Result:

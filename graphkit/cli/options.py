@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
 
 __all__ = [
@@ -21,16 +23,20 @@ __all__ = [
     "dim_option",
     "format_option",
     "input_option",
+    "limit_options",
     "model_argument",
     "output_option",
     "overwrite_option",
     "range_option",
+    "read_limits",
     "read_sizes",
     "size_options",
     "weights_option",
 ]
 
 T = TypeVar("T")
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
+UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
 
 
 class Format(str, Enum):
@@ -78,6 +84,18 @@ format_option = click.option(
     "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Format of the report."
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that exist.")
+timeout_option = click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Time for one load or one run of a model. Default: 60, and 30 for each GB of its weights.",
+)
+memory_option = click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Memory for a model that runs, beyond its weights, such as 2GB; on Linux only. Default: a quarter of the "
+    "machine's.",
+)
 default_tolerance_option = click.option(
     "--tolerance",
     type=click.FloatRange(min=0.0),
@@ -88,6 +106,33 @@ default_tolerance_option = click.option(
 def size_options(command: Command) -> Command:
     """Add the options --dim, --input and --range."""
     return dim_option(input_option(range_option(command)))
+
+
+def limit_options(command: Command) -> Command:
+    """Add the options --timeout and --memory."""
+    return timeout_option(memory_option(command))
+
+
+def read_limits(timeout: float | None, memory: str | None) -> Limits:
+    """Return what --timeout and --memory say.
+
+    Raises:
+        UsageError: It is no time or no size, or this system has no limit of memory.
+    """
+    from graphkit.errors import UsageError
+    from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
+
+    if timeout is not None and not timeout > 0:
+        raise UsageError(f"--timeout {timeout:g}: is no time - write such as --timeout 60")
+    if memory is None:
+        return Limits(timeout)
+    found = SIZE.fullmatch(memory.strip())
+    size = int(float(found[1]) * UNITS[found[2].lower()]) if found is not None else 0
+    if size < 1:
+        raise UsageError(f"--memory {memory}: is no size - write such as --memory 2GB")
+    if not HAS_MEMORY_LIMIT:
+        raise UsageError("--memory: this system has no limit of memory for a process - leave it out")
+    return Limits(timeout, size)
 
 
 def read_sizes(

@@ -12,8 +12,9 @@ from graphkit.cli.options import Format
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result
+    from graphkit.runtime.limits import Limits
 
-__all__ = ["progress_on_terminal", "rendered", "show"]
+__all__ = ["progress_on_terminal", "proving", "rendered", "show"]
 
 
 def show(result: Result, chosen: Format) -> None:
@@ -52,3 +53,15 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("") as status:
         yield lambda step: status.update(escape(step))
+
+
+@contextlib.contextmanager
+def proving(limits: Limits, wanted: bool = True) -> Iterator[None]:
+    """Start the process that models run in now, so that it is there when the first is ready to run."""
+    if not wanted:
+        yield
+        return
+    from graphkit.runtime.isolation import isolation
+
+    with isolation(limits):
+        yield

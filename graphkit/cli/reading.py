@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +14,19 @@ from graphkit.cli.options import (
     Format,
     choice,
     format_option,
+    limit_options,
     model_argument,
     output_option,
+    read_limits,
     read_sizes,
     size_options,
 )
-from graphkit.cli.output import progress_on_terminal, rendered, show
+from graphkit.cli.output import progress_on_terminal, proving, rendered, show
 
 if TYPE_CHECKING:
     from graphkit.analysis.report import HazardCheck
     from graphkit.render.result import Result
+    from graphkit.runtime.limits import Limits
 
 __all__ = ["examples", "program", "report", "shapes"]
 
@@ -55,6 +59,7 @@ SUFFIXES = {
     help="Positions for the memory of a KV cache.",
 )
 @click.option("--check-hazards", is_flag=True, help="Run the model at the dims of each hazard, and beside them.")
+@limit_options
 @click.option(
     "--group",
     type=click.IntRange(min=1),
@@ -73,6 +78,8 @@ def report(
     hash: bool,
     context: int,
     check_hazards: bool,
+    timeout: float | None,
+    memory: str | None,
     group: int,
     strict: bool,
 ) -> None:
@@ -84,11 +91,12 @@ def report(
     from graphkit.analysis.report import report as analyse
     from graphkit.model import load
 
+    limits = read_limits(timeout, memory)
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
-    options = ReportOptions(sections, optimize, full, hash, context, _hazard_check() if check_hazards else None)
+    options = ReportOptions(sections, optimize, full, hash, context, _hazard_check(limits) if check_hazards else None)
     by_suffix = SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text
     chosen = Format(format) if format else by_suffix
-    with progress_on_terminal() as progress:
+    with proving(limits, check_hazards), progress_on_terminal() as progress:
         loaded = []
         for name in _expanded(models):
             progress(f"reading {name}")
@@ -118,10 +126,10 @@ def report(
         raise SystemExit(1)
 
 
-def _hazard_check() -> HazardCheck:
+def _hazard_check(limits: Limits) -> HazardCheck:
     from graphkit.verify.hazards import check_hazards
 
-    return check_hazards
+    return partial(check_hazards, limits=limits)
 
 
 def _expanded(names: Sequence[str]) -> list[str]:

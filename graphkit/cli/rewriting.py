@@ -12,14 +12,16 @@ from graphkit.cli.options import (
     Format,
     default_tolerance_option,
     format_option,
+    limit_options,
     model_argument,
     output_option,
     overwrite_option,
+    read_limits,
     read_sizes,
     size_options,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, show
+from graphkit.cli.output import progress_on_terminal, proving, show
 
 if TYPE_CHECKING:
     from graphkit.model import Model
@@ -50,6 +52,7 @@ steps_option = click.option(
     show_default=True,
     help="Largest difference that counts as equal.",
 )
+@limit_options
 @format_option
 def split_merged(
     model: str,
@@ -61,17 +64,20 @@ def split_merged(
     overwrite: bool,
     steps: int,
     tolerance: float,
+    timeout: float | None,
+    memory: str | None,
     format: str,
 ) -> None:
     """Split a merged If decoder into first step and later steps, and prove the pair.
 
     MODEL is a merged decoder, or example:NAME.
     """
-    from graphkit.model import load
-    from graphkit.split import SplitOptions, split_file
+    limits = read_limits(timeout, memory)
+    with proving(limits, not no_verify), progress_on_terminal() as progress:
+        from graphkit.model import load
+        from graphkit.split import SplitOptions, split_file
 
-    options = SplitOptions(weights, not no_verify, keep_names, condition, overwrite, steps, tolerance)
-    with progress_on_terminal() as progress:
+        options = SplitOptions(weights, not no_verify, keep_names, condition, overwrite, steps, tolerance, limits)
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
         made = split_file(loaded, folder, options, progress=progress)
@@ -105,6 +111,7 @@ def _folder(model: Model) -> Path:
 @click.option("--no-verify", is_flag=True, help="Do not run the proof.")
 @overwrite_option
 @default_tolerance_option
+@limit_options
 @format_option
 def fold(
     model: str,
@@ -117,28 +124,32 @@ def fold(
     no_verify: bool,
     overwrite: bool,
     tolerance: float | None,
+    timeout: float | None,
+    memory: str | None,
     format: str,
 ) -> None:
     """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze.
 
     MODEL is a model file, or example:NAME.
     """
-    from graphkit.folding import FoldOptions, fold_file
-    from graphkit.model import load
+    limits = read_limits(timeout, memory)
+    with proving(limits, not no_verify), progress_on_terminal() as progress:
+        from graphkit.folding import FoldOptions, fold_file
+        from graphkit.model import load
 
-    dims, inputs, ranges = read_sizes(dim, input, range)
-    bounds = tuple((name, low, high) for name, (low, high) in ranges.items())
-    options = FoldOptions(
-        tuple(dims.items()),
-        tuple(inputs.items()),
-        bounds,
-        limit,
-        weights,
-        not no_verify,
-        overwrite,
-        tolerance,
-    )
-    with progress_on_terminal() as progress:
+        dims, inputs, ranges = read_sizes(dim, input, range)
+        bounds = tuple((name, low, high) for name, (low, high) in ranges.items())
+        options = FoldOptions(
+            tuple(dims.items()),
+            tuple(inputs.items()),
+            bounds,
+            limit,
+            weights,
+            not no_verify,
+            overwrite,
+            tolerance,
+            limits,
+        )
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
     show(made, Format(format))
@@ -196,6 +207,7 @@ def explain(name: str | None) -> None:
 @steps_option
 @default_tolerance_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
+@limit_options
 @format_option
 def verify(
     models: Sequence[str],
@@ -206,6 +218,8 @@ def verify(
     steps: int,
     tolerance: float | None,
     seed: int,
+    timeout: float | None,
+    memory: str | None,
     format: str,
 ) -> None:
     """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ.
@@ -213,21 +227,22 @@ def verify(
     Takes two models, the original and what was made of it; or three, a merged decoder and the pair made of it.
     """
     from graphkit.errors import UsageError
-    from graphkit.verify.rewrite import verify_rewrite
-    from graphkit.verify.split import verify_split
 
     if len(models) not in (2, 3):
         raise UsageError("verify takes two models, original and rewritten; or three, merged, first step, later steps")
     if len(models) == 3 and (dim or input or range):
         raise UsageError("--dim, --input and --range are for two models - leave them out")
     proof: SplitProof | RewriteProof
-    with progress_on_terminal() as progress:
-        if len(models) == 3:
-            from graphkit.model import load
+    limits = read_limits(timeout, memory)
+    with proving(limits), progress_on_terminal() as progress:
+        from graphkit.model import load
+        from graphkit.verify.rewrite import verify_rewrite
+        from graphkit.verify.split import verify_split
 
+        if len(models) == 3:
             loaded = [load(name) for name in models]
             progress("proving")
-            proof = verify_split(*loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed)
+            proof = verify_split(*loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits)
         else:
             dims, inputs, ranges = read_sizes(dim, input, range)
             proof = verify_rewrite(
@@ -239,6 +254,7 @@ def verify(
                 tolerance=tolerance,
                 seed=seed,
                 runs=runs,
+                limits=limits,
                 progress=progress,
             )
     show(proof, Format(format))

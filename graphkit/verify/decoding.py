@@ -16,8 +16,8 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.kv import CacheEntry, Slot, cache_entries
 from graphkit.graph.merged import MergedDecoder, merged_decoders
 from graphkit.model import Model
+from graphkit.runtime.session import Runner, Session
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
 
 __all__ = ["Decoded", "Decoder", "decode"]
@@ -51,8 +51,8 @@ class Decoder:
 
     first: Model
     later: Model
-    first_session: Session
-    later_session: Session
+    first_session: Runner
+    later_session: Runner
     _merged: MergedDecoder | None = field(init=False)
     _entries: tuple[CacheEntry, ...] = field(init=False)
 

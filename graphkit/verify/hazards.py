@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,21 +17,27 @@ from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model
 from graphkit.needs.dims import Values, columns_of
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import RunError
 from graphkit.shapes import Shapes, infer
-from graphkit.verify.session import Session, runtime_version
 
 __all__ = ["check_hazards"]
 
 MAX_ELEMENTS = 1 << 26  # of the largest tensor of a run
 TOKEN = 5  # an id that is in every vocabulary, and no padding
 MESSAGE = 160  # characters
+DIVISIONS = ("Div", "Mod")
 WHERE = re.compile(
     r"running (\S+) node\. Name:'([^']*)' Status Message: ?((?:(?!running \S+ node\. Name).)*)$", re.DOTALL
 )
 SOURCE = re.compile(r"^.*\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. |\S+ )?", re.DOTALL)
 
 
-def check_hazards(model: Model, found: Hazards, shapes: Shapes | None = None) -> Hazards:
+def check_hazards(
+    model: Model, found: Hazards, shapes: Shapes | None = None, *, limits: Limits = DEFAULT_LIMITS
+) -> Hazards:
     """Return hazards with what onnxruntime did at their dims.
 
     A hazard is confirmed where the model runs at the dims that are said to be fine, and then fails in one of the nodes
@@ -41,9 +47,15 @@ def check_hazards(model: Model, found: Hazards, shapes: Shapes | None = None) ->
         model: The model.
         found: Its hazards.
         shapes: What was inferred of the model, where that is known already.
+        limits: What the model may take of time and memory, in a process of its own, which it may end.
     """
     if not any(one.dims for one in found.hazards):
         return found
+    with isolation(limits):
+        return _checked(model, found, shapes)
+
+
+def _checked(model: Model, found: Hazards, shapes: Shapes | None) -> Hazards:
     try:
         runs = _Runs(model, shapes or infer(model))
     except ModelError as error:
@@ -52,9 +64,6 @@ def check_hazards(model: Model, found: Hazards, shapes: Shapes | None = None) ->
         checks = [runs.check(one) for one in found.hazards]
     pairs = zip(found.hazards, checks, strict=True)
     return replace(found, hazards=tuple(replace(one, check=check) for one, check in pairs))
-
-
-DIVIDES_SAFELY = (1, 31)  # onnxruntime that was seen to give an error for an integer divided by 0; 1.23 dies of it
 
 
 class _Runs:
@@ -71,18 +80,16 @@ class _Runs:
                 raise ModelError(f"the data file '{data.location}' is missing")
         self.nodes = {node.path: node for node in all_nodes(model.scopes)}
         self.session = self._session(model.proto)
-        self.known: dict[object, str] = {}
+        self.known: dict[object, RunError | None] = {}
 
-    def _session(self, proto: onnx.ModelProto) -> Session:
-        return Session(self.model.with_proto(proto))
+    def _session(self, proto: onnx.ModelProto) -> IsolatedSession:
+        return IsolatedSession(self.model.with_proto(proto))
 
     def check(self, one: Hazard) -> Check:
         """Run a model at the dims of a hazard, after those that are fine."""
         nodes = [self.nodes[path] for path in (*one.nodes, *one.also) if path in self.nodes]
         if not one.dims or not nodes:
             return Check(None, "nothing to run")
-        if one.op in ("Div", "Mod") and runtime_version() < DIVIDES_SAFELY:
-            return Check(None, "not run: this onnxruntime ends the process where an integer is divided by 0")
         try:
             flags = _flags(nodes[0].scope)
             if problem := self.failure(dict(one.fine), flags):
@@ -93,18 +100,16 @@ class _Runs:
         except ModelError as error:
             return Check(None, _short(error.problem))
 
-    def failure(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> str:
-        """Return what onnxruntime says of a run at some dims, "" where it runs."""
+    def failure(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> RunError | None:
+        """Return how a run at some dims fails, None where it does not."""
         key = tuple(dims.items()), tuple(flags.items())
         if key not in self.known:
             try:
                 self.session.run(self.feed(dims, flags))
-            except ModelError as error:
-                if error.__cause__ is None:
-                    raise
-                self.known[key] = " ".join(str(error.__cause__).split())
+            except RunError as error:
+                self.known[key] = error
             else:
-                self.known[key] = ""
+                self.known[key] = None
         return self.known[key]
 
     def _check_shape(self, one: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
@@ -174,11 +179,13 @@ def _flags(scope: Scope | None) -> dict[str, bool]:
     return found
 
 
-def _judged(problem: str, nodes: Iterable[Node]) -> Check:
+def _judged(problem: RunError | None, nodes: Sequence[Node]) -> Check:
     """Return whether a failure is that of one of some nodes."""
-    if not problem:
+    if problem is None:
         return Check(False, "it runs")
-    where = WHERE.search(problem)
+    where = WHERE.search(_line(problem))
+    if where is None and problem.signal == "SIGFPE" and all(node.op_type in DIVISIONS for node in nodes):
+        return Check(True, _said(problem))  # some versions of onnxruntime end the process there
     if where is None:
         return Check(False, f"fails otherwise: {_said(problem)}")
     is_named = any(node.op_type == where[1] and _is_named(node, where[2]) for node in nodes)
@@ -190,10 +197,14 @@ def _is_named(node: Node, name: str) -> bool:
     return node.proto.name == name or (node.scope.path.startswith("function ") and name.endswith(node.proto.name))
 
 
-def _said(problem: str) -> str:
+def _line(problem: RunError) -> str:
+    return " ".join((problem.message or problem.problem).split())
+
+
+def _said(problem: RunError) -> str:
     """Return what is worth reading of onnxruntime's message: no paths of its sources, one short line."""
-    where = WHERE.search(problem)
-    text = where[3] if where is not None else problem
+    where = WHERE.search(_line(problem))
+    text = where[3] if where is not None else _line(problem)
     return _short(SOURCE.sub("", text)) or "no message"
 
 

@@ -14,11 +14,14 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.verify.binding import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
-from graphkit.verify.session import RunError, Session, check_files
 from graphkit.verify.space import space_of
 
 __all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "verify_rewrite"]
@@ -44,13 +47,14 @@ def verify_rewrite(
     tolerance: float | None = None,
     seed: int = 0,
     runs: int = RUNS,
+    limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RewriteProof:
     """Run a model and what was made of it at several sizes, and compare every output.
 
     onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits. Sizes are legal for both:
     what the rewritten model fixes is fixed. Inputs that are one boolean, such as `use_cache_branch`, get both values.
-    One model is loaded at a time.
+    One model is loaded at a time, in a process of its own: one that ends the process, or takes too much, fails there.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
@@ -63,6 +67,7 @@ def verify_rewrite(
             float16 tensors `FLOAT16_TOLERANCE`.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
+        limits: What a model may take of time and memory.
         progress: Called with the name of each step before it starts.
 
     Returns:
@@ -72,6 +77,22 @@ def verify_rewrite(
         UsageError: The models have not the same inputs, or a symbol or input does not exist.
         ModelError: A data file is missing, onnxruntime does not load a model, or no input can be made for one.
     """
+    with isolation(limits):
+        return _proof(original, rewritten, dims, inputs, ranges, values, tolerance, seed, runs, progress)
+
+
+def _proof(
+    original: Model | str | Path,
+    rewritten: Model | str | Path,
+    dims: Mapping[str, int] | None,
+    inputs: Mapping[str, Sequence[int]] | None,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None,
+    values: Mapping[str, object] | None,
+    tolerance: float | None,
+    seed: int,
+    runs: int,
+    progress: Callable[[str], None],
+) -> RewriteProof:
     before, after = _loaded(original), _loaded(rewritten)
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
@@ -84,18 +105,18 @@ def verify_rewrite(
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
     progress("running the original")
-    found = run_original(Session(_source(original, before), prepack=False), feeder, runs)
+    found = run_original(IsolatedSession(_source(original, before), prepack=False), feeder, runs)
     notes = [*([FLOAT16_NOTE] if allowed and tolerance is None else []), *found.notes, *_lost_inputs(before, after)]
     proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("running the rewritten model")
-    session, wanted = Session(_source(rewritten, after), prepack=False), fed_inputs(after)
+    session, wanted = IsolatedSession(_source(rewritten, after), prepack=False), fed_inputs(after)
     result = _compared(proof, found.runs, feeder, session, wanted)
     if not any(run.failure for run in result.runs):
         return result
     progress("running the original again")
-    unsteady = unsteady_runs(Session(_source(original, before), prepack=False), feeder, found.runs)
+    unsteady = unsteady_runs(IsolatedSession(_source(original, before), prepack=False), feeder, found.runs)
     skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
     steady = [run for run in found.runs if run not in unsteady]
     if not steady:
@@ -144,7 +165,7 @@ def _lost_inputs(before: Model, after: Model) -> list[str]:
 
 
 def _compared(
-    proof: RewriteProof, runs: Sequence[Run], feeder: Feeder, session: Session, wanted: Mapping[str, object]
+    proof: RewriteProof, runs: Sequence[Run], feeder: Feeder, session: Runner, wanted: Mapping[str, object]
 ) -> RewriteProof:
     """Run the rewritten model on the same inputs, and compare."""
     tallies = {name: _Tally() for name in runs[0].expected}

@@ -11,12 +11,12 @@ import numpy as np
 from graphkit.graph.merged import merged_decoders
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.assignments import assignments, threshold
 from graphkit.verify.binding import fed_inputs
 from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.inputs import InputMaker, is_flag
 from graphkit.verify.proof import SkippedRun
-from graphkit.verify.session import RunError, Session
 from graphkit.verify.space import Space
 
 __all__ = ["Feeder", "Found", "Run", "run_original", "unsteady_runs"]
@@ -97,7 +97,7 @@ class Feeder:
         return self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed)
 
 
-def run_original(session: Session, feeder: Feeder, wanted: int) -> Found:
+def run_original(session: Runner, feeder: Feeder, wanted: int) -> Found:
     """Run a model at so many assignments, if there are as many, with each combination of flags.
 
     Raises:
@@ -109,7 +109,7 @@ def run_original(session: Session, feeder: Feeder, wanted: int) -> Found:
     return found
 
 
-def unsteady_runs(session: Session, feeder: Feeder, runs: Sequence[Run]) -> list[Run]:
+def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[Run]:
     """Return the runs whose outputs differ when they are run again, after others than at first.
 
     onnxruntime accepts some dims that an operator does not allow, and then gives what was in memory before.
@@ -122,7 +122,7 @@ def unsteady_runs(session: Session, feeder: Feeder, runs: Sequence[Run]) -> list
     return [run for run in runs if run in found]
 
 
-def _run_with(session: Session, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
+def _run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
     space, successes = feeder.legal(flags), list[dict[str, int]]()
     for seed, dims in enumerate(_proposals(space, feeder, successes)):
         try:

@@ -13,10 +13,13 @@ from graphkit.graph.merged import merged_decoders
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import Runner
 from graphkit.verify.compare import Difference, compare_outputs
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
 
 __all__ = ["BranchProof", "LoopProof", "SplitProof", "verify_split"]
@@ -131,10 +134,12 @@ def verify_split(
     steps: int = DEFAULT_STEPS,
     tolerance: float = 0.0,
     seed: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> SplitProof:
     """Run a merged decoder and the pair made of it, and compare.
 
-    onnxruntime runs without graph optimizations, so that equal graphs give equal bits.
+    onnxruntime runs without graph optimizations, so that equal graphs give equal bits; and in a process of its own,
+    which a model may end.
 
     Args:
         merged: The merged decoder, read from a file.
@@ -143,11 +148,17 @@ def verify_split(
         steps: Greedy steps.
         tolerance: Largest difference, absolute or relative, that counts as equal.
         seed: Of the generated inputs.
+        limits: What a model may take of time and memory.
 
     Raises:
         UsageError: `merged` is not a merged decoder, or a model was not read from a file.
         ModelError: onnxruntime cannot load a model, or the merged decoder fails at all sizes.
     """
+    with isolation(limits):
+        return _proof(merged, first, with_past, steps, tolerance, seed)
+
+
+def _proof(merged: Model, first: Model, with_past: Model, steps: int, tolerance: float, seed: int) -> SplitProof:
     found = next(merged_decoders(merged.graph), None)
     if found is None:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
@@ -160,14 +171,14 @@ def verify_split(
     return SplitProof(tolerance, tuple(branches), loop)
 
 
-def _open(model: Model) -> Session:
+def _open(model: Model) -> IsolatedSession:
     if model.path is None:
         raise UsageError("a model that was never written cannot be run - save it first")
-    return Session(model.path)
+    return IsolatedSession(model.path)
 
 
 def _branch(
-    session: Session,
+    session: Runner,
     merged: Model,
     name: str,
     flag: bool,
@@ -209,7 +220,7 @@ def _branch(
 
 def _loop(merged: Decoder, first: Model, with_past: Model, steps: int, tolerance: float, seed: int) -> LoopProof:
     expected = decode(merged, sizes=LOOP_SIZES, steps=steps, seed=seed)
-    actual = decode(Decoder.open(first, with_past), sizes=LOOP_SIZES, steps=steps, seed=seed)
+    actual = decode(Decoder(first, with_past, _open(first), _open(with_past)), sizes=LOOP_SIZES, steps=steps, seed=seed)
     return LoopProof(steps, *_compare_loops(expected, actual, tolerance))
 
 

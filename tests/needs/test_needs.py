@@ -19,8 +19,8 @@ from graphkit.needs.joined import Broadcast, Concatenated
 from graphkit.needs.need import FAILS, FINE, WRONG, Need
 from graphkit.needs.reshape import Reshaped
 from graphkit.needs.sliced import Sliced
+from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, ceil_div, const, infer, maximum, minimum, symbol
-from graphkit.verify.session import Session
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> g'
 SIZE = st.integers(0, 4)

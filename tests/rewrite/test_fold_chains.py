@@ -18,8 +18,8 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.rewrite.fold import fold
 from graphkit.rewrite.freeze_dims import FreezeDims
+from graphkit.runtime.session import runtime_version
 from graphkit.shapes import Expr, Shapes, infer, is_known
-from graphkit.verify.session import runtime_version
 
 Make = Callable[[Chain, int], Model]
 OTHER_DIMS = [{"batch": 2, "seq": 5, "past": 3}, {"batch": 1, "seq": 1, "past": 0}, {"batch": 4, "seq": 8, "past": 1}]

@@ -16,8 +16,8 @@ from graphkit.model import Model, load
 from graphkit.rewrite import functions
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.inline_functions import InlineFunctions
+from graphkit.runtime.session import runtime_version
 from graphkit.save import save_models
-from graphkit.verify.session import runtime_version
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>'
 DOMAIN = '<domain: "local", opset_import: ["" : 18, "local" : 1]>'

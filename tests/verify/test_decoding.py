@@ -8,9 +8,9 @@ import pytest
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
+from graphkit.runtime.session import Session
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
 
 RealModel = Callable[[str], Model]

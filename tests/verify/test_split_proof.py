@@ -11,10 +11,10 @@ from onnx import numpy_helper
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.rewrite.split_merged import split_merged
+from graphkit.runtime.session import Session
 from graphkit.save import save_models
 from graphkit.verify.compare import compare_outputs
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.session import Session
 from graphkit.verify.sizes import Sizes
 from graphkit.verify.split import verify_split
 

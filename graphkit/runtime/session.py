@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -13,14 +14,52 @@ from onnx import TensorProto
 from graphkit.errors import ModelError
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
+from graphkit.runtime.loading import open_model
 
-__all__ = ["RunError", "Session", "check_files", "runtime_version"]
+__all__ = ["RunError", "Runner", "Session", "check_files", "content", "load_error", "runtime_version"]
 
-FOLDER = "session.model_external_initializers_file_folder_path"
+LOADING = "see whether its data files are there, and whether this onnxruntime knows its operators"
 
 
 class RunError(ModelError):
-    """A model that onnxruntime loads, and that fails on some inputs."""
+    """A model that onnxruntime loads, and that fails on some inputs.
+
+    Attributes:
+        message: All that onnxruntime says.
+        signal: The one that ended the process that the model ran in, such as SIGFPE.
+    """
+
+    message: str = ""
+    signal: str = ""
+
+    @classmethod
+    def of(cls, message: str, label: str, what: str = "onnxruntime fails") -> RunError:
+        """Return the error for a message of onnxruntime."""
+        error = cls(f"{what}: {_short(message)}", file=label)
+        error.message = message
+        return error
+
+
+def load_error(message: str, label: str, hint: str = LOADING) -> ModelError:
+    """Return the error for a model that onnxruntime does not load."""
+    return ModelError(f"onnxruntime does not load it: {_short(message)}", file=label, hint=hint)
+
+
+class Runner(Protocol):
+    """What proofs need of a session, in this process or in one of its own."""
+
+    label: str
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Names, in order."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names, in order."""
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name."""
 
 
 class Session:
@@ -42,31 +81,18 @@ class Session:
     """
 
     def __init__(self, source: Path | Model, *, optimize: bool = False, threads: int = 0, prepack: bool = True) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        level = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-        if not prepack:
-            options.add_session_config_entry("session.disable_prepacking", "1")
         what: str | bytes = str(source)
+        folder: Path | None = None
         self.label = str(source)
         if isinstance(source, Model):
             self.label = source.label
             check_files(source)
-            what, folder = _content(source)
-            if folder is not None:
-                options.add_session_config_entry(FOLDER, str(folder))
+            what, folder = content(source)
+        place = None if folder is None else str(folder)
         try:
-            self.onnx = onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"])
+            self.onnx = open_model(what, folder=place, optimize=optimize, threads=threads, prepack=prepack)
         except Exception as error:  # onnxruntime's errors have no common base
-            raise ModelError(
-                f"onnxruntime does not load it: {_reason(error)}",
-                file=self.label,
-                hint="see whether its data files are there, and whether this onnxruntime knows its operators",
-            ) from error
+            raise load_error(str(error), self.label) from error
         self.inputs: Sequence[str] = [found.name for found in self.onnx.get_inputs()]
         self.outputs: Sequence[str] = [found.name for found in self.onnx.get_outputs()]
 
@@ -79,7 +105,7 @@ class Session:
         try:
             values = self.onnx.run(None, dict(feed))
         except Exception as error:  # onnxruntime's errors have no common base
-            raise RunError(f"onnxruntime fails: {_reason(error)}", file=self.label) from error
+            raise RunError.of(str(error), self.label) from error
         return dict(zip(self.outputs, values, strict=True))
 
 
@@ -94,7 +120,7 @@ def check_files(model: Model) -> None:
             raise ModelError("its data file is missing", file=str(data.path), hint="put it there")
 
 
-def _content(model: Model) -> tuple[bytes, Path | None]:
+def content(model: Model) -> tuple[bytes, Path | None]:
     """Return a model whose weights stay in their files, and the folder that these are in.
 
     onnxruntime wants no links that lead out of that folder, such as those of the cache of Hugging Face: then the files
@@ -125,5 +151,5 @@ def runtime_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _short(message: str) -> str:
+    return " ".join(message.split())[:300]

@@ -1,0 +1,178 @@
+"""Memory that two processes share: arrays pass through it, and only where they lie goes through a pipe.
+
+It is a file without a name, so that nothing is left of it however the processes end.
+
+numpy is imported when the first array comes, so that a process can be started before that.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Arena", "Json", "decode", "encode"]
+
+Json = object  # what `json` reads and writes
+ALIGNMENT = 64
+LEAST = 1 << 20
+KEPT = 256 << 20  # bytes that stay allocated from one run to the next
+NAMED = os.name != "posix"  # where a child cannot inherit a file, it opens it by name
+
+
+class Arena:
+    """A file mapped by two processes, that grows as needed.
+
+    Args:
+        place: How the other process calls it; None to make a new one.
+    """
+
+    def __init__(self, place: str | None = None) -> None:
+        self._name: Path | None = None
+        if place is not None:
+            self._file = int(place[3:]) if place.startswith("fd:") else os.open(place, os.O_RDWR)
+        elif NAMED:
+            self._file, name = tempfile.mkstemp(prefix="graphkit-")
+            self._name = Path(name)
+        elif hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("graphkit")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
+        self._map: mmap.mmap | None = None
+
+    @property
+    def place(self) -> str:
+        """How the other process finds it."""
+        return f"fd:{self._file}" if self._name is None else str(self._name)
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that a child must inherit."""
+        return (self._file,) if self._name is None else ()
+
+    def put(self, value: object, start: int = 0) -> tuple[Json, int]:
+        """Store a value from an offset on; return what tells where its arrays lie, and the offset behind them.
+
+        Raises:
+            TypeError: It holds what is no array, string or number.
+            OSError: There is not enough memory.
+        """
+        import numpy as np
+
+        arrays: list[tuple[int, np.ndarray]] = []
+        end = -(-start // ALIGNMENT) * ALIGNMENT
+
+        def place(array: np.ndarray) -> int:
+            nonlocal end
+            offset = end
+            arrays.append((offset, array))
+            end = -(-(offset + array.nbytes) // ALIGNMENT) * ALIGNMENT
+            return offset
+
+        told = encode(value, place)
+        mapped = self._mapped(end, grow=True)
+        for offset, array in arrays:
+            np.copyto(np.ndarray(array.shape, array.dtype, mapped, offset), array, casting="no")
+        return told, end
+
+    def get(self, told: Json, *, copy: bool) -> object:
+        """Return a stored value; its arrays are views, which the next value overwrites, unless copied."""
+        import numpy as np
+
+        def take(offset: int, dtype: np.dtype, shape: list[int]) -> np.ndarray:
+            size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            view: np.ndarray = np.ndarray(shape, dtype, self._mapped(offset + size, grow=False), offset)
+            return view.copy() if copy else view
+
+        return decode(told, take)
+
+    def trim(self) -> None:
+        """Give memory back where a large value was stored; views of it must be gone."""
+        if os.fstat(self._file).st_size > KEPT:
+            os.ftruncate(self._file, KEPT)
+
+    def close(self) -> None:
+        """Let the file go; views that are still in use stay valid."""
+        self._map = None
+        os.close(self._file)
+        if self._name is not None:
+            self._name.unlink(missing_ok=True)
+
+    def _mapped(self, size: int, *, grow: bool) -> mmap.mmap:
+        """Return a map of at least so many bytes."""
+        size = max(size, LEAST)
+        has = os.fstat(self._file).st_size
+        if grow and size > has:
+            if hasattr(os, "posix_fallocate"):  # an error now, where writing to the map would be a SIGBUS
+                os.posix_fallocate(self._file, has, size - has)
+            else:
+                os.ftruncate(self._file, size)
+        if self._map is None or len(self._map) < size:
+            self._map = mmap.mmap(self._file, max(size, has))
+        return self._map
+
+
+def encode(value: object, place: Callable[[np.ndarray], int]) -> Json:
+    """Return a value as JSON, its arrays by where `place` puts them.
+
+    Raises:
+        TypeError: It holds what is no array, list, dict, string or number.
+    """
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "O":
+            return {"strings": [_string(element) for element in value.ravel().tolist()], "shape": list(value.shape)}
+        name = value.dtype.name if value.dtype.kind == "V" else value.dtype.str
+        return {"array": place(value), "dtype": name, "shape": list(value.shape)}
+    if isinstance(value, Mapping):
+        return {"dict": [[encode(key, place), encode(member, place)] for key, member in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {"list": [encode(member, place) for member in value]}
+    if isinstance(value, np.generic):
+        return encode(np.asarray(value), place)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"plain": value}
+    raise TypeError(f"{type(value).__name__} cannot be passed between processes")
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"an array of {type(value).__name__} cannot be passed between processes")
+    return value
+
+
+def decode(told: Json, take: Callable[[int, np.dtype, list[int]], np.ndarray]) -> object:
+    """Return the value that `encode` made JSON of."""
+    import numpy as np
+
+    assert isinstance(told, dict)
+    if "array" in told:
+        return take(told["array"], _dtype(told["dtype"]), told["shape"])
+    if "strings" in told:
+        strings = np.empty(len(told["strings"]), dtype=object)
+        strings[:] = told["strings"]
+        return strings.reshape(told["shape"])
+    if "dict" in told:
+        return {decode(key, take): decode(member, take) for key, member in told["dict"]}
+    if "list" in told:
+        return [decode(member, take) for member in told["list"]]
+    return told["plain"]
+
+
+def _dtype(name: str) -> np.dtype:
+    import numpy as np
+
+    try:
+        return np.dtype(name)
+    except TypeError:  # such as bfloat16, which this registers
+        import ml_dtypes  # noqa: F401
+
+        return np.dtype(name)

@@ -1,0 +1,77 @@
+"""What a model that runs in a process of its own may take: seconds and bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DEFAULT_LIMITS", "HAS_MEMORY_LIMIT", "Limits", "allocated", "limit_memory", "machine_memory"]
+
+HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts what a process allocates
+SECONDS = 60.0
+SECONDS_PER_GIGABYTE = 30.0  # of weights: to read them, and to multiply with them
+SHARE = 4  # a model may take one part in so many of the machine's memory
+LEAST_MEMORY = 1 << 30
+COPIES = 3  # of its weights: as parsed, as onnxruntime keeps them, as its kernels like them
+OUTPUT_SHARE = 16
+LEAST_OUTPUTS = 256 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model may take while it is loaded or run.
+
+    Attributes:
+        seconds: Of one load or one run. Default: a minute, and half a minute more for each GB of weights.
+        memory: Bytes, beyond those of its weights. Default: a quarter of the machine's memory. Without effect where
+            `HAS_MEMORY_LIMIT` is false.
+    """
+
+    seconds: float | None = None
+    memory: int | None = None
+
+    def time(self, weights: int) -> float:
+        """Return the seconds that one load or one run may take, for a model with so many bytes of weights."""
+        return SECONDS + SECONDS_PER_GIGABYTE * weights / 1e9 if self.seconds is None else self.seconds
+
+    def bytes(self) -> int:
+        """Return the bytes that a model may take beyond its weights."""
+        return max(machine_memory() // SHARE, LEAST_MEMORY) if self.memory is None else self.memory
+
+    def outputs(self) -> int:
+        """Return the bytes that the outputs of one run may take; they are held for comparison."""
+        return max(self.bytes() // OUTPUT_SHARE, LEAST_OUTPUTS)
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this machine, or the container around this process, has."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return 0
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        allowed = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return physical
+    return min(physical, int(allowed)) if allowed.isdigit() else physical
+
+
+def allocated() -> int:
+    """Return the bytes of this process that count against its limit of memory; 0 where there is none."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if HAS_MEMORY_LIMIT and status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
+
+
+def limit_memory(most: int) -> None:
+    """Limit what this process allocates, where `HAS_MEMORY_LIMIT`; files that it maps to read do not count."""
+    if sys.platform == "linux":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -1,0 +1,41 @@
+"""Open a model in onnxruntime: quiet, on the CPU. The one place that knows the options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["open_model"]
+
+FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def open_model(
+    what: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool
+) -> onnxruntime.InferenceSession:
+    """Return onnxruntime's session for a model.
+
+    Args:
+        what: The path of a file; or the bytes of a model.
+        folder: Where the external data of a model in bytes lies.
+        optimize: Whether onnxruntime may fuse operators.
+        threads: Threads inside an operator; 0 for onnxruntime's choice.
+        prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
+
+    Raises:
+        Exception: Whatever onnxruntime raises; its errors have no common base.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    if folder is not None:
+        options.add_session_config_entry(FOLDER, folder)
+    return onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"])

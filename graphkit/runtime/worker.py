@@ -1,0 +1,181 @@
+"""The child process that runs models: it may die, and must not outlive its parent.
+
+Requests come through a pipe, as JSON behind its length; replies go back so. Arrays pass through shared memory. Each
+request is answered once: with what was asked for, or with an `error`.
+
+It imports little, so that it starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from typing import IO, Any
+
+from graphkit.runtime.arena import Arena
+from graphkit.runtime.limits import allocated, limit_memory
+from graphkit.runtime.loading import open_model
+
+__all__ = ["main", "read_message", "write_message"]
+
+LENGTH = struct.Struct("<Q")
+DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
+STACKS = 16 << 20  # bytes for the stack of a thread, and what it allocates from
+ROOM = 64 << 20  # for the interpreter
+FAILS_TO_ALLOCATE = ("bad_alloc", "bad allocation", "failed to allocate memory", "cannot allocate memory")
+
+Message = dict[str, Any]
+
+
+def write_message(pipe: IO[bytes], message: Message) -> None:
+    """Write a message to a pipe."""
+    content = json.dumps(message).encode()
+    pipe.write(LENGTH.pack(len(content)) + content)
+    pipe.flush()
+
+
+def read_message(pipe: IO[bytes]) -> Message | None:
+    """Return the next message from a pipe, None where it has ended."""
+    header = pipe.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(header)
+    content = pipe.read(length)
+    message: Message | None = json.loads(content) if len(content) == length else None
+    return message
+
+
+def main(place: str, parent: str) -> None:
+    """Serve requests until the parent is gone.
+
+    Args:
+        place: Of the shared memory.
+        parent: Id of the parent process.
+    """
+    _die_with(int(parent))
+    _leave_no_core()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    requests, replies = _pipes()
+    arena, server = Arena(place), _Server()
+    write_message(replies, {"ready": True})
+    for request in _received(requests):
+        write_message(replies, server.reply(request, arena))
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
+    if os.name == "posix" and os.getppid() != parent:  # it died before
+        os._exit(1)
+
+
+def _leave_no_core() -> None:
+    if os.name == "posix":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Return stdin and stdout as pipes of our own; what a library prints goes to stderr."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+def _received(requests: IO[bytes]) -> Iterator[Message]:
+    """Yield requests until there can be no more."""
+    if sys.platform == "linux":  # which ends this process with its parent, even while a model runs
+        yield from iter(lambda: read_message(requests) or {}, {})
+        return
+    received: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    def receive() -> None:
+        while (request := read_message(requests)) is not None:
+            received.put(request)
+        os._exit(0)
+
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        yield received.get()
+
+
+class _Server:
+    """The sessions of this process."""
+
+    def __init__(self) -> None:
+        import onnxruntime  # noqa: F401 - so that the first model need not wait for it
+
+        self.sessions: dict[int, Any] = {}
+        self.allowed: dict[int, int] = {}
+        self.floor = allocated() + ROOM + STACKS * (os.cpu_count() or 1)
+
+    def reply(self, request: Message, arena: Arena) -> Message:
+        """Do what is asked."""
+        try:
+            self._drop(request.get("drop", list(self.sessions)))
+            if request["do"] == "free":
+                return {}
+            return self._load(request, arena) if request["do"] == "load" else self._run(request, arena)
+        except MemoryError:
+            return {"error": "memory ran out", "memory": True}
+        except Exception as error:  # onnxruntime's errors have no common base
+            text = str(error) or type(error).__name__
+            return {"error": text, "memory": any(words in text.lower() for words in FAILS_TO_ALLOCATE)}
+
+    def _load(self, request: Message, arena: Arena) -> Message:
+        number = request["id"]
+        self.allowed[number] = request["allowed"]
+        self._limit(request["memory"])
+        what = request["path"]
+        if what is None:
+            content: Any = arena.get(request["content"], copy=False)
+            what = content.tobytes()
+        session = open_model(what, **request["options"])
+        self.sessions[number] = session
+        return {
+            "inputs": [found.name for found in session.get_inputs()],
+            "outputs": [found.name for found in session.get_outputs()],
+        }
+
+    def _run(self, request: Message, arena: Arena) -> Message:
+        self._limit(request["memory"])
+        feed: Any = arena.get(request["feed"], copy=False)
+        values = self.sessions[request["id"]].run(None, feed)
+        size = sum(_size(value) for value in values)
+        if size > request["most"]:
+            text = f"its outputs have {size:,} bytes, more than the {request['most']:,} that are held"
+            return {"error": text, "memory": True}
+        told, _ = arena.put(values, request["end"])
+        return {"values": told}
+
+    def _drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.sessions.pop(number, None)
+            self.allowed.pop(number, None)
+
+    def _limit(self, memory: int) -> None:
+        """Limit what this process may allocate to what its models may take together."""
+        limit_memory(self.floor + sum(self.allowed.values()) + memory)
+
+
+def _size(value: object) -> int:
+    """Return about how many bytes an output takes."""
+    if isinstance(value, dict):
+        return sum(_size(key) + _size(member) for key, member in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value))
+    if getattr(getattr(value, "dtype", None), "kind", "") == "O":
+        return _size(value.tolist())  # type: ignore[attr-defined]
+    return getattr(value, "nbytes", None) or sys.getsizeof(value)

@@ -1,0 +1,259 @@
+"""What a model does to its process stays there: it dies, never ends, or takes all memory, and the run has failed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIND, model
+
+from graphkit.errors import GraphkitError, ModelError
+from graphkit.runtime import isolation as isolation_module
+from graphkit.runtime import process
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
+from graphkit.runtime.process import ending
+from graphkit.runtime.session import RunError, Session
+from graphkit.verify.compare import compare_outputs
+
+X, Z = FATAL
+MEMORY = 300_000_000
+
+
+def divided(session: IsolatedSession) -> list[int]:
+    return list(session.run({"x": np.array([8]), "z": np.array([2])})["y"])
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_outputs_of_every_kind_are_those_of_a_session_here(optimize: bool) -> None:
+    made = model(OF_EVERY_KIND)
+    for size in (3, 0):
+        feed = {
+            "x": np.linspace(0, 1, size, dtype=np.float32),
+            "i": np.arange(size),
+            "s": np.array(["a", "ö\n", ""][:size], dtype=object),
+        }
+        isolated = IsolatedSession(made, optimize=optimize).run(feed)
+        found = compare_outputs(Session(made, optimize=optimize).run(feed), isolated)
+        assert [(one.output, one.exact) for one in found] == [(name, True) for name in "ylotb"]
+
+
+def test_arrays_may_have_any_layout_and_outputs_stay_as_they_are(tmp_path: Path) -> None:
+    made = model("t (float[a, b] x) => (float[b, a] y) { y = Transpose (x) }")
+    path = tmp_path / "t.onnx"
+    onnx.save(made.proto, path)
+    session = IsolatedSession(path, threads=1, prepack=False)
+    first = np.arange(12, dtype=np.float32).reshape(3, 4)
+    outputs = [session.run({"x": array})["y"] for array in (first, first.T, first[::2, ::-1])]
+    np.testing.assert_array_equal(outputs[0], first.T)
+    np.testing.assert_array_equal(outputs[1], first)
+    np.testing.assert_array_equal(outputs[2], first[::2, ::-1].T)
+    assert (session.label, session.inputs, session.outputs) == (str(path), ["x"], ["y"])
+
+
+def test_what_onnxruntime_says_is_the_same(tmp_path: Path) -> None:
+    made = model(ADDS)
+    messages = []
+    for session in (Session(made), IsolatedSession(made)):
+        with pytest.raises(RunError) as caught:
+            session.run({"x": np.ones((2, 2), np.float32)})
+        messages.append((str(caught.value), caught.value.message))
+    assert messages[0] == messages[1]
+    (tmp_path / "bad.onnx").write_bytes(
+        model("g (float[n] x) => (float[n] y) { y = custom.No (x) }").proto.SerializeToString()
+    )
+    for kind in (Session, IsolatedSession):
+        with pytest.raises(ModelError, match=r"bad\.onnx: onnxruntime does not load it: .*custom.* - see whether"):
+            kind(tmp_path / "bad.onnx")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+def test_a_death_is_a_failed_run_and_the_next_gets_a_new_process() -> None:
+    with isolation():
+        session, other = IsolatedSession(model(DIVIDES)), IsolatedSession(model(ADDS))
+        with pytest.raises(RunError) as caught:
+            session.run({"x": X, "z": Z})
+        assert caught.value.signal == "SIGFPE"
+        assert str(caught.value) == (
+            "divides: it ends the process with SIGFPE, an integer division that has no result - it ran at x [1], z [1]"
+        )
+        assert divided(session) == [4]
+        assert list(other.run({"x": np.ones(1, np.float32)})["y"]) == [2]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+def test_one_that_always_dies_is_not_tried_for_ever() -> None:
+    with isolation():
+        session = IsolatedSession(model(DIVIDES))
+        reasons = []
+        for _ in range(10):
+            with pytest.raises(RunError) as caught:
+                session.run({"x": X, "z": Z})
+            reasons.append(caught.value.problem[:7])
+    assert reasons == ["it ends"] * 8 + ["not run"] * 2
+
+
+def test_one_that_never_ends_is_ended_and_not_tried_for_ever() -> None:
+    began = time.monotonic()
+    with isolation(Limits(seconds=0.3)):
+        session, other = IsolatedSession(model(NEVER_ENDS)), IsolatedSession(model(ADDS))
+        reasons = []
+        for _ in range(4):
+            with pytest.raises(RunError) as caught:
+                session.run({"x": np.array([1])})
+            reasons.append(caught.value.problem)
+        assert list(other.run({"x": np.ones(1, np.float32)})["y"]) == [2]
+    assert reasons == ["it does not finish in 0.3 s"] * 2 + ["not run: 2 runs before took too long"] * 2
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
+def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
+    with isolation(Limits(memory=MEMORY)):
+        session = IsolatedSession(model(GROWS))
+        for size in (1 << 30, 1 << 40):
+            with pytest.raises(
+                RunError,
+                match="it needs more memory than the 300,000,000 bytes beyond its weights that --memory allows: ",
+            ):
+                session.run({"x": np.array([size])})
+        assert session.run({"x": np.array([1 << 20])})["y"].shape == (1 << 20,)
+
+
+def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
+    with isolation(Limits(memory=2 * MEMORY)):
+        session = IsolatedSession(model(GROWS))
+        with pytest.raises(RunError, match="its outputs have 280,000,000 bytes, more than the 268,435,456"):
+            session.run({"x": np.array([70_000_000])})
+        assert session.run({"x": np.array([9])})["y"].shape == (9,)
+
+
+@pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
+def test_weights_count_beside_the_memory(tmp_path: Path) -> None:
+    made = model("w (float[n, 8192] x) => (float[n, m] y) { y = MatMul (x, w) }", w=np.ones((8192, 3000), np.float32))
+    path = tmp_path / "w.onnx"
+    onnx.save(made.proto, path)
+    with isolation(Limits(memory=20_000_000)):  # of weights 98 MB
+        assert IsolatedSession(path).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
+        assert IsolatedSession(made).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+@pytest.fixture
+def no_spare() -> Iterator[None]:
+    """Start without a process that nobody uses."""
+    gc.collect()
+    isolation_module._SPARE.take().close()
+    yield
+    isolation_module._SPARE.take().close()
+
+
+@pytest.mark.usefixtures("no_spare")
+def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
+    before = children()
+    with isolation():
+        first, second = IsolatedSession(model(DIVIDES)), IsolatedSession(model(ADDS))
+        assert divided(first) == [4]
+        assert list(second.run({"x": np.ones(1, np.float32)})["y"]) == [2]
+        mine = children() - before
+        assert len(mine) == 1
+    with isolation():
+        assert divided(IsolatedSession(model(DIVIDES))) == [4]
+        assert children() - before == mine
+    assert divided(first) == [4]  # one that outlives its isolation is loaded again
+
+
+@pytest.mark.usefixtures("no_spare")
+def test_a_process_that_nobody_uses_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation_module, "IDLE", 0.1)
+    before = children()
+    with isolation():
+        IsolatedSession(model(ADDS))
+        mine = children() - before
+    deadline = time.monotonic() + 10
+    while mine & children() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not mine & children()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_an_interrupted_run_leaves_no_answer_for_the_next() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with isolation():
+        session, other = IsolatedSession(model(NEVER_ENDS)), IsolatedSession(model(DIVIDES))
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                session.run({"x": np.array([1])})
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert divided(other) == [4]
+
+
+PARENT = """
+import sys, numpy as np, psutil, threading
+sys.path.insert(0, sys.argv[1])
+from hostile_models import NEVER_ENDS, model
+from graphkit.runtime.isolated import IsolatedSession
+session = IsolatedSession(model(NEVER_ENDS))
+print(psutil.Process().children()[0].pid, flush=True)
+session.run({"x": np.array([1])})
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_dies_with_its_parent_and_leaves_nothing(end: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PARENT, str(Path(__file__).parent)]
+    shared = Path("/dev/shm")
+    before = set(shared.iterdir()) if shared.is_dir() else set()
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    time.sleep(0.1)
+    parent.send_signal(end)
+    parent.wait(20)
+    parent.stdout.close()
+    psutil.wait_procs([child], timeout=20)
+    assert not child.is_running()
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".ses"] == []  # which is onnxruntime's
+    assert not {path for path in shared.iterdir() if "graphkit" in path.name} - before if before else True
+
+
+def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    isolation_module._SPARE.take().close()
+    monkeypatch.setattr(process, "START", "import no_such_module")
+    with pytest.raises(GraphkitError, match="does not start: ModuleNotFoundError: No module named 'no_such_module'"):
+        IsolatedSession(model(ADDS))
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (3, "it ends the process with code 3"),
+        (-11, "it ends the process with SIGSEGV, memory that is not its own"),
+        (-6, "it ends the process with SIGABRT"),
+        (-9, "it ends the process with SIGKILL, perhaps the system ran out of memory"),
+    ],
+)
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+def test_an_ending_is_told_in_words(code: int, text: str) -> None:
+    assert ending(code) == text

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from graphkit.runtime import limits as limits_module
+from graphkit.runtime.limits import Limits, machine_memory
+
+
+def test_time_grows_with_the_weights_unless_it_is_given() -> None:
+    assert Limits().time(0) == 60
+    assert Limits().time(2_000_000_000) == 120
+    assert Limits(seconds=5).time(2_000_000_000) == 5
+
+
+def test_memory_is_a_share_of_the_machine_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "machine_memory", lambda: 64 << 30)
+    assert (Limits().bytes(), Limits().outputs()) == (16 << 30, 1 << 30)
+    monkeypatch.setattr(limits_module, "machine_memory", lambda: 0)  # unknown
+    assert (Limits().bytes(), Limits().outputs()) == (1 << 30, 256 << 20)
+    assert Limits(memory=5).bytes() == 5
+
+
+def test_the_machine_has_memory() -> None:
+    psutil = pytest.importorskip("psutil")
+    assert 0 < machine_memory() <= psutil.virtual_memory().total

@@ -1,0 +1,94 @@
+"""What a model does when it runs is a finding of the command line, and not its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from graphkit.cli.options import read_limits
+from graphkit.errors import UsageError
+from graphkit.runtime import limits as limits_module
+from graphkit.runtime.limits import Limits
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
+# the least integer by -1, which no processor can do
+FATAL = """g (float[n] x) => (int64[one] y) {
+    s = Shape (x)
+    ones = Div (s, s)
+    minus = Neg (ones)
+    least = Constant <value_ints = [-9223372036854775808]> ()
+    y = Div (least, minus)
+}"""
+ENDLESS = """g (int64[n] x) => (int64[n] y) {
+    trips = Constant <value_int = 4611686018427387904> ()
+    yes = Constant <value = bool {1}> ()
+    y = Loop (trips, yes, x) <body = again (int64 number, bool go, int64[n] a) => (bool on, int64[n] b) {
+        on = Identity (go)
+        b = Neg (a)
+    }>
+}"""
+GROWS = """g (float[n] x) => (float[m] y) {
+    s = Shape (x)
+    k = Constant <value_ints = [1000000000]> ()
+    z = Mul (s, k)
+    y = ConstantOfShape (z)
+}"""
+SAYS = {
+    "fatal": (FATAL, "it ends the process with SIGFPE, an integer division that has no result"),
+    "endless": (ENDLESS, "it does not finish in 0.5 s"),
+    "grows": (GROWS, "it needs more memory than the 500,000,000 bytes beyond its weights that --memory allows"),
+}
+
+
+def graphkit(*arguments: object) -> tuple[int, str, str]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "graphkit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "400"},
+        check=False,
+    )
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
+@pytest.mark.parametrize("name", SAYS)
+def test_a_model_that_cannot_run_is_a_failed_proof(name: str, tmp_path: Path) -> None:
+    text, says = SAYS[name]
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    code, out, err = graphkit("verify", path, path, "--timeout", "0.5", "--memory", "0.5 GB")
+    assert (code, err) == (1, "")
+    assert f"The original itself fails at n=1: {says}" in " ".join(out.split())
+    assert "the original runs at no sizes that were tried, so nothing is proven" in " ".join(out.split())
+
+
+def test_limits_are_read() -> None:
+    assert read_limits(None, None) == Limits()
+    assert read_limits(2.5, "2GB") == Limits(2.5, 2_000_000_000)
+    assert read_limits(None, "1.5 m") == Limits(None, 1_500_000)
+    assert read_limits(None, "12345678") == Limits(None, 12_345_678)
+
+
+@pytest.mark.parametrize("memory", ["", "GB", "-1GB", "2XB", "0", "1e9", "0.1", "9" * 20])
+def test_what_is_no_size_is_refused(memory: str) -> None:
+    with pytest.raises(UsageError, match="is no size - write such as --memory 2GB"):
+        read_limits(None, memory)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_what_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(UsageError, match="is no time - write such as --timeout 60"):
+        read_limits(seconds, None)
+
+
+def test_a_system_without_a_limit_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "HAS_MEMORY_LIMIT", False)
+    with pytest.raises(UsageError, match="--memory: this system has no limit of memory for a process - leave it out"):
+        read_limits(None, "2GB")
