@@ -14,6 +14,7 @@ import onnx.numpy_helper
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
+from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import Scope, as_text, build_scopes
 from graphkit.io import external, tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
@@ -32,6 +33,7 @@ class Model:
 
     source: Source
     _maps: dict[Path, Buffer] = field(default_factory=dict, repr=False)
+    _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared by what rewrites make of it
 
     @classmethod
     def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
@@ -45,7 +47,18 @@ class Model:
 
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
-        return Model(replace(self.source, proto=proto), self._maps)
+        return Model(replace(self.source, proto=proto), self._maps, self._is_sound)
+
+    def check_soundness(self) -> None:
+        """Check, once, that a rewrite can tell what the graph means; what a rewrite makes of a sound model is sound.
+
+        Raises:
+            ModelError: A name is defined twice or never, nodes read each other in a circle, or a node does not fit its
+                operator.
+        """
+        if not self._is_sound:
+            check_scopes(self.scopes, str(self.path) if self.path else None)
+            self._is_sound.append(True)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {sum(len(scope.nodes) for scope in self.scopes)} nodes)"

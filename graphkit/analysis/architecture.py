@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import onnx
+
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.graph.merged import merged_decoders
 from graphkit.graph.names import module_path
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
@@ -274,7 +277,7 @@ def _last_two(elements: list[int | None], width: int | None) -> tuple[int | None
     return (heads, size) if width is None or heads * size == width else None
 
 
-def _elements(value: Value | None) -> list[int | None]:
+def _elements(value: Value | None, depth: int = 2) -> list[int | None]:
     """Return the elements of a shape as far as constants show them; an empty list for another producer."""
     if value is None:
         return []
@@ -282,19 +285,15 @@ def _elements(value: Value | None) -> list[int | None]:
     if tensor is not None:
         return _integers(tensor)
     producer = value.producer
-    if producer is not None and producer.is_op("Concat"):
-        parts = [_elements(part) or [None] for part in producer.inputs]
+    if producer is not None and producer.is_op("Concat") and depth:
+        parts = [_elements(part, depth - 1) or [None] for part in producer.inputs]
         return [element for part in parts for element in part]
     return []
 
 
-def _integers(tensor: object) -> list[int | None]:
-    import onnx.numpy_helper
-
-    assert isinstance(tensor, onnx.TensorProto)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.dims) > 1 or tensor.data_type not in (6, 7):
-        return []
-    return [int(number) for number in onnx.numpy_helper.to_array(tensor).reshape(-1)]
+def _integers(tensor: onnx.TensorProto) -> list[int | None]:
+    array = inline_array(tensor) if len(tensor.dims) < 2 and tensor.data_type in (6, 7) else None
+    return [] if array is None else [int(number) for number in array.reshape(-1)]
 
 
 def _vocabulary(model: Model) -> int | None:

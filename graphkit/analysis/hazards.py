@@ -194,10 +194,12 @@ def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
     found = find_triggers(shapes)
     order = list(KINDS)
     grouped = sorted(_grouped(found.triggers), key=lambda one: order.index(one.kind))
-    return Hazards((*never, *grouped), "" if found.base is not None else _undecided(found.unmet))
+    return Hazards((*never, *grouped), "" if found.base is not None else _undecided(found.unmet, found.obstacle))
 
 
-def _undecided(unmet: Sequence[Needed]) -> str:
+def _undecided(unmet: Sequence[Needed], obstacle: str) -> str:
+    if obstacle:
+        return f"Not looked for: {obstacle}."
     nodes = ", ".join(f"{one.nodes[0].operator} {one.nodes[0].path}" for one in unmet[:EXAMPLES])
     return f"Not looked for: no dims were found at which these nodes get what they need: {nodes}."
 

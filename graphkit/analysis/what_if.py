@@ -20,12 +20,12 @@ from itertools import combinations
 from typing import ClassVar
 
 from graphkit.analysis.meanings import meaning
+from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
-from graphkit.shapes.order import in_order
 
 __all__ = ["Freeze", "OpCount", "Stay", "WhatIf", "what_if"]
 

@@ -134,6 +134,7 @@ class Scope:
         infos: Declared types of values, inputs and outputs included, by name.
         opsets: Version of each operator set, by domain.
         problems: What is wrong with the names: undefined, defined twice, used before.
+        twice: The names that are defined twice.
     """
 
     def __init__(self, path: str, parent: Scope | None, owner: Node | None, opsets: Mapping[str, int]) -> None:
@@ -145,6 +146,7 @@ class Scope:
         self.infos: dict[str, onnx.ValueInfoProto] = {}
         self.initializers: tuple[Value, ...] = ()
         self.problems: list[str] = []
+        self.twice: list[str] = []
 
     def __repr__(self) -> str:
         return f"Scope({self.path!r}, {len(self.nodes)} nodes)"
@@ -244,10 +246,15 @@ class _Builder:
                 f"the name {name!r:.60} is not UTF-8", file=self.file, hint="the file is corrupt; export it again"
             )
         if name in scope.values:
-            scope.problems.append(f"'{name}' is defined twice")
+            self.note_twice(scope, name)
             return scope.values[name]
         value = scope.values[name] = Value(name, scope, kind)
         return value
+
+    @staticmethod
+    def note_twice(scope: Scope, name: str) -> None:
+        scope.problems.append(f"'{name}' is defined twice")
+        scope.twice.append(name)
 
     def use(self, scope: Scope, name: str) -> Value:
         value = scope.find(name)
@@ -287,7 +294,7 @@ class _Builder:
     ) -> Value:
         value = scope.values.get(name) or self.define(scope, name, "initializer")
         if value.tensor is not None or value.sparse is not None:
-            scope.problems.append(f"'{name}' is defined twice")
+            self.note_twice(scope, name)
         value.tensor, value.sparse = dense, sparse
         return value
 

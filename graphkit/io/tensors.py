@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
@@ -22,6 +23,7 @@ from graphkit.io.wire import Reference, encode_bytes
 __all__ = [
     "check_tensors",
     "element_count",
+    "inline_array",
     "payload_size",
     "restore",
     "typed_payload",
@@ -125,6 +127,16 @@ def payload_size(tensor: TensorProto) -> int | None:
     """Return the bytes that dtype and dims promise, or None where a dtype has no fixed size (strings)."""
     bits = BITS.get(tensor.data_type)
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
+
+
+def inline_array(tensor: TensorProto) -> np.ndarray | None:
+    """Return the values of a tensor that lie in it, None where they lie in a file, or do not fit its dtype and dims."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    try:
+        return onnx.numpy_helper.to_array(tensor)
+    except (KeyError, TypeError, ValueError):  # an unknown dtype, no data, or dims that numpy cannot have
+        return None
 
 
 def typed_payload(tensor: TensorProto) -> bytes:

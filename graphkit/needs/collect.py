@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.needs.extent import Extents
 from graphkit.needs.known import Known
 from graphkit.needs.need import AtLeast, Index, Need, Same
 from graphkit.needs.rules import RULES
 from graphkit.shapes import Expr, Shapes, const, is_known, lower
-from graphkit.shapes.order import in_order
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.site import Site, UnknownError
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import onnx
 from onnx import TensorProto
 
 from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import inline_array
 from graphkit.needs.known import Known
 from graphkit.shapes import Expr, const, is_known, lower, maximum, minimum
 from graphkit.shapes.tensor import INTEGERS, Ratio
@@ -204,7 +204,8 @@ def _constant_of_shape(extents: Extents, node: Node, depth: int) -> Extent | Non
     tensor = node.attributes["value"].t if "value" in node.attributes else TensorProto(data_type=TensorProto.FLOAT)
     if tensor.data_type not in INTEGERS:
         return None
-    return _uniform(int(onnx.numpy_helper.to_array(tensor).ravel()[0]))
+    fill = inline_array(tensor)
+    return _uniform(int(fill.ravel()[0])) if fill is not None and fill.size else None
 
 
 def _slice(extents: Extents, node: Node, depth: int) -> Extent | None:

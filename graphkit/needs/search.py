@@ -20,6 +20,7 @@ from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Trigger", "Triggers", "find_triggers"]
 
+MAX_WORK = 1 << 15  # symbols of the inputs, times those of each need squared: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
 ABOVE = (1, 2, 3, 7, 8, 64, 1000)  # steps beyond a size, to see whether all larger ones fail
 Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
@@ -59,12 +60,14 @@ class Triggers:
         base: Dims at which all needs are met, None where none were found.
         ties: Symbols that follow from others where all is to run.
         unmet: Where there is no base, the needs that were met nowhere.
+        obstacle: Where nothing was searched, why.
     """
 
     triggers: tuple[Trigger, ...]
     base: Mapping[str, int] | None
     ties: Mapping[str, Expr]
     unmet: tuple[Needed, ...] = ()
+    obstacle: str = ""
 
 
 def find_triggers(shapes: Shapes) -> Triggers:
@@ -74,6 +77,8 @@ def find_triggers(shapes: Shapes) -> Triggers:
     needed = [one for one in collect(shapes) if all(expr.symbols <= symbols.keys() for expr in one.need.exprs)]
     if not needed:
         return Triggers((), {}, {})
+    if len(symbols) * sum(len(_symbols(one)) ** 2 for one in needed) > MAX_WORK:
+        return Triggers((), None, {}, (), f"{len(symbols):,} symbols and {len(needed):,} needs are too many to try")
     certain = [one for one in needed if not one.need.is_guess]
     base = Grid(certain or needed, symbols, _learned(shapes)).base()
     needed = [one for one in needed if not one.need.is_guess or not Grid([one], symbols).bad([base]).any()]
@@ -84,6 +89,10 @@ def find_triggers(shapes: Shapes) -> Triggers:
     if len(unmet):
         return Triggers((), None, grid.ties, tuple(needed[index] for index in unmet))
     return Triggers(tuple(_Search(grid, base).triggers()), base, grid.ties)
+
+
+def _symbols(needed: Needed) -> set[str]:
+    return {name for expr in needed.need.exprs for name in expr.symbols}
 
 
 def _learned(shapes: Shapes) -> dict[str, int]:
@@ -201,11 +210,13 @@ class _Search:
 
     def matters(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
         """Whether another size of a symbol would change what is told of a need."""
+        if name not in self._told(index):
+            return False
         low = int(self.grid.symbols[name].lower)
         sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
         bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes])[index]
         good = self.grid.bad([self.with_size(fine, name, size) for size in sizes])[index]
-        return name in self._told(index) and (not bad.all() or bool(good.any()))
+        return not bad.all() or bool(good.any())
 
     def _told(self, index: int) -> set[str]:
         return {name for expr in self.grid.needed[index].need.told for name in expr.symbols}

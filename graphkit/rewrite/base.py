@@ -72,6 +72,7 @@ class Pass(ABC):
 
         Raises:
             UsageError: An option does not fit the model.
+            ModelError: The model's graph is not sound: see `Model.check_soundness`.
         """
 
 
@@ -101,7 +102,12 @@ def keep(field: MutableSequence[Any], wanted: Sequence[bool]) -> None:
 
 
 def copy_proto(model: Model) -> onnx.ModelProto:
-    """Return a copy of a model's weightless proto, to change."""
+    """Return a copy of a model's weightless proto, to change.
+
+    Raises:
+        ModelError: The model's graph is not sound: see `Model.check_soundness`.
+    """
+    model.check_soundness()
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     return proto

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
-import onnx.numpy_helper
 
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.io.tensors import inline_array
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.sweep import Rewrite
 
@@ -172,7 +172,8 @@ def _ignores_sign(node: Node, index: int) -> bool:
     if not node.is_op("Pow") or index == 1:
         return False
     exponent = node.inputs[1].constant if node.inputs[1] is not None else None
-    if exponent is None or exponent.data_location == onnx.TensorProto.EXTERNAL or list(exponent.dims) not in ([], [1]):
+    array = inline_array(exponent) if exponent is not None and list(exponent.dims) in ([], [1]) else None
+    if array is None:
         return False
-    number = float(onnx.numpy_helper.to_array(exponent).reshape(-1)[0])
+    number = float(array.reshape(-1)[0])
     return number > 0 and number % 2 == 0

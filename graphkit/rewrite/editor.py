@@ -78,9 +78,13 @@ class Editor:
     Args:
         model: The model, which stays as it is.
         ranges: Bounds of symbols, as `graphkit.shapes.infer` takes them.
+
+    Raises:
+        ModelError: The model's graph is not sound: see `Model.check_soundness`.
     """
 
     def __init__(self, model: Model, ranges: Ranges = ()) -> None:
+        model.check_soundness()
         self.model, self.ranges = model, ranges
         self.changes: Counter[str] = Counter()
         self.declined: list[Declined] = []

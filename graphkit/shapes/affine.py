@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-import onnx.numpy_helper
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, TooComplexError, const
@@ -187,8 +187,10 @@ def _constant_of_shape(_: AffineFinder, node: Node, dims: Dims) -> Affine | None
     attribute = node.attributes.get("value")
     if attribute is None:  # then it is 0.0
         return None
-    fill = onnx.numpy_helper.to_array(attribute.t).reshape(-1)
-    return Affine(dims, const(int(fill[0])), (const(0),) * len(dims)) if fill.size == 1 else None
+    fill = inline_array(attribute.t)
+    if fill is None or fill.size != 1 or fill.dtype.kind not in "iu":
+        return None
+    return Affine(dims, const(int(fill.item())), (const(0),) * len(dims))
 
 
 def _same(finder: AffineFinder, node: Node, _: Dims) -> Affine | None:

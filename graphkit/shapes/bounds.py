@@ -15,7 +15,8 @@ from graphkit.shapes.expr import INF, Bound, Call, Expr, Monomial, Operation, Sy
 __all__ = ["is_nonzero", "lower", "upper"]
 
 Interval = tuple[Bound, Bound]
-MAX_DEPTH = 4  # calls replaced one after the other; each doubles the work
+MAX_DEPTH = 4  # calls replaced one after the other
+MAX_CASES = 1 << 12  # tried for one expression: each call replaced multiplies them by the choices there are
 
 
 def lower(expr: Expr) -> Bound:
@@ -128,10 +129,13 @@ def _above(atom: Symbol | Call) -> Symbol:
 def _lower_by_case(expr: Expr, depth: int) -> Bound:
     """Return a lower bound by putting what bounds it in the place of a call that stands alone in a term."""
     best: Bound = -INF
-    for monomial, factor in expr.terms:
-        if len(monomial) == 1 and isinstance(call := monomial[0], Call):
-            rest = expr - Expr.from_atom(call) * factor
-            best = max(best, _replaced(rest, factor, call, depth))
+    calls = [(m[0], factor) for m, factor in expr.terms if len(m) == 1 and isinstance(m[0], Call)]
+    choices = sum(len(call.args) for call, _ in calls)
+    while depth and choices ** (depth + 1) > MAX_CASES:
+        depth -= 1
+    for call, factor in calls:
+        rest = expr - Expr.from_atom(call) * factor
+        best = max(best, _replaced(rest, factor, call, depth))
     return best
 
 

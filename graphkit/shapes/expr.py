@@ -12,7 +12,7 @@ deciding anything by bounds; and `import sympy` alone takes longer (0.25 s) than
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -23,8 +23,13 @@ Bound = int | float  # an integer, or an infinity
 Operation = Literal["//", "%", "min", "max"]
 INF = math.inf
 
+# What a model can make an expression grow to; all of a real one are below a fifth of these
 MAX_TERMS = 48
-MAX_TEXT = 2000  # characters; bounds the size of nested calls, whose text would double with each level
+MAX_DEGREE = 16  # atoms of a product
+MAX_ARGS = 8  # of a min or max
+MAX_SIZE = 160  # atoms, those in the arguments of calls included
+MAX_NUMBER = 1 << 64  # no dim, and no element of an integer tensor, is larger
+MAX_TEXT = 2000  # characters of a call
 
 
 class TooComplexError(ArithmeticError):
@@ -36,6 +41,7 @@ class Symbol:
 
     __slots__ = ("__weakref__", "key", "lower", "name", "upper")
     _known: WeakValueDictionary[tuple[str, Bound, Bound], Symbol] = WeakValueDictionary()
+    size = 1  # atoms in it
 
     name: str
     lower: Bound
@@ -66,20 +72,24 @@ class Symbol:
 class Call:
     """An operation on expressions that no polynomial says. Equal ones are identical."""
 
-    __slots__ = ("__weakref__", "args", "interval", "key", "op")
+    __slots__ = ("__weakref__", "args", "interval", "key", "op", "size")
     _known: WeakValueDictionary[tuple[str, tuple[Expr, ...]], Call] = WeakValueDictionary()
 
     op: Operation
     args: tuple[Expr, ...]
     key: tuple[int, str, Bound, Bound]
     interval: tuple[Bound, Bound] | None
+    size: int
 
     def __new__(cls, op: Operation, args: tuple[Expr, ...]) -> Call:
-        """Return the one call of this operation and these arguments."""
+        """Return the one call of this operation and these arguments; TooComplexError where they are too many."""
         known = cls._known.get((op, args))
         if known is None:
+            if len(args) > MAX_ARGS:
+                raise TooComplexError(f"a {op} of more than {MAX_ARGS} expressions")
             known = super().__new__(cls)
             known.op, known.args, known.interval = op, args, None
+            known.size = 1 + sum(atom.size for arg in args for monomial, _ in arg.terms for atom in monomial)
             known.key = (1, _call_text(op, args), 0, 0)
             cls._known[(op, args)] = known
         return known
@@ -126,12 +136,11 @@ class Expr:
 
     @staticmethod
     def from_terms(terms: Mapping[Monomial, int]) -> Expr:
-        """Return the sum of coefficient times monomial."""
+        """Return the sum of coefficient times monomial; TooComplexError where it is too large."""
         kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
         if not kept or (len(kept) == 1 and not kept[0][0]):
             return const(kept[0][1] if kept else 0)
-        if len(kept) > MAX_TERMS:
-            raise TooComplexError("an expression of too many terms")
+        _check_size(kept)
         if len(kept) > 1:
             kept.sort(key=_order)
         return Expr(tuple(kept))
@@ -237,7 +246,7 @@ class Expr:
     def _scaled(self, factor: int) -> Expr:
         if factor == 1:
             return self
-        return Expr(tuple((monomial, k * factor) for monomial, k in self.terms)) if factor else const(0)
+        return Expr.from_terms({monomial: k * factor for monomial, k in self.terms})
 
     def __floordiv__(self, other: Expr | int) -> Expr:
         from graphkit.shapes.algebra import floor_div  # algebra builds on this module
@@ -293,6 +302,21 @@ class Expr:
         return text
 
 
+def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
+    if len(terms) > MAX_TERMS:
+        raise TooComplexError("an expression of too many terms")
+    size = 0
+    for monomial, factor in terms:
+        if not -MAX_NUMBER <= factor <= MAX_NUMBER:
+            raise TooComplexError("a number of more than 64 bits")
+        if len(monomial) > MAX_DEGREE:
+            raise TooComplexError("a product of too many factors")
+        for atom in monomial:
+            size += atom.size
+    if size > MAX_SIZE:
+        raise TooComplexError("an expression of too many operations")
+
+
 def _atom_key(atom: Atom) -> tuple[int, str, Bound, Bound]:
     return atom.key
 
@@ -332,9 +356,13 @@ _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}
 
 
 def const(value: int) -> Expr:
-    """Return a number as an expression."""
+    """Return a number as an expression; TooComplexError for one that is no element of an integer tensor."""
     known = _SMALL.get(value)
-    return known if known is not None else Expr((((), int(value)),))
+    if known is not None:
+        return known
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise TooComplexError("a number of more than 64 bits")
+    return Expr((((), int(value)),))
 
 
 def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:

@@ -8,6 +8,7 @@ calculates with names, so that a name in the result is that dim.
 from __future__ import annotations
 
 import onnx
+import onnx.checker
 from onnx import TypeProto, shape_inference
 
 from graphkit.shapes.expr import Expr, const
@@ -15,6 +16,14 @@ from graphkit.shapes.site import Site, UnknownError
 from graphkit.shapes.tensor import FLOATS, Tensor, unknown
 
 __all__ = ["infer_node"]
+
+REFUSALS = (
+    shape_inference.InferenceError,
+    onnx.defs.SchemaError,
+    onnx.checker.ValidationError,  # of a node that does not fit its schema
+    RuntimeError,
+    ValueError,
+)
 
 
 def infer_node(site: Site) -> list[Tensor]:
@@ -44,8 +53,9 @@ def infer_node(site: Site) -> list[Tensor]:
         results = shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(node.domain, version)]
         )
-    except (shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError) as error:
-        raise UnknownError(f"onnx cannot infer {node.operator}: {str(error).splitlines()[0][:120]}") from error
+    except REFUSALS as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:120]
+        raise UnknownError(f"onnx cannot infer {node.operator}: {reason}") from error
     return [_tensor(site, results.get(value.name) if value else None, names) for value in node.outputs]
 
 

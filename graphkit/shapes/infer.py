@@ -15,6 +15,7 @@ import onnx
 from onnx import AttributeProto
 
 from graphkit.errors import ModelError
+from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes.equalities import Equality, Requirement, replacement, rewriter_of, simplified
@@ -22,7 +23,6 @@ from graphkit.shapes.expr import Expr, TooComplexError, symbol
 from graphkit.shapes.facts import learned_ranges, merged
 from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
-from graphkit.shapes.order import in_order
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.site import Finding, Site, UnknownError
@@ -32,6 +32,7 @@ __all__ = ["infer"]
 
 MAX_PASSES = 4
 MAX_CALLS = 30  # functions in functions
+MAX_REASON = 300  # characters
 MAX_WORK = 2_000_000  # nodes inferred, those of bodies and functions as often as they are
 
 
@@ -196,7 +197,7 @@ class _Engine:
         try:
             results = self._results(site)
         except UnknownError as reason:
-            results = [unknown(f"{node.label}: {reason}") for _ in node.outputs]
+            results = [unknown(_traced(node, str(reason))) for _ in node.outputs]
         except (TooComplexError, ArithmeticError, LookupError, ValueError) as error:
             results = [unknown(f"{node.label} does not fit {node.operator}: {error}") for _ in node.outputs]
         for index, value in enumerate(node.outputs):
@@ -291,6 +292,11 @@ class _Engine:
             first.table,
             frozenset(self.certain),
         )
+
+
+def _traced(node: Node, reason: str) -> str:
+    """Return a reason with the node that met it, unless the nodes that it names already are many: chains are long."""
+    return reason if len(reason) > MAX_REASON else f"{node.label}: {reason}"
 
 
 def _agreed(before: Tensor, now: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from onnx import AttributeProto
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes.algebra import divide_exactly, maximum, without_common_factor
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Call, Expr, const
+from graphkit.shapes.expr import Call, Expr, TooComplexError, const
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known, number
 
 __all__ = ["Engine", "Finding", "Rule", "Site", "UnknownError"]
@@ -130,24 +131,30 @@ class Site:
 
     # Attributes
 
+    def _attribute(self, name: str, kind: int) -> AttributeProto | None:
+        found = self.attributes.get(name)
+        if found is not None and found.type not in (kind, AttributeProto.UNDEFINED):
+            raise UnknownError(f"its attribute '{name}' is of another kind")
+        return found
+
     def integer(self, name: str, default: int) -> int:
         """Return an integer attribute."""
-        found = self.attributes.get(name)
+        found = self._attribute(name, AttributeProto.INT)
         return found.i if found is not None else default
 
     def integers(self, name: str) -> list[int] | None:
         """Return a list attribute, None where it is not given."""
-        found = self.attributes.get(name)
+        found = self._attribute(name, AttributeProto.INTS)
         return list(found.ints) if found is not None else None
 
     def real(self, name: str, default: float) -> float:
         """Return a float attribute."""
-        found = self.attributes.get(name)
+        found = self._attribute(name, AttributeProto.FLOAT)
         return found.f if found is not None else default
 
     def text(self, name: str, default: str) -> str:
         """Return a string attribute."""
-        found = self.attributes.get(name)
+        found = self._attribute(name, AttributeProto.STRING)
         return found.s.decode("utf-8", "replace") if found is not None else default
 
     def axes(self, index: int, since: int) -> list[int] | None:
@@ -224,7 +231,9 @@ class Site:
                 self.engine.note_equal(self.node, cut, whole)
                 return whole
         if low >= 1 and other_low >= 1:
-            return maximum(left, right)  # one is 1, or they are equal
+            with suppress(TooComplexError):
+                return maximum(left, right)  # one is 1, or they are equal
+            return self.fresh("too many dims broadcast, each of which may be 1", 1)
         return self.fresh(f"{left} and {right} broadcast, and either may be 1 or 0")
 
     def quotient(self, dividend: Expr, divisor: Expr, what: str) -> Expr:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import onnx.numpy_helper
 from onnx import TensorProto
 
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
-from graphkit.io.tensors import walk_tensors
+from graphkit.io.tensors import inline_array, walk_tensors
 from graphkit.model import Model, load
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
@@ -156,7 +155,8 @@ def _is_training(node: Node) -> bool:
     flag = node.input(2) if node.is_op("Dropout") else None
     if flag is None:
         return False
-    return flag.constant is None or bool(onnx.numpy_helper.to_array(flag.constant).any())
+    array = inline_array(flag.constant) if flag.constant is not None else None
+    return array is None or bool(array.any())
 
 
 def _lost_inputs(before: Model, after: Model) -> list[str]:

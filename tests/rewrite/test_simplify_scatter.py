@@ -327,7 +327,6 @@ def test_a_body_is_rewritten_too() -> None:
         ("ScatterElements <axis = 9> (x, at, u)", [[0, 1]], "its indices are not known to be consecutive"),
         ("ScatterElements (x, at, u)", [0, 1], "its indices are not known to be consecutive"),
         ("ScatterND (x, where, u)", [0], "its indices are not known to be consecutive"),
-        ("ScatterND (, at, u)", [0], "an input is missing"),
     ],
 )
 def test_it_says_why_a_scatter_stays(scatter: str, at: object, reason: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-import onnx
 from onnx import TensorProto
 
 from graphkit.shapes import calc
@@ -86,13 +85,10 @@ def constant_of_shape(site: Site) -> Tensor:
     sizes = result.sizes()
     if sizes is None or prod(sizes) > MAX_ELEMENTS:
         return result
-    fill: Element = 0.0 if value is None else _first(value.t)
-    return Tensor(dtype, dims, array_of([fill] * prod(sizes), sizes))
-
-
-def _first(tensor: onnx.TensorProto) -> Element:
-    found = onnx.numpy_helper.to_array(tensor).ravel()[0]
-    return float(found) if tensor.data_type in FLOATS else int(found)
+    fill = array_of([0.0]) if value is None else site.engine.load(value.t).data
+    if fill is None or fill.size != 1:
+        return result
+    return Tensor(dtype, dims, array_of([fill.item()] * prod(sizes), sizes))
 
 
 def range_(site: Site) -> Tensor:

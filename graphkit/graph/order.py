@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from graphkit.graph.view import Node, Scope, Value
 
-__all__ = ["in_order"]
+__all__ = ["in_order", "ordered"]
 
 
 def in_order(scope: Scope) -> list[Node]:
     """Return the nodes of a scope, each after those that it reads; those of a cycle as they stand."""
+    result = ordered(scope)
+    done = set(result)
+    return result + [node for node in scope.nodes if node not in done]
+
+
+def ordered(scope: Scope) -> list[Node]:
+    """Return the nodes of a scope, each after those that it reads; those of a cycle, and behind one, left out."""
     waiting: dict[Node, int] = {}
     readers: dict[Value, list[Node]] = {}
     for node in scope.nodes:
@@ -31,8 +38,7 @@ def in_order(scope: Scope) -> list[Node]:
                 if not waiting[reader]:
                     freed.append(reader)
         ready.extend(freed[::-1])
-    done = set(result)
-    return result + [node for node in scope.nodes if node not in done]
+    return result
 
 
 def _read(node: Node) -> set[Value]:

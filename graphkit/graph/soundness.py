@@ -1,0 +1,100 @@
+"""Whether a graph can be rewritten: every name has one meaning, and every node is one of its operator.
+
+Analyses tell what they can of any graph. A rewrite that moves names about must know what they mean; a graph that is
+not sound runs nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import onnx
+import onnx.defs
+
+from graphkit.errors import ModelError
+from graphkit.graph.order import ordered
+from graphkit.graph.view import Node, Scope, Value, all_scopes
+
+__all__ = ["check_scopes"]
+
+HINT = "no runtime loads such a graph; export the model again"
+
+
+def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
+    """Check the main graph, the functions and all bodies.
+
+    Raises:
+        ModelError: A name is defined twice or never, nodes read each other in a circle, or a node lacks an input, an
+            output or an attribute that its operator needs, or has an attribute of another kind.
+    """
+    functions = {scope.path.removeprefix("function ") for scope in scopes[1:]}
+    for scope in all_scopes(scopes):
+        if scope.problems:
+            _check_names(scope, file)
+        for node in scope.nodes:
+            lack = "" if node.op_type in functions else _lack(node)
+            if lack:
+                raise ModelError(f"{node.operator} {lack}", file=file, node=node.path, hint=HINT)
+
+
+def _check_names(scope: Scope, file: str | None) -> None:
+    for name in scope.twice:
+        nodes = [node for node in scope.nodes if name in node.proto.output]
+        raise ModelError(f"'{name}' is defined twice", file=file, node=nodes[-1].path if nodes else None, hint=HINT)
+    for value in scope.values.values():
+        if value.kind == "undefined":
+            path = value.consumers[0][0].path if value.consumers else None
+            raise ModelError(f"'{value.name}' is never defined", file=file, node=path, hint=HINT)
+    done = set(ordered(scope))
+    for node in scope.nodes:
+        if node not in done:
+            raise ModelError("it needs its own result: nodes read each other in a circle", file=file, node=node.path)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a node of an operator has: inputs that cannot be left out, outputs, kinds of attributes."""
+
+    inputs: tuple[int, ...]
+    outputs: int
+    kinds: Mapping[str, int]
+    required: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _form(op_type: str, domain: str, version: int) -> _Form | None:
+    if not onnx.defs.has(op_type, domain):
+        return None
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:  # not in this version
+        return None
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return _Form(
+        tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single),
+        schema.min_output,
+        {name: int(attribute.type) for name, attribute in schema.attributes.items()},
+        tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+    )
+
+
+def _lack(node: Node) -> str:
+    """Return what a node lacks of its operator, "" for nothing, and for an operator that onnx does not know."""
+    version = node.scope.opset(node.domain)
+    form = _form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
+    if form is None:
+        return ""
+    for index in form.inputs:
+        if not isinstance(node.input(index), Value):
+            return f"lacks input {index}"
+    if len(node.outputs) < form.outputs:
+        return f"has {len(node.outputs)} outputs and needs {form.outputs}"
+    for name in form.required:
+        if name not in node.attributes:
+            return f"lacks its attribute '{name}'"
+    for name, attribute in node.attributes.items():
+        if attribute.type and attribute.type != form.kinds.get(name, attribute.type):
+            return f"has an attribute '{name}' of another kind"
+    return ""

@@ -1,0 +1,160 @@
+"""What is done to a changed model: one function a stage, which raises where a result is not as it must be.
+
+A GraphkitError is a right answer to any of these models. Every other exception is a defect, and so are a control
+character in text and a rewrite after which a name is undefined or defined twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import onnx
+from mutators import mutate
+
+from graphkit.analysis.origins import group_drawing
+from graphkit.analysis.report import report
+from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import all_scopes
+from graphkit.model import Model, load
+from graphkit.render.dot import dot
+from graphkit.render.markdown import mermaid
+from graphkit.render.result import Result
+from graphkit.rewrite import PASSES
+from graphkit.rewrite.base import Outcome
+from graphkit.rewrite.fold import fold
+from graphkit.rewrite.freeze_dims import FreezeDims
+from graphkit.rewrite.specialize_input import SpecializeInput
+from graphkit.rewrite.split_merged import split_merged
+from graphkit.shapes import infer, program
+
+__all__ = ["STAGES", "attempt"]
+
+SIZES = (0, 1, 2, 5, 1 << 31, 1 << 62)
+Stage = Callable[[random.Random, Model], None]
+
+
+def attempt(stage: str, seed: int, bases: list[onnx.ModelProto], folder: Path) -> None:
+    """Change a model as a seed says and do what a stage does."""
+    rng = random.Random(f"{stage} {seed}")
+    content = mutate(rng, rng.choice(bases)).SerializeToString()
+    if stage == "load":
+        content = _damaged(rng, content)
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    try:
+        STAGES[stage](rng, load(path, threshold=rng.choice((1, 1024))))
+    except GraphkitError as error:
+        error.args[0].encode()
+
+
+def _damaged(rng: random.Random, content: bytes) -> bytes:
+    damaged = bytearray(content)
+    for _ in range(rng.choice((0, 1, 3))):
+        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+    return bytes(damaged[: rng.choice((len(damaged), len(damaged), rng.randrange(len(damaged))))])
+
+
+def _read(rng: random.Random, model: Model) -> None:  # noqa: ARG001 - one signature for all
+    assert len(model.scopes) == 1 + len(model.proto.functions)
+    model.restore()
+
+
+def _check_text(text: str) -> None:
+    """Raise where text holds what drives a terminal, or a browser's reading direction."""
+    hostile = [c for c in set(text) if c != "\n" and not c.isprintable()]
+    if hostile:
+        place = min(text.index(c) for c in hostile)
+        raise AssertionError(f"control character in text: {text[max(place - 60, 0) : place + 20]!r}")
+
+
+def _check_result(result: Result) -> None:
+    for text in (result.to_text(), result.to_markdown(), result.to_html()):
+        _check_text(text)
+    _check_text(result.to_json())
+    json.loads(result.to_json())
+
+
+def _report(rng: random.Random, model: Model) -> None:
+    _check_result(report(model))
+    try:
+        drawing = group_drawing(model, rng.choice((1, 2)))
+    except UsageError:
+        return
+    _check_text(dot(drawing))
+    _check_text(mermaid(drawing))
+
+
+def _dims(rng: random.Random, model: Model) -> dict[str, int]:
+    """Return sizes for some of the symbols of a model."""
+    types = [declared_type(value) for value in model.graph.inputs]
+    names = sorted({dim for found in types if found is not None for dim in found.dims or () if isinstance(dim, str)})
+    return {name: rng.choice(SIZES) for name in names if name.isidentifier() and rng.random() < 0.5}
+
+
+def _infer(rng: random.Random, model: Model) -> None:
+    _check_result(tensor_shapes(model))
+    shapes = infer(model, dims=_dims(rng, model))
+    for value in shapes:
+        str(shapes[value])
+    if model.graph.values:
+        _check_result(why_shape(model, rng.choice(sorted(model.graph.values))))
+
+
+def _check_outcome(before: Model, outcome: Outcome) -> None:
+    after = Model.from_proto(outcome.model.proto, before.path)
+    was, now = ([text for scope in all_scopes(m.scopes) for text in scope.problems] for m in (before, after))
+    if now and not was:
+        raise AssertionError(f"a rewrite made a model that is broken: {now[0]}")
+    for text in (*outcome.changes, *map(str, outcome.declined)):
+        str(text).encode("utf-8", "strict")
+    after.proto.SerializeToString()
+
+
+def _fold(rng: random.Random, model: Model) -> None:
+    _check_outcome(model, fold(model))
+    _check_outcome(model, fold(model, dims=_dims(rng, model)))
+
+
+def _split(rng: random.Random, model: Model) -> None:
+    made = split_merged(model, keep_names=rng.random() < 0.5)
+    for result in (made.first, made.with_past):
+        _check_outcome(model, Outcome(result))
+
+
+def _program(rng: random.Random, model: Model) -> None:
+    made = program(model, dims=_dims(rng, model) if rng.random() < 0.5 else None)
+    json.loads(made.to_json())
+    compile(made.python(), "program", "exec")
+    made.javascript(export=rng.random() < 0.5)
+
+
+def _rewrite(rng: random.Random, model: Model) -> None:
+    for kind in rng.sample(PASSES, 4):
+        if kind is SpecializeInput:
+            names = [value.name for value in model.graph.inputs] or ["x"]
+            step = SpecializeInput(rng.choice(names), rng.choice((True, False, 0, -1, 1 << 62)))
+        elif kind is FreezeDims:
+            step = FreezeDims(tuple(_dims(rng, model).items()))
+        else:
+            step = kind()
+        try:
+            outcome = step.run(model)
+        except GraphkitError:
+            continue
+        _check_outcome(model, outcome)
+
+
+STAGES: Mapping[str, Stage] = {
+    "load": _read,
+    "report": _report,
+    "infer": _infer,
+    "fold": _fold,
+    "split": _split,
+    "program": _program,
+    "rewrite": _rewrite,
+}

@@ -1,0 +1,81 @@
+"""Graphs that no rewrite can understand: one error that names the node; reports and shapes tell what they can."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+
+import onnx
+import onnx.parser
+import pytest
+
+from graphkit.analysis.report import report
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.rewrite import PASSES
+from graphkit.rewrite.base import Pass
+from graphkit.rewrite.fold import fold
+from graphkit.rewrite.pipeline import parse_pipeline
+from graphkit.shapes import infer
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
+EXAMPLE = re.compile(r"Before:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:", re.S)
+TWICE = "g (float[N] x) => (float[N] y) { a = Abs (x) y = Neg (a) a = Abs (x) }"
+BROKEN = {
+    "'a' is defined twice": TWICE,
+    "'x' is defined twice": "g (float[N] x) => (float[N] y) { x = Abs (x) y = Neg (x) }",
+    "'b' is defined twice": """g (bool c, float[N] x) => (float[N] y) {
+        y = If (c) <then_branch = t () => (float[N] b) { b = Abs (x) b = Neg (x) },
+                    else_branch = e () => (float[N] d) { d = Neg (x) }> }""",
+    "'ghost' is never defined": "g (float[N] x) => (float[N] y) { y = Add (x, ghost) }",
+    "'z' is never defined": "g (float[N] x) => (float[N] y, float[N] z) { y = Abs (x) }",
+    "read each other in a circle": "g (float[N] x) => (float[N] y) { a = Add (x, y) y = Neg (a) }",
+    "Transpose lacks input 0": "g (float[N] x) => (float[N] y) { y = Abs (x) z = Transpose () }",
+    "Concat lacks its attribute 'axis'": "g (float[N] x) => (float[N] y) { y = Concat (x, x) }",
+    "Linear has 1 outputs and needs 3": "g (float[N] x) => (float[N] y) { y = Abs (x) q = DynamicQuantizeLinear (x) }",
+    "has an attribute 'axis' of another kind": 'g (float[N] x) => (float[N] y) { y = Softmax <axis = "one"> (x) }',
+}
+
+
+def model(text: str) -> Model:
+    return Model.from_proto(onnx.parser.parse_model(HEADER + text))
+
+
+@pytest.mark.parametrize(("problem", "text"), BROKEN.items())
+def test_folding_refuses_what_it_cannot_understand(problem: str, text: str) -> None:
+    with pytest.raises(ModelError, match=problem):
+        fold(model(text))
+
+
+@pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
+def test_every_pass_refuses_its_own_example_with_a_node_that_stands_twice(kind: type[Pass]) -> None:
+    match = EXAMPLE.search(inspect.getdoc(kind) or "")
+    assert match is not None
+    proto = onnx.parser.parse_model(HEADER + textwrap.dedent(match["before"]))
+    proto.graph.node.append(proto.graph.node[-1])
+    (step,) = parse_pipeline(match["call"] or kind.name())
+    with pytest.raises(ModelError, match="is defined twice - no runtime loads such a graph"):
+        step.run(Model.from_proto(proto))
+
+
+@pytest.mark.parametrize("text", BROKEN.values())
+def test_reports_and_shapes_tell_what_they_can(text: str) -> None:
+    assert report(model(text)).to_text()
+    shapes = infer(model(text))
+    assert all(str(shapes[value]) for value in shapes)
+
+
+def test_nodes_in_any_order_are_sound() -> None:
+    assert fold(model("g (float[N] x) => (float[N] y) { y = Neg (a) a = Abs (x) }")).model.graph.nodes
+
+
+def test_an_operator_that_onnx_does_not_know_may_have_any_form() -> None:
+    model("g (float[N] x) => (float[N] y) { y = Gelu2 <axis = 1.5> () }").check_soundness()
+
+
+def test_a_name_may_mean_another_value_in_a_body() -> None:
+    text = """g (bool c, float[N] x) => (float[N] y) {
+        y = If (c) <then_branch = t () => (float[N] b) { b = Abs (x) },
+                    else_branch = e () => (float[N] b) { b = Neg (x) }> }"""
+    model(text).check_soundness()
