@@ -8,6 +8,7 @@ from graphkit.rewrite.canonicalize_reshape import CanonicalizeReshape
 from graphkit.rewrite.canonicalize_slice import CanonicalizeSlice
 from graphkit.rewrite.drop_broadcasts import DropBroadcasts
 from graphkit.rewrite.drop_empty_outputs import DropEmptyOutputs
+from graphkit.rewrite.drop_empty_parts import DropEmptyParts
 from graphkit.rewrite.drop_unused_inputs import DropUnusedInputs
 from graphkit.rewrite.drop_zero_adds import DropZeroAdds
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
@@ -35,6 +36,7 @@ PASSES: tuple[type[Pass], ...] = (
     InlineConstantIf,
     DropEmptyOutputs,
     EliminateIdentity,
+    DropEmptyParts,
     FoldShapes,
     CanonicalizeReshape,
     CanonicalizeExpand,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
@@ -20,11 +20,12 @@ class EliminateIdentity(Rewrite):
     """Remove nodes that give back what they read: Identity, Dropout, a Cast to the same type, x * 1, and the like.
 
     These are: Identity; Dropout in inference, its mask unused; Cast to the type that the tensor has; Transpose that
-    keeps the order; Concat, Max, Min, Sum and Mean of one input; x + 0 and x - 0 of integers, x * 1, x / 1, x ** 1; And
-    with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the same; x + 0.0 stays, for it
-    makes 0.0 of -0.0. An Identity that gives an output of its graph its name goes where the tensor that it reads can
-    take that name and nothing else reads either: onnxruntime's fusions of Gemm and Transpose lose an output that is
-    read as well, and the model then does not load.
+    keeps the order; Concat, Max, Min, Sum and Mean of one input; Split into one part; x + 0 and x - 0 of integers,
+    x * 1, x / 1, x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the
+    same; x + 0.0 stays, for it makes 0.0 of -0.0. An Identity that gives an output of its graph its name goes where
+    the tensor that it reads can take that name and nothing else reads either: onnxruntime's fusions of Gemm and
+    Transpose lose an output that is read as well, and the model then does not load. An Identity of an input that is
+    left out, which an inlined function may leave, goes: what reads it leaves that input out.
 
     Before:
 
@@ -44,6 +45,9 @@ class EliminateIdentity(Rewrite):
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
             for node in scope.nodes:
+                if _is_left_out(editor, node) and (unset := node.outputs[0]) is not None and editor.use(unset, ""):
+                    editor.note("nodes that change nothing are gone")
+                    continue
                 same = RULES.get(node.op_type) if not node.domain else None
                 if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
                     continue
@@ -53,6 +57,14 @@ class EliminateIdentity(Rewrite):
                 may_rename = node.is_op("Identity") and editor.is_output(out)
                 if _give_name(editor, source, out) if may_rename else editor.forward(node, source):
                     editor.note("nodes that change nothing are gone")
+
+
+def _is_left_out(editor: Editor, node: Node) -> bool:
+    """Whether a node is an Identity whose input is left out; the name of an output of a graph must stay."""
+    if not node.is_op("Identity") or node.inputs != (None,) or len(node.outputs) != 1 or not editor.is_free(node):
+        return False
+    out = node.outputs[0]
+    return out is not None and bool(out.consumers) and not editor.is_output(out) and not editor.has_alias(out)
 
 
 def _is_used(editor: Editor, value: Value | None) -> bool:
@@ -102,6 +114,14 @@ def _single(_: Editor, node: Node) -> Value | None:
     return node.input(0) if len(node.inputs) == 1 else None
 
 
+def _split(editor: Editor, node: Node) -> Value | None:
+    source, out = node.input(0), node.outputs[0] if len(node.outputs) == 1 else None
+    if source is None or out is None:
+        return None
+    before, after = editor.shapes[source], editor.shapes[out]
+    return source if before.dims is not None and before.dims == after.dims else None
+
+
 def _add(editor: Editor, node: Node) -> Value | None:
     out = node.outputs[0]
     if out is None or editor.shapes[out].dtype not in INTEGERS:
@@ -135,7 +155,13 @@ def _tile(editor: Editor, node: Node) -> Value | None:
 
 
 def _pad(editor: Editor, node: Node) -> Value | None:
-    return node.input(0) if (pads := node.input(1)) is not None and editor.uniform(pads) == 0 else None
+    pads: Sequence[object] | None
+    if (value := node.input(1)) is not None:
+        pads = editor.shapes[value].elements
+    else:
+        given = node.attributes.get("paddings" if node.scope.opset() < 2 else "pads")
+        pads = given.ints if given is not None else None
+    return node.input(0) if pads is not None and all(pad == 0 for pad in pads) else None
 
 
 def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
@@ -164,6 +190,7 @@ RULES: Mapping[str, Callable[[Editor, Node], Value | None]] = {
     "Or": _or,
     "Pad": _pad,
     "Pow": _first,
+    "Split": _split,
     "Sub": _sub,
     "Sum": _single,
     "Tile": _tile,

@@ -11,6 +11,7 @@ from graphkit.rewrite.canonicalize_expand import CanonicalizeExpand
 from graphkit.rewrite.canonicalize_reshape import CanonicalizeReshape
 from graphkit.rewrite.canonicalize_slice import CanonicalizeSlice
 from graphkit.rewrite.drop_broadcasts import DropBroadcasts
+from graphkit.rewrite.drop_empty_parts import DropEmptyParts
 from graphkit.rewrite.drop_zero_adds import DropZeroAdds
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
@@ -80,6 +81,7 @@ def fold(
 def _rewrites(limit: int) -> tuple[Rewrite, ...]:
     return (
         EliminateIdentity(),
+        DropEmptyParts(),
         FoldShapes(),
         CanonicalizeReshape(),
         CanonicalizeExpand(),

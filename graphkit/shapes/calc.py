@@ -159,20 +159,14 @@ def _extreme(name: str) -> Callable[[tuple[Element, ...], bool, int], Result]:
     def extreme(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001
         if _are_numbers(args):
             return min(args) if name == "min" else max(args)
-        exprs = [_integral(arg) for arg in args]
-        found = [expr for expr in exprs if expr is not None]
-        if len(found) < len(exprs):
+        ratios = [ratio for arg in args if (ratio := _ratio(arg)) is not None]
+        if len(ratios) < len(args):
             return None
-        return _plain((minimum if name == "min" else maximum)(*found))
+        divisor = math.lcm(*(ratio.divisor for ratio in ratios))
+        dividends = [ratio.dividend * (divisor // ratio.divisor) for ratio in ratios]
+        return _settled((minimum if name == "min" else maximum)(*dividends), divisor, is_float)
 
     return extreme
-
-
-def _integral(element: Element) -> Expr | None:
-    """Return an element that is an integer as an expression."""
-    if isinstance(element, float):
-        return const(int(element)) if element.is_integer() else None
-    return None if isinstance(element, Ratio) else Expr.of(element)
 
 
 def _absolute(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:

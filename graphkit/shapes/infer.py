@@ -25,6 +25,7 @@ from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
+from graphkit.shapes.sequence import TensorSequence, joined
 from graphkit.shapes.site import Finding, Site, UnknownError
 from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
 
@@ -301,6 +302,10 @@ def _traced(node: Node, reason: str) -> str:
 
 def _agreed(before: Tensor, now: Tensor) -> Tensor:
     """Return what two calls of a function agree on."""
+    if isinstance(before, TensorSequence) and isinstance(now, TensorSequence):
+        return joined(before, now)
+    if isinstance(now, TensorSequence):
+        return unknown("the calls of the function differ")
     if before.dims != now.dims:
         return unknown("the calls of the function differ", now.dtype)
     if not (before.may_have_data or now.may_have_data):

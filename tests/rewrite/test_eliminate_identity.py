@@ -5,10 +5,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from rewriting import check, constants, lines, model_of
+from rewriting import check, constants, lines, model_of, run
 
 from graphkit.model import Model
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
+from graphkit.rewrite.inline_functions import InlineFunctions
 
 PASS = EliminateIdentity()
 
@@ -45,6 +46,10 @@ GONE = {
     "ones in each column": graph("b = Mul (x, c)", inits="float[4] c = {1, 1, 1, 1}"),
     "Tile": graph("b = Tile (x, c)", inits="int64[2] c = {1, 1}"),
     "Pad": graph("b = Pad (x, c)", inits="int64[4] c = {0, 0, 0, 0}"),
+    "Pad by what is known to be 0": graph("s = Shape (x) d = Sub (s, s) p = Concat <axis = 0> (d, d) b = Pad (x, p)"),
+    "Pad that would reflect": graph('b = Pad <mode = "reflect"> (x, c)', inits="int64[4] c = {0, 0, 0, 0}"),
+    "Split into one": graph("b = Split <axis = 1> (x)"),
+    "Split into one of a size": graph("b = Split <axis = 1> (x, c)", inits="int64[1] c = {4}"),
 }
 STAYS = {
     "Dropout that may train": "g (float[N, 4] x, bool t) => (float[N, 4] y) <float r = {0.0}> "
@@ -64,6 +69,8 @@ STAYS = {
     "a one that a caller may change": "g (float[N, 4] x, float[1] c = {1}) => (float[N, 4] y) "
     "{ b = Mul (x, c) y = Abs (b) }",
     "Tile that repeats": "g (float[N, 4] x) => (float[N, 8] y) <int64[2] c = {1, 2}> { b = Tile (x, c) y = Abs (b) }",
+    "Split into one and none": "g (float[N, 4] x) => (float[N, 4] y, float[N, 0] z) <int64[2] c = {4, 0}> "
+    "{ b, z = Split <axis = 1> (x, c) y = Abs (b) }",
     "Pad that pads": "g (float[N, 4] x) => (float[N, 5] y) <int64[4] c = {0, 0, 0, 1}> { b = Pad (x, c) y = Abs (b) }",
 }
 
@@ -80,6 +87,39 @@ def test_it_stays(text: str) -> None:
     model = model_of(text)
     outcome = check(PASS, model)
     assert (lines(outcome.model), outcome.changes) == (lines(model), ())
+
+
+@pytest.mark.parametrize(
+    ("opset", "node"), [(10, "b = Pad <pads = [0, 0, 0, 0]> (x)"), (18, "b = Pad (x, none, , none)")]
+)
+def test_pads_may_be_an_attribute_or_of_some_axes(opset: int, node: str) -> None:
+    model = model_of(graph(node, inits="int64[0] none = {}"), opset)
+    assert lines(check(PASS, model).model) == ["y = Abs (x)"]
+
+
+def test_pads_that_are_an_input_stay() -> None:
+    model = model_of("g (float[N, 4] x, int64[4] p) => (float[M, K] y) { b = Pad (x, p) y = Abs (b) }")
+    assert not PASS.run(model).changes
+
+
+def test_an_identity_of_an_input_that_is_left_out_goes() -> None:
+    """No runtime loads it; functions have it for the sake of calls that give the input."""
+    model = model_of("""
+        g (float[N] x) => (float[N] y) { y = local.f (x) }
+        <domain: "local", opset_import: ["" : 17]>
+        f (a, low) => (b) { m = Identity (low) b = Clip (a, m) }""")
+    inlined = InlineFunctions().run(model).model
+    assert lines(inlined) == ['m__1 = Identity ("")', "y = Clip (x, m__1)"]
+    result = PASS.run(inlined).model
+    assert len(lines(result)) == 1
+    feed = np.array([-3.0, 0.5, 9.0], np.float32)
+    np.testing.assert_array_equal(run(result, {"x": feed})[0], feed)
+
+
+def test_an_output_of_nothing_stays() -> None:
+    proto = model_of("g (float[N] x) => (float[N] y, float[N] z) { y = Identity (x) z = Neg (x) }").proto
+    proto.graph.node[0].input[0] = ""
+    assert not PASS.run(Model.from_proto(proto)).changes
 
 
 @pytest.mark.parametrize("dtype", ["bool"])

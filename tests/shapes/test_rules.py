@@ -37,6 +37,36 @@ CASES = {
         ONE + "{ o = Constant<value_ints = [1]>() e = Constant<value_ints = [-1]>() y = Slice(x, o, e, o) }",
         "[b, max(0, s - 2), 64]",
     ),
+    "slice with a step that is a dim": (
+        "g (float[b, s] x, float[t] z) => (y) { i = Constant<value_ints = [1]>() o = Constant<value_ints = [0]>() "
+        "e = Constant<value_ints = [9223372036854775807]>() t = Shape(z) y = Slice(x, o, e, i, t) }",
+        "[b, (s - 1) // t + 1]",
+    ),
+    "slice with a step that is a dim, backwards": (
+        "g (float[b, s] x, float[t] z) => (y) { i = Constant<value_ints = [1]>() o = Constant<value_ints = [-2]>() "
+        "e = Constant<value_ints = [-9223372036854775807]>() t = Shape(z) n = Neg(t) y = Slice(x, o, e, i, n) }",
+        "[b, max(0, s - 2) // t + 1]",
+    ),
+    "slice up to the least": (
+        "g (float[b, s] x, float[t] z) => (y) { i = Constant<value_ints = [1]>() o = Constant<value_ints = [0]>() "
+        "c = Constant<value_ints = [9]>() t = Shape(z) e = Min(t, c) y = Slice(x, o, e, i) }",
+        "[b, min(9, s, t)]",
+    ),
+    "slice up to half of the least": (
+        "g (float[b, s] x, float[t] z) => (y) { i = Constant<value_ints = [1]>() o = Constant<value_ints = [0]>() "
+        "c = Constant<value_floats = [2.0]>() t = Shape(z) f = Cast<to = 1>(t) h = Div(f, c) k = Constant<value_floats"
+        " = [3.5]>() m = Min(h, k) e = Cast<to = 7>(m) y = Slice(x, o, e, i) }",
+        "[b, min(min(7, t) // 2, s)]",
+    ),
+    "slice of unknown axes": (
+        "g (float[b, s] x, int64[1] a) => (y) { o = Constant<value_ints = [0]>() e = Constant<value_ints = [1]>() "
+        "y = Slice(x, o, e, a) }",
+        "[?1.Slice#2, ?2.Slice#2]",
+    ),
+    "slice of unknown starts": (
+        "g (float[b, s] x, int64[k] o, int64[k] e) => (y) { y = Slice(x, o, e) }",
+        "[?0.Slice#0, ?1.Slice#0]",
+    ),
     "gather": ("g (float[256, 64] x, int64[b, s] i) => (y) { y = Gather(x, i) }", "[b, s, 64]"),
     "gather nd": ("g (float[b, s, 64] x, int64[n, 2] i) => (y) { y = GatherND(x, i) }", "[n, 64]"),
     "scatter": ("g (float[b, s] x, int64[n, 1] i, float[n, s] u) => (y) { y = ScatterND(x, i, u) }", "[b, s]"),
@@ -95,6 +125,30 @@ CASES = {
     "resize": (
         "g (float[n, 3, h, w] x) => (y) { s = Constant<value_floats = [1.0, 1.0, 2.0, 0.5]>() y = Resize(x, , s) }",
         "[n, 3, 2*h, w // 2]",
+    ),
+    "resize to fit": (
+        "g (float[n, 3, 8, 12] x) => (y) { s = Constant<value_ints = [16, 16]>() "
+        'y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_larger">(x, , , s) }',
+        "[n, 3, 11, 16]",
+    ),
+    "resize to cover": (
+        "g (float[n, 3, 8, 12] x) => (y) { s = Constant<value_ints = [16, 16]>() "
+        'y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_smaller">(x, , , s) }',
+        "[n, 3, 16, 24]",
+    ),
+    "resize to fit by half a pixel": (
+        "g (float[n, 3, 3, 2] x) => (y) { s = Constant<value_ints = [3, 3]>() "
+        'y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_smaller">(x, , , s) }',
+        "[n, 3, ?0.Resize#1, 3]",
+    ),
+    "resize to fit what is dynamic": (
+        "g (float[n, 3, h, w] x) => (y) { s = Constant<value_ints = [16, 16]>() "
+        'y = Resize<axes = [2, 3], keep_aspect_ratio_policy = "not_larger">(x, , , s) }',
+        "[n, 3, ?0.Resize#1, ?1.Resize#1]",
+    ),
+    "resize by scales at run time": (
+        "g (float[n, 3, h, w] x, float[2] s) => (y) { y = Resize<axes = [2, 3]>(x, , s) }",
+        "[n, 3, ?0.Resize#0, ?1.Resize#0]",
     ),
     "quantise": (
         "g (float[b, s] x) => (y) { q, c, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, c, z) }",

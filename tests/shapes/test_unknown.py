@@ -33,6 +33,16 @@ UNKNOWN = {
         "y = Slice(x, o, d) }",
         "either may be below 0 or not",
     ),
+    "slice backwards to the end": (
+        "g (float[b] x) => (y) { o = Constant<value_ints = [-1]>() e = Constant<value_ints = [9223372036854775807]>() "
+        "a = Constant<value_ints = [0]>() y = Slice(x, o, e, a, o) }",
+        "the Slice goes backwards to 9223372036854775807, which is the front in onnxruntime, and the end in ONNX",
+    ),
+    "slice with a step of either sign": (
+        "g (float[b] x, float[t] z) => (y) { a = Constant<value_ints = [0]>() e = Shape(x) n = Shape(z) "
+        "d = Sub(n, e) y = Slice(x, a, e, a, d) }",
+        "the step of the Slice is t - b, which may be above or below 0",
+    ),
     "top k": ("g (float[b] x, int64[1] k) => (y) { y, i = TopK(x, k) }", "an element of the input 'k'"),
     "resize": (
         "g (float[n, c, h, w] x) => (y) { s = Constant<value_floats = [1.0, 1.0, 1.3, 1.0]>() y = Resize(x, , s) }",

@@ -16,6 +16,7 @@ from graphkit.shapes.rules import (
     quantised,
     reduction,
     repetition,
+    sequences,
     signal,
     spatial,
 )
@@ -36,5 +37,6 @@ RULES: Mapping[str, Rule] = {
     **normalisation.RULES,
     **quantised.RULES,
     **attention.RULES,
+    **sequences.RULES,
     **control.RULES,
 }

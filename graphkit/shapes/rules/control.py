@@ -15,6 +15,7 @@ from graphkit.shapes import calc
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr
+from graphkit.shapes.sequence import TensorSequence, joined
 from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import Tensor, array_of, number, unknown
 
@@ -52,6 +53,8 @@ def _branch(site: Site, name: str, is_chosen: bool | None) -> list[Tensor]:
 
 def _merged(site: Site, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
     first, second = pair
+    if isinstance(first, TensorSequence) and isinstance(second, TensorSequence):
+        return joined(first, second)
     dtype = first.dtype or second.dtype
     if first.dims is None or second.dims is None:
         return unknown(first.reason or second.reason, dtype)
@@ -83,7 +86,9 @@ def loop(site: Site) -> list[Tensor]:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a state of which only dtype and dims are followed."""
+    """Return a state of which only dtype and dims are followed, and what is common to the tensors of a sequence."""
+    if isinstance(tensor, TensorSequence):
+        return tensor.opened()
     return Tensor(tensor.dtype, tensor.dims, None, tensor.reason or "it is the state of a loop")
 
 
@@ -114,13 +119,19 @@ def _settle(
         after = [_widened(site, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):
             raise UnknownError("the body has fewer outputs than states")
-        if all(old.dims == new.dims for old, new in zip(states, after, strict=True)):
+        if all(map(_is_settled, states, after)):
             break
         states = after if turn < rounds - 1 else [unknown("an iteration changes it", s.dtype) for s in states]
     return results, [_last(site, state, loose) for state in states]
 
 
+def _is_settled(old: Tensor, new: Tensor) -> bool:
+    return old.is_like(new) if isinstance(old, TensorSequence) else old.dims == new.dims
+
+
 def _widened(site: Site, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
+    if isinstance(old, TensorSequence) and isinstance(new, TensorSequence):
+        return joined(old, new)
     dtype = old.dtype or new.dtype
     if old.dims is None or new.dims is None or len(old.dims) != len(new.dims):
         return unknown(old.reason or new.reason or "an iteration changes its rank", dtype)

@@ -16,18 +16,33 @@ from graphkit.shapes.tensor import Array, Element, Tensor, array_of, number
 __all__ = ["RULES"]
 
 ENDLESS = (1 << 31) - 1  # exporters write INT32_MAX or INT64_MAX for "to the end"
+TO_THE_END = ((1 << 31) - 1, (1 << 63) - 1)  # what onnxruntime takes for "to the end" in the direction of the step
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
 
 def slice_(site: Site) -> Tensor:
-    """Per axis the number of steps from start to end."""
+    """Per axis the number of steps from start to end; the rank stays, whatever is not known."""
     dims = list(site.dims())
+    if unknown := _unknown_axes(site):
+        return moved(site, tuple(site.fresh(unknown) for _ in dims), None)
     bounds = _slice_bounds(site, len(dims))
     array = small_data(site)
     for axis, start, end, step in bounds:
         array = _sliced(array, axis, start, end, step)
         dims[axis] = _slice_dim(site, dims[axis], start, end, step)
     return moved(site, tuple(dims), array)
+
+
+def _unknown_axes(site: Site) -> str:
+    """Return why it is not known which axes are sliced, "" where it is."""
+    if site.opset < 10:
+        return ""
+    if site.has(3):
+        data = site.data(3)
+        is_known = data is not None and all(number(element) is not None for element in data.ravel().tolist())
+        return "" if is_known else f"the value of {site.name(3)} is unknown"
+    counts = [site.tensor(index).count() for index in (1, 2)]
+    return "the number of sliced axes is unknown" if counts == [None, None] else ""
 
 
 def _slice_bounds(site: Site, rank: int) -> Bounds:
@@ -37,9 +52,8 @@ def _slice_bounds(site: Site, rank: int) -> Bounds:
         axes = site.integers("axes") or list(range(len(starts)))
         return [(site.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]
     counts = [site.tensor(index).count() for index in (1, 2)]
-    count = next((n for n in counts if n is not None), None)
-    if count is None:
-        raise UnknownError("the number of sliced axes is unknown")
+    counts.append(len(site.numbers(3)) if site.has(3) else None)
+    count = next(n for n in counts if n is not None)
     if count > rank:
         site.finding(f"{count} axes are sliced of a tensor of rank {rank}")
         raise UnknownError("more axes are sliced than there are")
@@ -65,18 +79,22 @@ def _sliced(array: Array | None, axis: int, start: Element | None, end: Element 
 
 
 def _slice_dim(site: Site, dim: Expr, start: Element | None, end: Element | None, step: Element | None) -> Expr:
-    stride = None if step is None else number(step)
-    if stride is None or start is None or end is None or stride == 0:
+    if start is None or end is None or step is None:
         return site.fresh("what the Slice cuts depends on data")
-    length = slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
+    stride = Expr.of(step)  # type: ignore[arg-type]
+    if lower(stride) <= 0 <= upper(stride):
+        return site.fresh(f"the step of the Slice is {step}, which may be above or below 0")
+    if upper(stride) < 0 and number(end) in TO_THE_END:
+        return site.fresh(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
+    length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
         return site.fresh(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
     return length
 
 
-def slice_length(dim: Expr, start: Expr, end: Expr, step: int) -> Expr | None:
+def _slice_length(dim: Expr, start: Expr, end: Expr, step: Expr) -> Expr | None:
     """Return how many elements a slice has, None where a bound may count from either end."""
-    if step > 0:
+    if lower(step) > 0:
         first, last = _clamped(start, dim, const(0), dim), _clamped(end, dim, const(0), dim)
         return None if first is None or last is None else maximum(0, ceil_div(last - first, step))
     first, last = _clamped(start, dim, const(0), dim - 1), _clamped(end, dim, const(-1), dim - 1)

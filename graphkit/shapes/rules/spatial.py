@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 from onnx import TensorProto
@@ -11,9 +12,12 @@ from graphkit.shapes.algebra import ceil_div, floor_div, minimum
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.site import Rule, Site, UnknownError
-from graphkit.shapes.tensor import Dims, Element, Tensor
+from graphkit.shapes.tensor import Dims, Element, Tensor, number
 
 __all__ = ["RULES"]
+
+
+ASPECT = "the sizes follow an aspect ratio"
 
 
 def _list(site: Site, name: str, count: int, default: int) -> list[int]:
@@ -125,23 +129,46 @@ def global_pool(site: Site) -> Tensor:
 
 
 def resize(site: Site) -> Tensor:
-    """The sizes that are given, or each dim times its scale rounded down."""
+    """The sizes that are given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
     dims = list(site.dims())
     at_scales, at_sizes = (2, 3) if site.opset >= 11 and site.node.op_type == "Resize" else (1, -1)
     axes = [site.axis(axis, len(dims)) for axis in site.integers("axes") or range(len(dims))]
-    if at_sizes > 0 and site.has(at_sizes) and site.tensor(at_sizes).dims != (const(0),):
-        if site.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-            raise UnknownError("the sizes follow an aspect ratio")
-        given = site.values(at_sizes)
+    has_sizes = at_sizes > 0 and site.has(at_sizes) and site.tensor(at_sizes).dims != (const(0),)
+    given: Sequence[Element]
+    if not has_sizes and _has_scales(site):
+        given = list(site.attributes["scales"].floats)
+    elif site.data(read := at_sizes if has_sizes else at_scales) is not None:
+        given = site.values(read)
     else:
-        scales: list[Element] = list(site.attributes["scales"].floats) if _has_scales(site) else site.values(at_scales)
-        given = [_scaled(site, dims[axis], scale) for axis, scale in zip(axes, scales, strict=False)]
+        reason = f"the value of {site.name(read)} is unknown"
+        return Tensor(site.tensor().dtype, [site.fresh(reason) if i in axes else dim for i, dim in enumerate(dims)])
+    if not has_sizes:
+        given = [_scaled(site, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
+    elif site.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        given = _fitted(site, [dims[axis] for axis in axes], given)
     if len(given) != len(axes):
         site.finding(f"{len(given)} scales or sizes for {len(axes)} axes")
         raise UnknownError("the scales do not fit the rank")
     for axis, size in zip(axes, given, strict=True):
         dims[axis] = Expr.of(size)  # type: ignore[arg-type]
     return Tensor(site.tensor().dtype, dims)
+
+
+def _fitted(site: Site, dims: Sequence[Expr], wanted: Sequence[Element]) -> list[Element]:
+    """Return sizes that keep the aspect ratio: one scale for all, the smallest or the largest that was asked for.
+
+    The runtime computes in float32, so that half a pixel may be rounded either way.
+    """
+    numbers = [(dim.constant, number(size)) for dim, size in zip(dims, wanted, strict=False)]
+    ratios = [Fraction(size, dim) for dim, size in numbers if dim and size]
+    if len(ratios) < max(len(wanted), 1):
+        return [site.fresh(ASPECT) for _ in wanted]
+    scale = min(ratios) if site.text("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
+    exact = [scale * dim for dim, _ in numbers if dim]
+    return [
+        round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else site.fresh(ASPECT)
+        for size in exact
+    ]
 
 
 def _has_scales(site: Site) -> bool:

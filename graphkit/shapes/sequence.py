@@ -1,0 +1,71 @@
+"""What is known of a sequence of tensors: of each tensor, or what all of them have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.tensor import Tensor
+
+__all__ = ["Common", "TensorSequence", "joined", "union"]
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the tensors of a sequence have in common.
+
+    Attributes:
+        dtype: TensorProto.DataType, 0 where unknown.
+        dims: None in the place of a dim in which they may differ; None where their ranks may.
+    """
+
+    dtype: int
+    dims: tuple[Expr | None, ...] | None
+
+
+class TensorSequence(Tensor):
+    """What is known of a sequence, which has neither dims nor elements of its own.
+
+    Attributes:
+        items: Its tensors, None where their number is not known.
+        common: What all of them have in common, None where it is sure to have none.
+        length: How many there are, None where that is not known.
+    """
+
+    __slots__ = ("common", "items", "length")
+
+    def __init__(self, items: tuple[Tensor, ...] | None, common: Common | None, length: Expr | None) -> None:
+        super().__init__(0, None, None, "it is a sequence of tensors")
+        self.items, self.common, self.length = items, common, length
+
+    @classmethod
+    def of(cls, items: tuple[Tensor, ...]) -> TensorSequence:
+        """Return the sequence of these tensors."""
+        shared: Common | None = None
+        for item in items:
+            shared = union(shared, Common(item.dtype, item.dims))
+        return cls(items, shared, Expr.of(len(items)))
+
+    def opened(self) -> TensorSequence:
+        """Return it as the state of a loop is followed: without its single tensors."""
+        return TensorSequence(None, self.common, self.length)
+
+    def is_like(self, other: Tensor) -> bool:
+        """Whether as much is known of another one, single tensors apart."""
+        return isinstance(other, TensorSequence) and (self.common, self.length) == (other.common, other.length)
+
+
+def joined(left: TensorSequence, right: TensorSequence) -> TensorSequence:
+    """Return what is known of a sequence that is one of two."""
+    length = left.length if left.length == right.length else None
+    return TensorSequence(None, union(left.common, right.common), length)
+
+
+def union(left: Common | None, right: Common | None) -> Common | None:
+    """Return what tensors of either kind have in common."""
+    if left is None or right is None:
+        return right if left is None else left
+    dtype = left.dtype if left.dtype == right.dtype else 0
+    if left.dims is None or right.dims is None or len(left.dims) != len(right.dims):
+        return Common(dtype, None)
+    return Common(dtype, tuple(a if a == b else None for a, b in zip(left.dims, right.dims, strict=True)))
