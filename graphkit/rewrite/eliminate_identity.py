@@ -24,8 +24,7 @@ class EliminateIdentity(Rewrite):
     x * 1, x / 1, x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the
     same; x + 0.0 stays, for it makes 0.0 of -0.0. An Identity that gives an output of its graph its name goes where
     the tensor that it reads can take that name and nothing else reads either: onnxruntime's fusions of Gemm and
-    Transpose lose an output that is read as well, and the model then does not load. An Identity of an input that is
-    left out, which an inlined function may leave, goes: what reads it leaves that input out.
+    Transpose lose an output that is read as well, and the model then does not load.
 
     Before:
 
@@ -45,9 +44,6 @@ class EliminateIdentity(Rewrite):
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
             for node in scope.nodes:
-                if _is_left_out(editor, node) and (unset := node.outputs[0]) is not None and editor.use(unset, ""):
-                    editor.note("nodes that change nothing are gone")
-                    continue
                 same = RULES.get(node.op_type) if not node.domain else None
                 if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
                     continue
@@ -57,14 +53,6 @@ class EliminateIdentity(Rewrite):
                 may_rename = node.is_op("Identity") and editor.is_output(out)
                 if _give_name(editor, source, out) if may_rename else editor.forward(node, source):
                     editor.note("nodes that change nothing are gone")
-
-
-def _is_left_out(editor: Editor, node: Node) -> bool:
-    """Whether a node is an Identity whose input is left out; the name of an output of a graph must stay."""
-    if not node.is_op("Identity") or node.inputs != (None,) or len(node.outputs) != 1 or not editor.is_free(node):
-        return False
-    out = node.outputs[0]
-    return out is not None and bool(out.consumers) and not editor.is_output(out) and not editor.has_alias(out)
 
 
 def _is_used(editor: Editor, value: Value | None) -> bool:

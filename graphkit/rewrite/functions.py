@@ -13,6 +13,7 @@ import onnx
 import onnx.helper
 
 from graphkit.graph.view import body_graphs
+from graphkit.rewrite.base import keep
 
 __all__ = [
     "Functions",
@@ -21,6 +22,7 @@ __all__ = [
     "domain_of",
     "functions_of",
     "key_of",
+    "leave_out",
     "make_explicit",
     "obstacle",
     "with_bodies",
@@ -101,6 +103,29 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
         if (called := functions.get(key_of(node))) is not None:
             given = {attribute.name for attribute in node.attribute}
             node.attribute.extend(a for a in called.attribute_proto if a.name not in given)
+
+
+def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> None:
+    """Remove in place what gives back an input that a call leaves out, and leave it out where it is read.
+
+    Args:
+        graph: A graph.
+        around: Names in the graphs around it that stand for nothing.
+    """
+    outputs = {info.name for info in graph.output}
+    copies = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "Identity" and not domain_of(node.domain) and len(node.input) == len(node.output) == 1
+    }
+    unset = {"", *around}
+    while found := {name for name, source in copies.items() if source in unset} - unset - outputs:
+        unset |= found
+    for node in graph.node:
+        node.input[:] = ["" if name in unset else name for name in node.input]
+        for _, body in body_graphs(node):
+            leave_out(body, frozenset(unset))
+    keep(graph.node, [not node.output or node.output[0] not in unset.difference(around, [""]) for node in graph.node])
 
 
 def _copy_outputs(function: onnx.FunctionProto) -> None:

@@ -21,6 +21,7 @@ from graphkit.rewrite.functions import (
     domain_of,
     functions_of,
     key_of,
+    leave_out,
     make_explicit,
     obstacle,
 )
@@ -35,9 +36,10 @@ class InlineFunctions(Pass):
     """Replace each call of a function of the model by the function's nodes, at any depth.
 
     Values of a function get a number that makes their names unique. Where a call has a name, its nodes are named
-    after it, `call/node`; they have the metadata of the call besides their own. Legality: a function that needs
-    another version of an operator set than the model has is left; so are all where one calls itself, where one passes
-    on an attribute that it may not have to one with a default for it, or where the nodes would be millions.
+    after it, `call/node`; they have the metadata of the call besides their own. An Identity of an input that the call
+    leaves out goes, and what reads it leaves that input out: no runtime loads the Identity. Legality: a function that
+    needs another version of an operator set than the model has is left; so are all where one calls itself, where one
+    passes on an attribute that it may not have to one with a default for it, or where the nodes would be millions.
 
     Before:
 
@@ -76,6 +78,7 @@ class InlineFunctions(Pass):
         if not gone:
             return Outcome(model, declined=declined)
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
+        leave_out(result.graph)
         _drop_imports(result, gone)
         calls = Counter(map(key_of, all_nodes(proto)))
         changes = (f"{calls[key]:,} calls of function '{key[1]}' are its nodes" for key in gone if calls[key])

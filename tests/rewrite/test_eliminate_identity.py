@@ -5,11 +5,10 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from rewriting import check, constants, lines, model_of, run
+from rewriting import check, constants, lines, model_of
 
 from graphkit.model import Model
 from graphkit.rewrite.eliminate_identity import EliminateIdentity
-from graphkit.rewrite.inline_functions import InlineFunctions
 
 PASS = EliminateIdentity()
 
@@ -100,26 +99,6 @@ def test_pads_may_be_an_attribute_or_of_some_axes(opset: int, node: str) -> None
 def test_pads_that_are_an_input_stay() -> None:
     model = model_of("g (float[N, 4] x, int64[4] p) => (float[M, K] y) { b = Pad (x, p) y = Abs (b) }")
     assert not PASS.run(model).changes
-
-
-def test_an_identity_of_an_input_that_is_left_out_goes() -> None:
-    """No runtime loads it; functions have it for the sake of calls that give the input."""
-    model = model_of("""
-        g (float[N] x) => (float[N] y) { y = local.f (x) }
-        <domain: "local", opset_import: ["" : 17]>
-        f (a, low) => (b) { m = Identity (low) b = Clip (a, m) }""")
-    inlined = InlineFunctions().run(model).model
-    assert lines(inlined) == ['m__1 = Identity ("")', "y = Clip (x, m__1)"]
-    result = PASS.run(inlined).model
-    assert len(lines(result)) == 1
-    feed = np.array([-3.0, 0.5, 9.0], np.float32)
-    np.testing.assert_array_equal(run(result, {"x": feed})[0], feed)
-
-
-def test_an_output_of_nothing_stays() -> None:
-    proto = model_of("g (float[N] x) => (float[N] y, float[N] z) { y = Identity (x) z = Neg (x) }").proto
-    proto.graph.node[0].input[0] = ""
-    assert not PASS.run(Model.from_proto(proto)).changes
 
 
 @pytest.mark.parametrize("dtype", ["bool"])

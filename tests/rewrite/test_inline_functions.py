@@ -101,6 +101,28 @@ def test_inputs_and_outputs_may_be_left_out() -> None:
     assert operators(check(model, {**X, "h": np.array(1, np.float32)})) == ["Clip", "Clip", "Neg"]
 
 
+def test_what_gives_back_an_input_that_is_left_out_goes() -> None:
+    """No runtime loads such an Identity; functions have it for the sake of calls that give the input."""
+    model = model_of(
+        "g (float[N] x, bool c) => (float[N] y, float[N] z) { y = local.f (x, c) z = local.f (x, c, x) }",
+        """f (a, c, low) => (b) {
+            m = Identity (low)
+            n = Identity (m)
+            d = Clip (a, n)
+            b = If (c) < then_branch = t () => (p) { o = Identity (n) p = Clip (d, o) },
+                         else_branch = e () => (q) { q = Neg (d) } >
+        }""",
+    )
+    outcome = InlineFunctions().run(model)
+    nodes = [node.op_type for node in all_nodes(outcome.model.scopes)]
+    assert nodes.count("Identity") == 3  # those of the call that gives the input
+    low = {"x": np.array(1.0, np.float32), "c": np.array(True)}
+    scalar = Model.from_proto(outcome.model.proto)
+    for info in (*scalar.proto.graph.input[:1], *scalar.proto.graph.output):
+        info.type.tensor_type.shape.ClearField("dim")
+    assert [array.tolist() for array in run(scalar, low)] == [1.0, 1.0]
+
+
 def test_an_output_may_be_an_input() -> None:
     model = model_of(
         "agraph (float[N] x) => (float[N] a, float[N] b) { a, b = local.f (x) }",
