@@ -84,7 +84,17 @@ def hunt(stage: str, first: int, count: int) -> Iterator[tuple[int, str]]:
     seed, end = first, first + count
     while seed < end:
         stop = min(seed + BATCH, end)
-        command = [sys.executable, __file__, "--stage", stage, "--seed", str(seed), "--count", str(stop - seed), "--work"]
+        command = [
+            sys.executable,
+            __file__,
+            "--stage",
+            stage,
+            "--seed",
+            str(seed),
+            "--count",
+            str(stop - seed),
+            "--work",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
             assert child.stdout is not None
             last, ending = seed - 1, ""
