@@ -1,4 +1,4 @@
-"""Change models and see whether any stage of graphkit crashes, hangs or takes gigabytes: by hand, for as long as you like.
+"""Change models and see whether a stage of graphkit crashes, hangs or takes gigabytes: by hand, as long as you like.
 
     python tests/fuzz/fuzz_stages.py                                # 2,000 models for each stage
     python tests/fuzz/fuzz_stages.py --stage fold --count 20000     # from seed 0

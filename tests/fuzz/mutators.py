@@ -17,13 +17,15 @@ __all__ = ["MUTATORS", "mutate"]
 INTEGERS = (-1, 0, 1, 2, 3, 7, 64, 1025, -2, -(1 << 63), (1 << 63) - 1, 1 << 62, -(1 << 62), 1 << 31, 1 << 20, -7)
 FLOATS = (0.0, -1.0, 1.5, float("nan"), float("inf"), -float("inf"), 1e-40, 3e38, 2.0**63)
 NAMES = (
-    "", " ", "x", "batch", "seq", "past", "{}", "{x}", "{0}", "{:>3000000000}", "%s%n", "\x1b[31mred\x1b[0m", "\x07", "a\nb",
-    "\r", "\u202etxet", "\x9b31m", "<script>alert(1)</script>", "`|*_[x](y)", '"); import os; ("', "${x}", "'", "\\", "/", "../x",
-    "?0.x", "é", "\U0001f600", "n" * 5000, "\x00", "a::b", "a,b", "a=b", "[bold]", "constructor", "__proto__", "1", "None",
+    "", " ", "x", "batch", "seq", "past", "{}", "{x}", "{0}", "{:>3000000000}", "%s%n", "\x1b[31mred\x1b[0m", "\x07",
+    "a\nb", "\r", "\u202etxet", "\x9b31m", "<script>alert(1)</script>", "`|*_[x](y)", '"); import os; ("', "${x}",
+    "'", "\\", "/", "../x", "?0.x", "é", "\U0001f600", "n" * 5000, "\x00", "a::b", "a,b", "a=b", "[bold]",
+    "constructor", "__proto__", "1", "None",
 )  # fmt: skip
 DIMS = (
-    "batch", "seq", "past", "N", "past + seq", "batch*seq", "2*seq", "seq//2", "seq//0", "max(seq, past)", "-seq", "9" * 400,
-    "((((seq))))", "(" * 300, "seq*seq*seq*seq*seq", "min(" * 50, "1", "?", "{}", "{seq}", "\x1b[2J", "s\nt", "a b", "n" * 5000, "",
+    "batch", "seq", "past", "N", "past + seq", "batch*seq", "2*seq", "seq//2", "seq//0", "max(seq, past)", "-seq",
+    "9" * 400, "((((seq))))", "(" * 300, "seq*seq*seq*seq*seq", "min(" * 50, "1", "?", "{}", "{seq}", "\x1b[2J",
+    "s\nt", "a b", "n" * 5000, "",
 )  # fmt: skip
 OPERATORS = tuple(sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}))
 Mutator = Callable[[random.Random, onnx.ModelProto], None]
@@ -510,8 +512,8 @@ def change_version(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 MUTATORS: tuple[Mutator, ...] = (
-    change_dim, change_rank, change_type, change_attribute, change_kind, drop_attribute, add_attribute, drop_node, repeat_node,
-    swap_nodes, change_operator, rename_node, rewire_input, rewire_output, change_arity, add_node, grow_chain, grow_inputs,
-    grow_constant, rename_value, rename_info, copy_info, drop_info, change_tensor, change_initializers, change_body,
-    change_function, change_version,
+    change_dim, change_rank, change_type, change_attribute, change_kind, drop_attribute, add_attribute, drop_node,
+    repeat_node, swap_nodes, change_operator, rename_node, rewire_input, rewire_output, change_arity, add_node,
+    grow_chain, grow_inputs, grow_constant, rename_value, rename_info, copy_info, drop_info, change_tensor,
+    change_initializers, change_body, change_function, change_version,
 )  # fmt: skip
