@@ -11,7 +11,7 @@ from typing import ClassVar
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, shape_ops
 from graphkit.graph.view import all_nodes
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.rewrite.base import grouped
@@ -37,7 +37,7 @@ class FoldOptions:
         dims: Numbers for symbols.
         inputs: Shapes for inputs.
         ranges: Bounds of symbols.
-        limit: Bytes of the largest constant that is made.
+        limit: Bytes of the largest constant that is made; all of them together add at most 64 times as many.
         weights: Where they go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
@@ -117,8 +117,8 @@ class FoldReport(Result):
 
 
 def fold_file(
-    model: Model,
-    output: Path,
+    model: Model | str | Path,
+    output: str | Path,
     options: FoldOptions = FoldOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -126,7 +126,7 @@ def fold_file(
     """Fold a model, write it, and prove it.
 
     Args:
-        model: The model, read from a file.
+        model: The model, read from a file, or the path of that file.
         output: The file to write; with shared weights, NAME_data goes beside it.
         options: How.
         progress: Called with the name of each step before it starts.
@@ -139,6 +139,7 @@ def fold_file(
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
     """
+    model, output = model if isinstance(model, Model) else load(model), Path(output)
     if options.verify:
         check_files(model)
     progress("folding")

@@ -108,6 +108,13 @@ class Model:
         """Which values are shape arithmetic, at every scope."""
         return find_shape_tensors(self.scopes)
 
+    def growth(self) -> int:
+        """Return how many bytes rewrites have added to the weightless proto, 0 where they took some away."""
+        source = self.source
+        before: int = source.size - sum(reference.length for reference in source.references.values())
+        after: int = self.proto.ByteSize()
+        return max(after - before, 0)
+
     def payload(self, tensor: onnx.TensorProto) -> memoryview:
         """Return a tensor's bytes, little-endian, mapped from its file where it is external.
 

@@ -132,8 +132,8 @@ class SplitReport(Result):
 
 
 def split_file(
-    model: Model,
-    folder: Path,
+    model: Model | str | Path,
+    folder: str | Path,
     options: SplitOptions = SplitOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -141,7 +141,7 @@ def split_file(
     """Split a merged decoder into two files in a folder, and prove them.
 
     Args:
-        model: The merged decoder, read from a file.
+        model: The merged decoder, read from a file, or the path of that file.
         folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, and the data file beside them.
         options: How.
         progress: Called with the name of each step before it starts.
@@ -154,6 +154,7 @@ def split_file(
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run a model.
     """
+    model, folder = model if isinstance(model, Model) else load(model), Path(folder)
     progress("splitting")
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
     paths = folder / FIRST_NAME, folder / PAST_NAME

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from graphkit import __version__
+from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
 from graphkit.errors import GraphkitError
@@ -40,9 +41,7 @@ def app() -> None:
 
 
 def _fail(error: GraphkitError) -> NoReturn:
-    from graphkit.render.blocks import printable
-
-    sys.stderr.write(f"Error: {printable(str(error))}\n")
+    say(f"Error: {error}", is_error=True)
     raise SystemExit(2) from error
 
 

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
 
-__all__ = ["progress_on_terminal", "proving", "rendered", "show"]
+__all__ = ["progress_on_terminal", "proving", "rendered", "say", "show"]
+
+
+def say(text: str, *, is_error: bool = False) -> None:
+    """Print a line, control characters written out: names in it may come from a model."""
+    from graphkit.render.blocks import printable
+
+    (sys.stderr if is_error else sys.stdout).write(f"{printable(text)}\n")
 
 
 def show(result: Result, chosen: Format) -> None:
@@ -51,8 +58,10 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.markup import escape
 
+    from graphkit.render.blocks import printable
+
     with Console(stderr=True).status("") as status:
-        yield lambda step: status.update(escape(step))
+        yield lambda step: status.update(escape(printable(step)))
 
 
 @contextlib.contextmanager

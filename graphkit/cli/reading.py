@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from graphkit.cli.options import (
     read_sizes,
     size_options,
 )
-from graphkit.cli.output import progress_on_terminal, proving, rendered, show
+from graphkit.cli.output import progress_on_terminal, proving, rendered, say, show
 
 if TYPE_CHECKING:
     from graphkit.analysis.report import HazardCheck
@@ -122,7 +123,7 @@ def report(
     findings = result.findings() if result is not None else ()
     if strict and findings:
         for finding in findings:
-            click.echo(f"Finding: {finding}", err=True)
+            say(f"Finding: {finding}", is_error=True)
         raise SystemExit(1)
 
 
@@ -140,9 +141,8 @@ def _expanded(names: Sequence[str]) -> list[str]:
     for name in names:
         if not name:
             raise UsageError("an empty name - name a model file or a folder")
-        folder = Path(name)
-        if folder.is_dir():
-            inside = sorted(str(path) for path in folder.glob("*.onnx"))
+        if os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
+            inside = sorted(str(path) for path in Path(name).glob("*.onnx"))
             if not inside:
                 raise UsageError(f"{name}: no .onnx file in this folder - name a model file")
             found += inside
@@ -169,7 +169,7 @@ def examples() -> None:
     from graphkit.examples import EXAMPLES
 
     for name, description in EXAMPLES.items():
-        click.echo(f"example:{name}  {description}")
+        say(f"example:{name}  {description}")
 
 
 @click.command()

@@ -21,7 +21,7 @@ from graphkit.cli.options import (
     size_options,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, proving, show
+from graphkit.cli.output import progress_on_terminal, proving, say, show
 
 if TYPE_CHECKING:
     from graphkit.model import Model
@@ -83,7 +83,7 @@ def split_merged(
         made = split_file(loaded, folder, options, progress=progress)
     show(made, Format(format))
     if made.findings():
-        click.echo(f"The proof failed. The files in {folder} are kept, unverified.", err=True)
+        say(f"The proof failed. The files in {folder} are kept, unverified.", is_error=True)
         raise SystemExit(1)
 
 
@@ -105,7 +105,7 @@ def _folder(model: Model) -> Path:
     type=click.IntRange(min=0),
     default=1 << 20,
     show_default=True,
-    help="Bytes of the largest constant to make.",
+    help="Bytes of the largest constant to make; all together, at most 64 times as many.",
 )
 @weights_option
 @click.option("--no-verify", is_flag=True, help="Do not run the proof.")
@@ -154,7 +154,7 @@ def fold(
         made = fold_file(load(model), output, options, progress=progress)
     show(made, Format(format))
     if made.findings():
-        click.echo(f"The proof failed. {output} is kept, unverified.", err=True)
+        say(f"The proof failed. {output} is kept, unverified.", is_error=True)
         raise SystemExit(1)
 
 
@@ -177,11 +177,11 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
     pipeline = parse_pipeline(passes)
     outcome = run_passes(load(model), pipeline)
     for change in outcome.changes:
-        click.echo(change)
+        say(change)
     for declined in grouped(map(str, outcome.declined)):
-        click.echo(f"declined: {declined}")
+        say(f"declined: {declined}")
     for path in save_models({output: outcome.model}, weights=weights, overwrite=overwrite):
-        click.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 @click.command()
@@ -192,10 +192,11 @@ def explain(name: str | None) -> None:
     from graphkit.rewrite.pipeline import explain as explain_pass
 
     if name is not None:
-        click.echo(explain_pass(name))
+        for line in explain_pass(name).splitlines():
+            say(line)
         return
     for kind in PASSES:
-        click.echo(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}")
+        say(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}")
 
 
 @click.command()

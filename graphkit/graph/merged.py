@@ -29,6 +29,13 @@ class Condition:
     input: Value
     negated: bool
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape to give the input, which need not be fed where it has a default."""
+        declared = declared_type(self.input)
+        dims = declared.dims if declared is not None else None
+        return tuple(dim if isinstance(dim, int) else 1 for dim in dims or ())
+
 
 @dataclass(frozen=True, slots=True)
 class MergedDecoder:

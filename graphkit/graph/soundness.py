@@ -75,7 +75,7 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
     return _Form(
         tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single),
         schema.min_output,
-        {name: int(attribute.type) for name, attribute in schema.attributes.items()},
+        {name: int(attribute.type) for name, attribute in schema.attributes.items()},  # type: ignore[call-overload]
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
     )
 
@@ -95,6 +95,6 @@ def _lack(node: Node) -> str:
         if name not in node.attributes:
             return f"lacks its attribute '{name}'"
     for name, attribute in node.attributes.items():
-        if attribute.type and attribute.type != form.kinds.get(name, attribute.type):
+        if attribute.type != form.kinds.get(name, attribute.type):
             return f"has an attribute '{name}' of another kind"
     return ""

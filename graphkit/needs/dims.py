@@ -126,16 +126,23 @@ def tied(assignment: Mapping[str, int], ties: Mapping[str, Expr]) -> Assignment:
 
 
 def pools(needs: Iterable[Need], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]) -> dict[str, list[int]]:
-    """Return the sizes to try of each symbol: small ones, usual ones, and those beside numbers in expressions."""
+    """Return the sizes to try of each symbol: small ones, usual ones, and those beside numbers in expressions.
+
+    None are for a symbol that no need speaks of: its size makes no difference.
+    """
     numbers: dict[str, set[int]] = {name: set() for name in symbols}
+    spoken_of = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
     for need in needs:
         found = {n for expr in need.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
         names = set().union(*(expr.symbols for expr in need.exprs))
+        spoken_of |= names
         for name in names | {inner for tie in names & ties.keys() for inner in ties[tie].symbols}:
             if name in numbers:
                 numbers[name] |= found
-    result = {}
+    result: dict[str, list[int]] = {name: [] for name in symbols}
     for name, symbol in symbols.items():
+        if name not in spoken_of:
+            continue
         low = int(symbol.lower)
         near = [n + step for n in sorted(numbers[name])[-MAX_NUMBERS:] for step in (-1, 0, 1)]
         large = [2 * max(numbers[name], default=512) + 1]
@@ -157,7 +164,7 @@ def candidates(
     base: Mapping[str, int], sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
 ) -> list[Assignment]:
     """Return assignments that differ from a base in one or two symbols, what follows from them changed with them."""
-    free = [name for name in base if name not in ties]
+    free = [name for name in base if name not in ties and sizes[name]]
     found = [dict(base)]
     found += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
     for first, second in combinations(free, 2):

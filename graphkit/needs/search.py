@@ -20,7 +20,7 @@ from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Trigger", "Triggers", "find_triggers"]
 
-MAX_WORK = 1 << 15  # symbols of the inputs, times those of each need squared: how the time to search grows
+MAX_WORK = 1 << 15  # symbols that needs speak of, times those of each need squared: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
 ABOVE = (1, 2, 3, 7, 8, 64, 1000)  # steps beyond a size, to see whether all larger ones fail
 Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
@@ -77,8 +77,10 @@ def find_triggers(shapes: Shapes) -> Triggers:
     needed = [one for one in collect(shapes) if all(expr.symbols <= symbols.keys() for expr in one.need.exprs)]
     if not needed:
         return Triggers((), {}, {})
-    if len(symbols) * sum(len(_symbols(one)) ** 2 for one in needed) > MAX_WORK:
-        return Triggers((), None, {}, (), f"{len(symbols):,} symbols and {len(needed):,} needs are too many to try")
+    spoken_of = [_symbols(one) for one in needed]
+    count = len(set().union(*spoken_of))
+    if count * sum(len(names) ** 2 for names in spoken_of) > MAX_WORK:
+        return Triggers((), None, {}, (), f"{count:,} symbols and {len(needed):,} needs are too many to try")
     certain = [one for one in needed if not one.need.is_guess]
     base = Grid(certain or needed, symbols, _learned(shapes)).base()
     needed = [one for one in needed if not one.need.is_guess or not Grid([one], symbols).bad([base]).any()]

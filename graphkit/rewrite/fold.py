@@ -51,7 +51,7 @@ def fold(
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
         ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
             which a KV cache grows at least 0.
-        limit: Bytes of the largest constant to make.
+        limit: Bytes of the largest constant to make; all of them together add at most 64 times as many.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeGuard
 
 import numpy as np
@@ -16,6 +17,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.shape_tensors import CONTROL_FLOW, IMPURE
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import BITS
+from graphkit.model import Model
 from graphkit.rewrite.editor import INITIALIZERS_SINCE, Editor, NewNode
 from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr, lower
@@ -24,6 +26,8 @@ from graphkit.shapes.tensor import FLOATS, INTEGERS
 __all__ = ["FoldConstants"]
 
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
+SMALL = 1 << 16  # bytes of constants that are not counted, for to count those of earlier sweeps takes time
+MAX_RESULTS = 64  # as large as the largest, that all results together add
 # float16 arithmetic is left: what a runtime without such kernels computes in float32 is rounded at other places
 HALF = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 MOVING = {
@@ -53,7 +57,8 @@ class FoldConstants(Rewrite):
     """Compute the nodes that depend on constants alone, in onnxruntime, and keep the results as constants.
 
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
-    the result is smaller than the constants that it replaces; constants above 16 MiB are not read. Nodes that draw
+    the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
+    model; constants above 16 MiB are not read. Nodes that draw
     random numbers, that have bodies, that quantise or dequantise (weights stay small), that calculate in float16 and
     that may divide integers by 0 or -1 are left, as is what onnxruntime does not compute.
 
@@ -71,7 +76,7 @@ class FoldConstants(Rewrite):
         }
 
     Attributes:
-        limit: Bytes of the largest result.
+        limit: Bytes of the largest result; all results together may add 64 times as many to the model.
     """
 
     limit: int = 1 << 20
@@ -80,6 +85,7 @@ class FoldConstants(Rewrite):
         has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
         constant: set[Value] = set()
         nodes: list[Node] = []
+        room = _Room(editor.model, self.limit)
         for scope in editor.scopes:
             constant.update(value for value in scope.initializers if value.is_constant)
             for node in scope.nodes:
@@ -87,13 +93,13 @@ class FoldConstants(Rewrite):
                     constant.add(out)
                     if has_initializers:
                         _hoist(editor, node, out)
-                elif self._folds(editor, node, constant):
+                elif self._folds(editor, node, constant, room):
                     nodes.append(node)
                     constant.update(value for value in node.outputs if value is not None)
         if nodes:
             _fold(editor, nodes)
 
-    def _folds(self, editor: Editor, node: Node, constant: set[Value]) -> bool:
+    def _folds(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
         if node.domain or node.op_type in KEPT | IMPURE | CONTROL_FLOW or node.bodies or not editor.is_free(node):
             return False
         inputs = [value for value in node.inputs if value is not None]
@@ -113,7 +119,33 @@ class FoldConstants(Rewrite):
         if sum(size or 0 for size in sizes) > max(self.limit, _freed(inputs, reads)):
             editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
             return False
-        return all((size or 0) <= MAX_READ for size in reads)
+        if any((size or 0) > MAX_READ for size in reads):
+            return False
+        if not room.take(sum(size or 0 for size in sizes) - _freed(inputs, reads)):
+            editor.decline(node, f"constant results would add more than {room.most:,} bytes to the model")
+            return False
+        return True
+
+
+class _Room:
+    """How many bytes constants may still add to a model."""
+
+    def __init__(self, model: Model, limit: int) -> None:
+        self.model, self.most = model, MAX_RESULTS * limit
+        self.taken = 0
+
+    @cached_property
+    def added(self) -> int:
+        """The bytes that earlier sweeps have added."""
+        return self.model.growth()
+
+    def take(self, count: int) -> bool:
+        """Take room for a constant, and return whether there is any."""
+        after = self.taken + max(count, 0)
+        if after > SMALL and after + self.added > self.most:
+            return False
+        self.taken = after
+        return True
 
 
 def _may_trap(editor: Editor, node: Node) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -131,8 +132,12 @@ class Expr:
 
     @staticmethod
     def of(value: Expr | int) -> Expr:
-        """Return an expression for a value."""
-        return value if isinstance(value, Expr) else const(value)
+        """Return an expression for a value; ValueError where it is no integer, as an element of a tensor may be."""
+        if isinstance(value, Expr):
+            return value
+        if type(value) is not int and not isinstance(value, Integral):
+            raise ValueError(f"{value} is no integer")
+        return const(value)
 
     @staticmethod
     def from_terms(terms: Mapping[Monomial, int]) -> Expr:

@@ -97,14 +97,18 @@ class Shapes:
 
     def why(self, key: Value | str | tuple[str, str]) -> tuple[str, ...]:
         """Return the chain from graph inputs and constants to a tensor's shape, a line for each step."""
-        steps: dict[Value, None] = {}
-        pending = [self.find(key)]
-        while pending and len(steps) < MAX_STEPS:
-            value = pending.pop()
-            steps.pop(value, None)  # it may be needed by an earlier step than was thought
-            steps[value] = None
-            pending.extend(self._origins(value))
-        return tuple(self._line(value) for value in reversed(steps))
+        steps: list[Value] = []
+        met: set[Value] = set()
+        pending = [(self.find(key), False)]
+        while pending:
+            value, follows_its_origins = pending.pop()
+            if follows_its_origins:
+                steps.append(value)
+            elif value not in met:
+                met.add(value)
+                pending.append((value, True))
+                pending.extend((origin, False) for origin in reversed(self._origins(value)))
+        return tuple(self._line(value) for value in steps[-MAX_STEPS:])
 
     def _origins(self, value: Value) -> list[Value]:
         """Return the inputs of a value's node that its dims and elements come from."""

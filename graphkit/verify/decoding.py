@@ -104,8 +104,8 @@ class Decoder:
     def _condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         if self._merged is None:
             return dict(feed)
-        name = self._merged.condition.input.name
-        return {**feed, name: np.full(feed[name].shape, self._merged.cache_when == later)}
+        condition = self._merged.condition
+        return {**feed, condition.input.name: np.full(condition.shape, self._merged.cache_when == later)}
 
 
 def decode(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.merged import merged_decoders
+from graphkit.graph.merged import Condition, merged_decoders
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
@@ -163,10 +163,9 @@ def _proof(merged: Model, first: Model, with_past: Model, steps: int, tolerance:
     if found is None:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
     session = _open(merged)
-    name = found.condition.input.name
     branches = []
     for model, flag, sizes in ((first, not found.cache_when, FIRST_SIZES), (with_past, found.cache_when, LATER_SIZES)):
-        branches.append(_branch(session, merged, name, flag, model, sizes, tolerance, seed))
+        branches.append(_branch(session, merged, found.condition, flag, model, sizes, tolerance, seed))
     loop = _loop(Decoder(merged, merged, session, session), first, with_past, steps, tolerance, seed)
     return SplitProof(tolerance, tuple(branches), loop)
 
@@ -180,7 +179,7 @@ def _open(model: Model) -> IsolatedSession:
 def _branch(
     session: Runner,
     merged: Model,
-    name: str,
+    condition: Condition,
     flag: bool,
     model: Model,
     all_sizes: tuple[Sizes, ...],
@@ -194,7 +193,7 @@ def _branch(
     failure = ""
     for sizes in all_sizes:
         feed = maker.make(sizes)
-        feed[name] = np.full(feed[name].shape, flag)
+        feed[condition.input.name] = np.full(condition.shape, flag)
         try:
             expected = session.run(feed)
         except ModelError:

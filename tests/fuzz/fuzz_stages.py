@@ -1,4 +1,4 @@
-"""Change models and see whether any stage of graphkit crashes, hangs or takes gigabytes: by hand, for as long as you like.
+"""Change models and see whether a stage of graphkit crashes, hangs or takes gigabytes: by hand, as long as you like.
 
     python tests/fuzz/fuzz_stages.py                                # 2,000 models for each stage
     python tests/fuzz/fuzz_stages.py --stage fold --count 20000     # from seed 0
@@ -84,7 +84,17 @@ def hunt(stage: str, first: int, count: int) -> Iterator[tuple[int, str]]:
     seed, end = first, first + count
     while seed < end:
         stop = min(seed + BATCH, end)
-        command = [sys.executable, __file__, "--stage", stage, "--seed", str(seed), "--count", str(stop - seed), "--work"]
+        command = [
+            sys.executable,
+            __file__,
+            "--stage",
+            stage,
+            "--seed",
+            str(seed),
+            "--count",
+            str(stop - seed),
+            "--work",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
             assert child.stdout is not None
             last, ending = seed - 1, ""

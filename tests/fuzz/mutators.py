@@ -17,13 +17,15 @@ __all__ = ["MUTATORS", "mutate"]
 INTEGERS = (-1, 0, 1, 2, 3, 7, 64, 1025, -2, -(1 << 63), (1 << 63) - 1, 1 << 62, -(1 << 62), 1 << 31, 1 << 20, -7)
 FLOATS = (0.0, -1.0, 1.5, float("nan"), float("inf"), -float("inf"), 1e-40, 3e38, 2.0**63)
 NAMES = (
-    "", " ", "x", "batch", "seq", "past", "{}", "{x}", "{0}", "{:>3000000000}", "%s%n", "\x1b[31mred\x1b[0m", "\x07", "a\nb",
-    "\r", "\u202etxet", "\x9b31m", "<script>alert(1)</script>", "`|*_[x](y)", '"); import os; ("', "${x}", "'", "\\", "/", "../x",
-    "?0.x", "é", "\U0001f600", "n" * 5000, "\x00", "a::b", "a,b", "a=b", "[bold]", "constructor", "__proto__", "1", "None",
+    "", " ", "x", "batch", "seq", "past", "{}", "{x}", "{0}", "{:>3000000000}", "%s%n", "\x1b[31mred\x1b[0m", "\x07",
+    "a\nb", "\r", "\u202etxet", "\x9b31m", "<script>alert(1)</script>", "`|*_[x](y)", '"); import os; ("', "${x}",
+    "'", "\\", "/", "../x", "?0.x", "é", "\U0001f600", "n" * 5000, "\x00", "a::b", "a,b", "a=b", "[bold]",
+    "constructor", "__proto__", "1", "None",
 )  # fmt: skip
 DIMS = (
-    "batch", "seq", "past", "N", "past + seq", "batch*seq", "2*seq", "seq//2", "seq//0", "max(seq, past)", "-seq", "9" * 400,
-    "((((seq))))", "(" * 300, "seq*seq*seq*seq*seq", "min(" * 50, "1", "?", "{}", "{seq}", "\x1b[2J", "s\nt", "a b", "n" * 5000, "",
+    "batch", "seq", "past", "N", "past + seq", "batch*seq", "2*seq", "seq//2", "seq//0", "max(seq, past)", "-seq",
+    "9" * 400, "((((seq))))", "(" * 300, "seq*seq*seq*seq*seq", "min(" * 50, "1", "?", "{}", "{seq}", "\x1b[2J",
+    "s\nt", "a b", "n" * 5000, "",
 )  # fmt: skip
 OPERATORS = tuple(sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}))
 Mutator = Callable[[random.Random, onnx.ModelProto], None]
@@ -148,7 +150,9 @@ def change_attribute(rng: random.Random, model: onnx.ModelProto) -> None:
     elif attribute.floats:
         change_list(rng, attribute.floats, FLOATS[:6])
     elif attribute.HasField("s"):
-        attribute.s = rng.choice((*(name.encode() for name in NAMES), b"\xff\xfe", b"SAME_UPPER", b"linear", b"->", b"i,j"))
+        attribute.s = rng.choice(
+            (*(name.encode() for name in NAMES), b"\xff\xfe", b"SAME_UPPER", b"linear", b"->", b"i,j")
+        )
     elif attribute.HasField("t"):
         change_tensor_fields(rng, attribute.t)
 
@@ -305,7 +309,9 @@ def grow_chain(rng: random.Random, model: onnx.ModelProto) -> None:
         if ranks:
             graph.node.add(op_type="Shape", input=[ranks], output=["grown_too"])
             ranks = "grown_too"
-    op = rng.choice(("Mul", "Add", "Sub", "Div", "Mod", "Max", "Min", "Concat", "Tile", "Expand", "Pow", "Reshape", "Pad"))
+    op = rng.choice(
+        ("Mul", "Add", "Sub", "Div", "Mod", "Max", "Min", "Concat", "Tile", "Expand", "Pow", "Reshape", "Pad")
+    )
     for number in range(rng.choice((3, 40, 200))):
         other = rng.choice((name, ranks or name))
         node = graph.node.add(op_type=op, input=[name, other], output=[f"grown{number}"])
@@ -314,7 +320,9 @@ def grow_chain(rng: random.Random, model: onnx.ModelProto) -> None:
         name = f"grown{number}"
     graph.output.add().name = name
     if rng.random() < 0.5:
-        graph.node.add(op_type=rng.choice(("ConstantOfShape", "Range", "Gather", "Expand")), input=[name] * 2, output=["end"])
+        graph.node.add(
+            op_type=rng.choice(("ConstantOfShape", "Range", "Gather", "Expand")), input=[name] * 2, output=["end"]
+        )
 
 
 def grow_inputs(rng: random.Random, model: onnx.ModelProto) -> None:
@@ -339,14 +347,24 @@ def grow_inputs(rng: random.Random, model: onnx.ModelProto) -> None:
 
 def grow_constant(rng: random.Random, model: onnx.ModelProto) -> None:
     """Add a node whose result is as large as constants say."""
-    sizes = [rng.choice((1, 3, 0, 1 << 10, 1 << 20, 1 << 31, 1 << 62, -1, -(1 << 40))) for _ in range(rng.randrange(1, 4))]
+    sizes = [
+        rng.choice((1, 3, 0, 1 << 10, 1 << 20, 1 << 31, 1 << 62, -1, -(1 << 40))) for _ in range(rng.randrange(1, 4))
+    ]
     graph = model.graph
     graph.initializer.append(helper.make_tensor("sizes", TensorProto.INT64, [len(sizes)], sizes))
     graph.initializer.append(helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]))
-    scalars = [helper.make_tensor(f"number{i}", TensorProto.INT64, [], [size]) for i, size in enumerate((sizes * 3)[:3])]
+    scalars = [
+        helper.make_tensor(f"number{i}", TensorProto.INT64, [], [size]) for i, size in enumerate((sizes * 3)[:3])
+    ]
     graph.initializer.extend(scalars)
-    op = rng.choice(("ConstantOfShape", "Expand", "Tile", "Pad", "Range", "Split", "OneHot", "EyeLike", "Reshape", "Slice", "TopK"))
-    read = {"ConstantOfShape": ["sizes"], "Range": ["number0", "number1", "number2"], "OneHot": ["sizes", "number0", "sizes"]}
+    op = rng.choice(
+        ("ConstantOfShape", "Expand", "Tile", "Pad", "Range", "Split", "OneHot", "EyeLike", "Reshape", "Slice", "TopK")
+    )
+    read = {
+        "ConstantOfShape": ["sizes"],
+        "Range": ["number0", "number1", "number2"],
+        "OneHot": ["sizes", "number0", "sizes"],
+    }
     outputs = [f"large{number}" for number in range(len(sizes))] if op == "Split" else ["large"]
     graph.node.add(op_type=op, input=read.get(op, [rng.choice(("one", "sizes")), "sizes", "sizes"]), output=outputs)
     graph.output.add().name = outputs[0]
@@ -432,7 +450,9 @@ def change_initializers(rng: random.Random, model: onnx.ModelProto) -> None:
         graph.initializer.add().CopyFrom(rng.choice(graph.initializer))
     elif action == 2:
         name = rng.choice([*(info.name for info in graph.input), *value_names(model)])
-        dtype, data = rng.choice(((TensorProto.INT64, [1, 2]), (TensorProto.BOOL, [True, False]), (TensorProto.FLOAT, [0, 1])))
+        dtype, data = rng.choice(
+            ((TensorProto.INT64, [1, 2]), (TensorProto.BOOL, [True, False]), (TensorProto.FLOAT, [0, 1]))
+        )
         graph.initializer.append(helper.make_tensor(name, dtype, [2], data))
     else:
         sparse = graph.sparse_initializer.add(dims=[rng.choice(INTEGERS), 3])
@@ -470,7 +490,9 @@ def change_function(rng: random.Random, model: onnx.ModelProto) -> None:
     inner = helper.make_node(rng.choice((name, "Abs", "twice")), ["a"], ["b"], domain=rng.choice((domain, "")))
     opsets = [helper.make_opsetid(rng.choice(("", "local")), rng.choice((1, 18, 99)))]
     attributes = rng.choice(([], ["by"], ["by", "by"]))
-    made = helper.make_function(domain, name, ["a"], rng.choice((["b"], ["a"], ["missing"], [])), [inner], opsets, attributes)
+    made = helper.make_function(
+        domain, name, ["a"], rng.choice((["b"], ["a"], ["missing"], [])), [inner], opsets, attributes
+    )
     model.functions.append(made)
     model.graph.node.add(op_type=name, domain=domain, input=[rng.choice(value_names(model))], output=["called"])
 
@@ -490,9 +512,8 @@ def change_version(rng: random.Random, model: onnx.ModelProto) -> None:
 
 
 MUTATORS: tuple[Mutator, ...] = (
-    change_dim, change_rank, change_type, change_attribute, change_kind, drop_attribute, add_attribute, drop_node, repeat_node,
-    swap_nodes, change_operator, rename_node, rewire_input, rewire_output, change_arity, add_node, grow_chain, grow_inputs,
-    grow_constant, rename_value, rename_info, copy_info, drop_info, change_tensor, change_initializers, change_body,
-    change_function, change_version,
+    change_dim, change_rank, change_type, change_attribute, change_kind, drop_attribute, add_attribute, drop_node,
+    repeat_node, swap_nodes, change_operator, rename_node, rewire_input, rewire_output, change_arity, add_node,
+    grow_chain, grow_inputs, grow_constant, rename_value, rename_info, copy_info, drop_info, change_tensor,
+    change_initializers, change_body, change_function, change_version,
 )  # fmt: skip
-

@@ -43,7 +43,8 @@ TEXTS = (
             }
         >
     }""",
-    """g (float[batch, 3, height, width] x) => (float[batch, a, b, c] y) <float[8, 3, 3, 3] w, int64[2] rest = {0, -1}> {
+    """g (float[batch, 3, height, width] x) => (float[batch, a, b, c] y)
+    <float[8, 3, 3, 3] w, int64[2] rest = {0, -1}> {
         c1 = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w)
         p = MaxPool <kernel_shape = [2, 2]> (c1)
         s = Shape <start = 2> (p)
@@ -91,7 +92,8 @@ TEXTS = (
         square = Mul (half, half)
         more = Pad (x, square)
     }""",
-    """g (int64[batch, seq] ids, float[batch, past, 4] past_key) => (float[batch, seq, v] y, float[batch, total, 4] present)
+    """g (int64[batch, seq] ids, float[batch, past, 4] past_key)
+    => (float[batch, seq, v] y, float[batch, total, 4] present)
     <float[32, 4] table, float[4] scale = {1, 1, 1, 1}, float[4] bias = {0, 0, 0, 0}> {
         e = Gather (table, ids)
         n = LayerNormalization <axis = -1> (e, scale, bias)

@@ -234,6 +234,10 @@ def split(site: Site) -> list[Tensor]:
             raise UnknownError(f"num_outputs is {parts}, and there are {count}")
         size = ceil_div(dims[axis], parts) if site.opset >= 18 else site.quotient(dims[axis], const(parts), "a dim")
         sizes = [size] * (parts - 1) + [dims[axis] - size * (parts - 1)]
+    negative = [size for size in sizes if (n := size.constant) is not None and n < 0]
+    if negative:
+        site.finding(f"a part of size {negative[0]}")
+        raise UnknownError("a part has a negative size")
     if len(sizes) != count:
         site.finding(f"{len(sizes)} sizes for {count} outputs")
         raise UnknownError("the sizes do not fit the outputs")

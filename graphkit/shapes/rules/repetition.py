@@ -61,7 +61,8 @@ def pad(site: Site) -> Tensor:
         site.finding(f"{len(pads)} pads for {len(axes)} axes")
         raise UnknownError("the pads do not fit the rank")
     for position, axis in enumerate(axes):
-        dims[axis] = dims[axis] + pads[position] + pads[position + len(axes)]  # type: ignore[operator]
+        for added in (pads[position], pads[position + len(axes)]):
+            dims[axis] = dims[axis] + Expr.of(added)  # type: ignore[arg-type]
     return moved(site, tuple(dims), _padded(site, axes, pads))
 
 

@@ -1,0 +1,56 @@
+"""A few changed models for each stage, the same ones each time; `fuzz_stages.py` tries as many as you like."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import onnx
+import pytest
+from mutators import MUTATORS, Mutator, mutate
+from seeds import small
+from stages import STAGES, attempt
+
+COUNT = 30
+SECONDS = 60  # real ones for all models of a stage, which take about one
+BASES = small()
+
+
+@pytest.fixture
+def _time_limit() -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError("it hangs")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("_time_limit")
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_changed_model_breaks_a_stage(stage: str, tmp_path: Path) -> None:
+    bases = BASES[-1:] if stage == "split" else BASES
+    for seed in range(COUNT):
+        attempt(stage, seed, bases, tmp_path)
+
+
+def test_a_seed_is_a_model() -> None:
+    for seed in range(20):
+        first, second = (mutate(random.Random(seed), BASES[0]).SerializeToString(deterministic=True) for _ in range(2))
+        assert first == second
+
+
+@pytest.mark.parametrize("mutator", MUTATORS, ids=lambda mutator: mutator.__name__)
+def test_every_mutator_changes_something(mutator: Mutator) -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        base, changed = rng.choice(BASES), onnx.ModelProto()
+        changed.CopyFrom(base)
+        mutator(rng, changed)
+        if changed != base:
+            return
+    pytest.fail("it changes nothing")
