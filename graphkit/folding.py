@@ -18,6 +18,7 @@ from graphkit.rewrite.base import grouped
 from graphkit.rewrite.fold import FOLD_LIMIT, fold
 from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.save import Placement, save_models
+from graphkit.shapes import declarations
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.session import check_files
@@ -64,6 +65,7 @@ class FoldReport(Result):
         counts: Operators that shape plumbing is made of; the last two rows are the nodes that compute shapes, and all.
         changes: What was done, a sentence each.
         declined: What was not, and why.
+        notes: Declared dims that contradict what the nodes compute, in one sentence.
         remaining: The Shape nodes that stay, but those of bodies that stay as they were.
         proof: None where it was not run.
     """
@@ -75,6 +77,7 @@ class FoldReport(Result):
     counts: tuple[Change, ...]
     changes: tuple[str, ...]
     declined: tuple[str, ...]
+    notes: tuple[str, ...]
     remaining: RemainingShapes
     proof: RewriteProof | None
 
@@ -90,6 +93,7 @@ class FoldReport(Result):
             reason = f": {self.declined[0]}" if self.declined else ", for there is nothing to fold"
             yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
+        yield from (Prose(note, "warning") for note in self.notes)
         yield Table(
             (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
             [
@@ -163,6 +167,7 @@ def fold_file(
         _counts(model, outcome.model),
         tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
         tuple(map(str, outcome.declined)),
+        declarations(model).notes,
         remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
     )

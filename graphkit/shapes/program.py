@@ -14,6 +14,7 @@ from graphkit.model import Model
 from graphkit.shapes.code import document, javascript, python
 from graphkit.shapes.conditions import Condition, conditions
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
+from graphkit.shapes.declarations import declarations
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.infer import infer
 from graphkit.shapes.sources import Source, Unread, find_sources
@@ -120,6 +121,7 @@ def program(
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
+    model = declarations(model).model
     shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges, values=values)
     given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])

@@ -14,6 +14,7 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
+from graphkit.shapes import declarations
 from graphkit.verify.binding import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
@@ -73,6 +74,8 @@ def verify_rewrite(
         ModelError: A data file is missing, onnxruntime does not load a model, or no input can be made for one.
     """
     before, after = _loaded(original), _loaded(rewritten)
+    contradictions = declarations(before).notes
+    before, after = declarations(before).model, declarations(after).model
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
     numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
@@ -85,7 +88,12 @@ def verify_rewrite(
     feeder = Feeder(before, space, given, seed)
     progress("running the original")
     found = run_original(Session(_source(original, before), prepack=False), feeder, runs)
-    notes = [*([FLOAT16_NOTE] if allowed and tolerance is None else []), *found.notes, *_lost_inputs(before, after)]
+    notes = [
+        *contradictions,
+        *([FLOAT16_NOTE] if allowed and tolerance is None else []),
+        *found.notes,
+        *_lost_inputs(before, after),
+    ]
     proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
