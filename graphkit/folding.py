@@ -20,6 +20,7 @@ from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models
+from graphkit.shapes import declarations
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
 
@@ -67,6 +68,7 @@ class FoldReport(Result):
         counts: Operators that shape plumbing is made of; the last two rows are the nodes that compute shapes, and all.
         changes: What was done, a sentence each.
         declined: What was not, and why.
+        notes: Declared dims that contradict what the nodes compute, in one sentence.
         remaining: The Shape nodes that stay, but those of bodies that stay as they were.
         proof: None where it was not run.
     """
@@ -78,6 +80,7 @@ class FoldReport(Result):
     counts: tuple[Change, ...]
     changes: tuple[str, ...]
     declined: tuple[str, ...]
+    notes: tuple[str, ...]
     remaining: RemainingShapes
     proof: RewriteProof | None
 
@@ -93,6 +96,7 @@ class FoldReport(Result):
             reason = f": {self.declined[0]}" if self.declined else ", for there is nothing to fold"
             yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
+        yield from (Prose(note, "warning") for note in self.notes)
         yield Table(
             (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
             [
@@ -168,6 +172,7 @@ def fold_file(
         _counts(model, outcome.model),
         tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
         tuple(map(str, outcome.declined)),
+        declarations(model).notes,
         remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
     )

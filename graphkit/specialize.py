@@ -8,7 +8,8 @@ by default, and makes floating-point MatMuls of several rows slower.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import warnings
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphkit.errors import UsageError
+from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.rewrite.fold import fold
 from graphkit.runtime.session import Session
+from graphkit.shapes import declarations
 from graphkit.shapes.inputs import Inputs
-from graphkit.verify.binding import given_shapes, solve
+from graphkit.verify.binding import fed_inputs, given_shapes, solve
 from graphkit.verify.sizes import symbol_roles
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Specializer"]
 
 MAX_SESSIONS = 8
+MAX_REASONS = 100
 MAX_WISHES = 1024  # shapes whose session is known at once
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Sequence[int]]
@@ -67,6 +70,9 @@ class Specializer:
             takes about as much memory as the weights, and the time to copy them.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
 
+    Attributes:
+        fallbacks: Why the model itself was run instead of one that is folded, and how often; up to 100 reasons.
+
     Raises:
         UsageError: A symbol does not exist, or no session may be kept.
         ModelError: The model cannot be read.
@@ -83,7 +89,8 @@ class Specializer:
         prepack: bool = False,
         threads: int = 0,
     ) -> None:
-        self._model = model if isinstance(model, Model) else load(model)
+        self._source = model if isinstance(model, Model) else load(model)
+        self._model = declarations(self._source).model
         if max_sessions < 1:
             raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
         self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)
@@ -96,6 +103,8 @@ class Specializer:
         self._lock = Lock()
         self._key = lru_cache(MAX_WISHES)(self._known)
         self._folded: Model | None = None
+        self._original = _Entry()
+        self.fallbacks: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -121,20 +130,53 @@ class Specializer:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the session for the shapes of some arrays, and return its outputs by name.
 
+        Arrays that the model runs with give its outputs, whatever its inputs declare: where no session can be made for
+        their shapes, such as those of two inputs that declare the same symbol and differ, the model itself is run. A
+        RuntimeWarning says why, once for each reason; `fallbacks` counts them.
+
         Raises:
             UsageError: An input is missing or does not exist, or its rank is wrong.
             ModelError: See `session`; or onnxruntime fails on these inputs.
         """
-        session = self._session({name: np.shape(array) for name, array in feed.items()}, {})
-        missing = [name for name in session.inputs if name not in feed]
-        if missing:
-            raise UsageError(f"no array for input {', '.join(missing)} - feed all inputs")
-        return session.run({name: array for name, array in feed.items() if name in session.inputs})
+        try:
+            session = self._session({name: np.shape(array) for name, array in feed.items()}, {})
+            if missing := [name for name in session.inputs if name not in feed]:
+                raise UsageError(f"no array for input {', '.join(missing)} - feed all inputs")
+            return session.run({name: array for name, array in feed.items() if name in session.inputs})
+        except GraphkitError as error:
+            names = {value.name for value in self._model.graph.inputs}
+            if not fed_inputs(self._model).keys() <= feed.keys() <= names:
+                raise
+            return self._fall_back(feed, error)
+
+    def _fall_back(self, feed: Mapping[str, np.ndarray], error: GraphkitError) -> dict[str, np.ndarray]:
+        """Run the model as it was read, and tell why; an error where it does not run either."""
+        try:
+            outputs = self._original_session().run(feed)
+        except ModelError:
+            raise error from None
+        reason = str(error)
+        with self._lock:
+            is_new = reason not in self.fallbacks
+            if not is_new or len(self.fallbacks) < MAX_REASONS:
+                self.fallbacks[reason] += 1
+        if is_new:
+            warnings.warn(f"the model itself is run: {reason}", RuntimeWarning, stacklevel=3)
+        return outputs
+
+    def _original_session(self) -> Session:
+        with self._original.lock:
+            if self._original.session is None:
+                self._original.session = Session(
+                    self._source, optimize=self._optimize, threads=self._threads, prepack=self._prepack
+                )
+            return self._original.session
 
     def clear(self) -> None:
         """Forget all sessions; those that are in use stay as they are."""
         with self._lock:
             self._entries.clear()
+            self._original = _Entry()
 
     def _check_symbols(self) -> None:
         names = Inputs(self._model, {}, {}, self._ranges, {}).names

@@ -16,6 +16,7 @@ from graphkit.render.result import Result
 from graphkit.rewrite.split_merged import split_merged
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, save_models
+from graphkit.shapes import declarations
 from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
@@ -69,6 +70,7 @@ class SplitReport(Result):
         first, with_past: Interfaces of the two models.
         first_changes, with_past_changes: What was done, a sentence each.
         first_cache, with_past_cache: What the KV cache asks for.
+        notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
         proof: None where it was not run.
     """
 
@@ -84,6 +86,7 @@ class SplitReport(Result):
     with_past_changes: tuple[str, ...]
     first_cache: KVCache
     with_past_cache: KVCache
+    notes: tuple[str, ...]
     proof: SplitProof | None
 
     def heading(self) -> str:
@@ -94,6 +97,7 @@ class SplitReport(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield from self._sizes()
+        yield from (Prose(note, "warning") for note in self.notes)
         yield Heading("KV strategy")
         yield from self._strategy()
         for name, ports, changes in (
@@ -188,5 +192,6 @@ def split_file(
         made.with_past_changes,
         kv_cache(first),
         kv_cache(with_past),
+        declarations(model).notes,
         proof,
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -260,3 +261,34 @@ def test_weights_behind_links_that_leave_the_folder(small: Model, tmp_path: Path
     given = feed(2, 3)
     found = Specializer(tmp_path / "snapshot" / "model.onnx").run(given)
     np.testing.assert_array_equal(found["y"], expected(given))
+
+
+def test_a_feed_that_only_the_model_itself_takes_runs_there_and_is_told_once(small: Model) -> None:
+    """`batch` is declared of both inputs, and one of scale broadcasts."""
+    specializer = Specializer(small)
+    given = {**feed(3, 2), "scale": np.array([2.0], np.float32)}
+    reason = "a dim of input 'x' is batch - it cannot be 3 with batch=1"
+    with pytest.warns(RuntimeWarning, match=f"the model itself is run: {reason}"):
+        found = specializer.run(given)
+    np.testing.assert_array_equal(found["y"], expected({**given, "scale": np.full(3, 2.0, np.float32)}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        specializer.run(given)
+    assert specializer.fallbacks == {reason: 2}
+    np.testing.assert_array_equal(specializer.run(feed(2, 3))["y"], expected(feed(2, 3)))
+    assert len(specializer) == 1
+
+
+def test_a_feed_that_the_model_does_not_take_either_is_the_first_error(small: Model) -> None:
+    specializer = Specializer(small)
+    with pytest.raises(UsageError, match="it cannot be 3 with batch=2"):
+        specializer.run({**feed(3, 2), "scale": np.ones(2, np.float32)})
+    with pytest.raises(UsageError, match="there is no input 'z'"):
+        specializer.run({**feed(3, 2), "z": np.ones(2, np.float32)})
+    assert not specializer.fallbacks
+
+
+def test_sizes_out_of_a_range_that_the_model_takes_run_there(small: Model) -> None:
+    specializer = Specializer(small, ranges={"length": (2, 9)})
+    with pytest.warns(RuntimeWarning, match="'length' is 1, out of its range"):
+        np.testing.assert_array_equal(specializer.run(feed(2, 1))["y"], expected(feed(2, 1)))

@@ -77,11 +77,20 @@ class Port:
 
 @dataclass(frozen=True)
 class Interface(Result):
-    """Inputs and outputs of a model's main graph; initializers that are listed as inputs are `optional`."""
+    """Inputs and outputs of a model's main graph; initializers that are listed as inputs are `optional`.
+
+    Attributes:
+        inputs, outputs: What the model declares.
+        contradictions: Where the nodes need other dims than are declared, in one sentence.
+    """
 
     title: ClassVar[str] = "Interface"
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    contradictions: tuple[str, ...] = ()
+
+    def findings(self) -> tuple[str, ...]:
+        return self.contradictions
 
     @property
     def input_count(self) -> int:
@@ -113,6 +122,7 @@ class Interface(Result):
                 [(p.index, p.label, p.dtype, p.shape, _remark(p) or None) for p in ports],
                 title=f"{name}: {count}",
             )
+        yield from (Prose(text, "warning") for text in self.contradictions)
 
 
 def _remark(port: Port) -> str:
@@ -122,10 +132,17 @@ def _remark(port: Port) -> str:
 def interface(model: Model) -> Interface:
     """Describe the inputs and outputs of a model."""
     cache = cache_entries(model.graph)
+    contradictions: tuple[str, ...] = ()
+    if any(entry.past is not None for entry in cache):
+        from graphkit.shapes import declarations  # which takes as long to import as all else here
+
+        contradictions = declarations(model).notes
     meanings = {entry.past.name: _cache_meaning(entry, "past") for entry in cache if entry.past}
     meanings |= {entry.present.name: _cache_meaning(entry, "present") for entry in cache if entry.present}
     return Interface(
-        _ports(model.graph, model.graph.inputs, meanings), _ports(model.graph, model.graph.outputs, meanings)
+        _ports(model.graph, model.graph.inputs, meanings),
+        _ports(model.graph, model.graph.outputs, meanings),
+        contradictions,
     )
 
 

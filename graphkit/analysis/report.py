@@ -180,10 +180,13 @@ def report(
             progress("onnxoptimizer")
             after = pending.result()
         if shapes is None and name in INFERRED:
-            from graphkit.shapes import infer  # what most sections do without takes as long to import as they do
+            from graphkit.shapes import (  # what most sections do without takes as long to import as they do
+                declarations,
+                infer,
+            )
 
             progress("shapes")
-            shapes = infer(model)
+            shapes = infer(declarations(model).model)
         progress(name)
         sections[name] = (
             _section(name, model, after, options) if shapes is None else _inferred(name, shapes, after, options)

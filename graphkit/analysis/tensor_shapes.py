@@ -11,7 +11,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import Shapes, declarations, infer
 
 __all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
 
@@ -106,7 +106,7 @@ def tensor_shapes(
     Raises:
         UsageError: A symbol or input does not exist, or a wish contradicts the model.
     """
-    shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges)
+    shapes = infer(declarations(model).model, dims=dims, inputs=inputs, ranges=ranges)
     rows = tuple(_row(shapes, value) for value in shapes if value.kind == "node" and not value.is_constant)
     return TensorShapes(
         sum(not row.unknown for row in rows),
@@ -144,7 +144,7 @@ def why_shape(
     Raises:
         UsageError: There is no such tensor.
     """
-    shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges)
+    shapes = infer(declarations(model).model, dims=dims, inputs=inputs, ranges=ranges)
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
     found = shapes[key]

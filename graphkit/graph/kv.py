@@ -170,21 +170,24 @@ def _grows(past: Value, present: Value) -> bool:
 def growing_axis(past: TensorType, present: TensorType | None) -> int | None:
     """Return the axis of a cache along which it grows, or None where that is not to be told.
 
-    It is the one axis in which past and present differ; else the one symbolic axis that is not the batch.
+    It is the one axis in which past and present differ, a symbolic one before numbers, for declarations may be wrong;
+    else the one symbolic axis that is not the batch.
     """
     dims = past.dims
     if dims is None:
         return None
+    differing: list[int] = []
     if present is not None and present.dims is not None and len(present.dims) == len(dims):
         differing = [axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if pair[0] != pair[1]]
-        if len(differing) == 1:
-            return differing[0]
+    open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
+    if len(open_ones) == 1:
+        return open_ones[0]
     symbolic = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and not _is_batch(dim)]
     if len(symbolic) > 1 and not any(_is_batch(dim) for dim in dims):
         symbolic = symbolic[1:]  # an unnamed batch stands first
     if len(symbolic) == 1 and (symbolic[0] > 0 or len(dims) < 4):
         return symbolic[0]
-    return None
+    return differing[0] if len(differing) == 1 else None
 
 
 def _is_batch(dim: Dim) -> bool:

@@ -64,6 +64,9 @@ class _Silent:
     def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
         """Note nothing."""
 
+    def note_joined(self, node: Node, left: Expr, right: Expr) -> None:
+        """Note nothing."""
+
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
         """Note nothing."""
 

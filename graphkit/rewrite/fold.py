@@ -19,12 +19,14 @@ from graphkit.rewrite.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.rewrite.fold_constants import FoldConstants
 from graphkit.rewrite.fold_shapes import FoldShapes
 from graphkit.rewrite.freeze_dims import FreezeDims
+from graphkit.rewrite.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.inline_constant_if import InlineConstantIf
 from graphkit.rewrite.merge_chains import MergeChains
 from graphkit.rewrite.merge_common_subexpressions import MergeCommonSubexpressions
 from graphkit.rewrite.rematerialize_shapes import RematerializeShapes
 from graphkit.rewrite.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.sweep import Counts, Rewrite, described, sweep
+from graphkit.shapes import declarations
 from graphkit.shapes.inputs import Inputs
 
 __all__ = ["FOLD_LIMIT", "fold"]
@@ -53,9 +55,14 @@ def fold(
             which a KV cache grows at least 0.
         limit: Bytes of the largest constant to make; all of them together add at most 64 times as many.
 
+    Where declared dims of the inputs contradict what the nodes compute, they are declared anew first: see
+    `graphkit.shapes.declarations`.
+
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
+    declared = declarations(model)
+    model = InferOutputShapes().run(declared.model).model if declared.corrections else model
     numbers = Inputs(model, dims or {}, inputs or {}, ranges or {}, {}).numbers
     limits = tuple((name, low, high) for name, (low, high) in (ranges or {}).items())
     shapes = tuple((name, tuple(shape)) for name, shape in (inputs or {}).items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnx import TensorProto
@@ -14,13 +13,14 @@ from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trac
 from graphkit.graph.types import declared_type, dtype_name
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.rewrite.base import Pass, run_passes
+from graphkit.rewrite.base import Outcome, run_passes
 from graphkit.rewrite.drop_empty_outputs import DropEmptyOutputs
 from graphkit.rewrite.drop_unused_inputs import DropUnusedInputs
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
 from graphkit.rewrite.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.specialize_input import SpecializeInput
 from graphkit.rewrite.strip_merged_suffixes import StripMergedSuffixes
+from graphkit.shapes import Declarations, declarations
 
 __all__ = ["Split", "split_merged"]
 
@@ -58,10 +58,11 @@ def split_merged(model: Model, *, condition: str | None = None, keep_names: bool
     Raises:
         UsageError: The model is not a merged decoder, with the reason, or there are several.
     """
-    found = _choose(model, condition)
+    declared = declarations(model)
+    found = _choose(declared.model, condition)
     name = found.condition.input.name
-    first = run_passes(model, _passes(name, not found.cache_when, keep_names))
-    with_past = run_passes(model, _passes(name, found.cache_when, keep_names))
+    first = _branch(declared, name, not found.cache_when, keep_names)
+    with_past = _branch(declared, name, found.cache_when, keep_names)
     return Split(
         name,
         found.cache_when,
@@ -72,14 +73,14 @@ def split_merged(model: Model, *, condition: str | None = None, keep_names: bool
     )
 
 
-def _passes(name: str, value: bool, keep_names: bool) -> Iterator[Pass]:
-    yield SpecializeInput(name, value)
-    yield DropEmptyOutputs()
-    yield EliminateDeadCode()
-    yield DropUnusedInputs()
-    yield InferOutputShapes()
-    if not keep_names:
-        yield StripMergedSuffixes()
+def _branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
+    """Return the decoder of one branch, whose inputs declare what that branch needs."""
+    taken = run_passes(
+        declared.model, (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
+    )
+    model = declarations(taken.model, is_branch=True).model if declared.corrections else taken.model
+    named = run_passes(model, (InferOutputShapes(), *(() if keep_names else (StripMergedSuffixes(),))))
+    return Outcome(named.model, (*taken.changes, *named.changes), (*taken.declined, *named.declined))
 
 
 def _signed(result: Model, part: str, source: Model) -> Model:

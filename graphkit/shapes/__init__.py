@@ -2,6 +2,7 @@
 
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.declarations import Correction, Declarations, declarations
 from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
@@ -12,6 +13,8 @@ from graphkit.shapes.site import Finding
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
 __all__ = [
+    "Correction",
+    "Declarations",
     "Equality",
     "Expr",
     "Finding",
@@ -22,6 +25,7 @@ __all__ = [
     "Tensor",
     "ceil_div",
     "const",
+    "declarations",
     "floor_div",
     "infer",
     "is_known",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx
 from onnx import AttributeProto
@@ -29,7 +30,7 @@ from graphkit.shapes.sequence import TensorSequence, joined
 from graphkit.shapes.site import Finding, Site, UnknownError
 from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
 
-__all__ = ["infer"]
+__all__ = ["infer", "infer_from"]
 
 MAX_PASSES = 4
 MAX_CALLS = 30  # functions in functions
@@ -58,7 +59,18 @@ def infer(
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
-    given = Inputs(model, dims or {}, inputs or {}, ranges or {}, values or {})
+    if not (dims or inputs or ranges or values):
+        return _as_declared(model)
+    return infer_from(model, Inputs(model, dims or {}, inputs or {}, ranges or {}, values or {}))
+
+
+@lru_cache(maxsize=1)  # one model is asked about several times in a row
+def _as_declared(model: Model) -> Shapes:
+    return infer_from(model, Inputs(model, {}, {}, {}, {}))
+
+
+def infer_from(model: Model, given: Inputs) -> Shapes:
+    """Return the shape of every tensor, from what is known of the inputs."""
     equal: list[tuple[Expr, Expr]] = []
     facts = _Facts([], [])
     first: _Engine | None = None
@@ -97,6 +109,7 @@ class _Engine:
         self.reasons: dict[str, str] = {}
         self.findings: list[Finding] = []
         self.equalities: list[Equality] = []
+        self.joined: list[Equality] = []
         self.requirements: list[Requirement] = []
         self.bound: Mapping[str, AttributeProto] = {}
         self.calls = self.work = 0
@@ -119,14 +132,18 @@ class _Engine:
     def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
         self.equalities.append(Equality(node, left, right))
 
+    def note_joined(self, node: Node, left: Expr, right: Expr) -> None:
+        self.joined.append(Equality(node, left, right))
+
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
         self.requirements.append(Requirement(node, expr, least))
 
     def mark(self) -> tuple[int, ...]:
-        return len(self.findings), len(self.equalities), len(self.requirements)
+        return len(self.findings), len(self.equalities), len(self.joined), len(self.requirements)
 
     def rewind(self, mark: tuple[int, ...]) -> None:
-        for notes, length in zip((self.findings, self.equalities, self.requirements), mark, strict=True):
+        every = (self.findings, self.equalities, self.joined, self.requirements)
+        for notes, length in zip(every, mark, strict=True):
             del notes[length:]  # type: ignore[attr-defined]
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
@@ -292,6 +309,7 @@ class _Engine:
             tuple(facts.requirements),
             first.table,
             frozenset(self.certain),
+            tuple(first.joined),
         )
 
 

@@ -34,6 +34,11 @@ class Namer(Protocol):
 class Inputs:
     """The dims of graph inputs as expressions.
 
+    Args:
+        model: The model.
+        dims, shapes, ranges, values: What the user says, as `infer` takes it.
+        own: Names to give dims instead of what they declare, by input and axis.
+
     Raises:
         UsageError: What the user says names nothing, or contradicts itself.
     """
@@ -45,6 +50,8 @@ class Inputs:
         shapes: Mapping[str, Sequence[int]],
         ranges: Mapping[str, Range],
         values: Mapping[str, object],
+        *,
+        own: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {
             name: (low, INF if high is None else high) for name, (low, high) in ranges.items()
@@ -54,7 +61,9 @@ class Inputs:
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
         pasts = [entry for entry in cache_entries(model.graph) if entry.past is not None]
-        if pasts:
+        if own is not None:
+            self._rename(own)
+        elif pasts:
             self._free_mask()
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
@@ -93,6 +102,13 @@ class Inputs:
 
     def _tokens(self) -> list[tuple[Expr, ...]]:
         return [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
+
+    def _rename(self, own: Mapping[tuple[str, int], str]) -> None:
+        """Give dims symbols of their own, by input and axis, whatever they declare."""
+        for (name, axis), text in own.items():
+            dims = list(self.symbolic[name] or ())
+            dims[axis] = self._symbol(text)
+            self.symbolic[name] = tuple(dims)
 
     def _free_mask(self) -> None:
         """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.

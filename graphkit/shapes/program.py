@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from graphkit.model import Model
 from graphkit.shapes.conditions import Condition, conditions
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
+from graphkit.shapes.declarations import declarations
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.infer import infer
 from graphkit.shapes.sources import Source, Unread, find_sources
@@ -125,6 +126,7 @@ def program(
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
+    model = declarations(model).model
     shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges, values=values)
     given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])

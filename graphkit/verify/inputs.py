@@ -14,6 +14,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
+from graphkit.shapes import declarations
 from graphkit.verify.sizes import Sizes, input_shape, symbol_sizes
 
 __all__ = ["InputMaker", "index_bound", "is_flag"]
@@ -47,10 +48,10 @@ class InputMaker:
     """
 
     def __init__(self, model: Model, seed: int = 0) -> None:
-        self.model, self.seed = model, seed
+        self.model, self.seed = declarations(model).model, seed
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
-        self.bounds = {value.name: index_bound(value) for value in model.graph.inputs}
-        self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(model.scopes))
+        self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}
+        self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
 
     def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Return an array for each input of the model that has no default.

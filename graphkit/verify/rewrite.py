@@ -17,6 +17,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.shapes import declarations
 from graphkit.verify.binding import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
@@ -93,6 +94,8 @@ def _proof(
     progress: Callable[[str], None],
 ) -> RewriteProof:
     before, after = _loaded(original), _loaded(rewritten)
+    contradictions = declarations(before).notes
+    before, after = declarations(before).model, declarations(after).model
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
     numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
@@ -105,7 +108,12 @@ def _proof(
     feeder = Feeder(before, space, given, seed)
     progress("running the original")
     found = run_original(IsolatedSession(_source(original, before), prepack=False), feeder, runs)
-    notes = [*([FLOAT16_NOTE] if allowed and tolerance is None else []), *found.notes, *_lost_inputs(before, after)]
+    notes = [
+        *contradictions,
+        *([FLOAT16_NOTE] if allowed and tolerance is None else []),
+        *found.notes,
+        *_lost_inputs(before, after),
+    ]
     proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))

@@ -1,0 +1,239 @@
+"""Declared dims of inputs that contradict what the nodes compute, and what they must be.
+
+Exporters declare the past as long as `past_sequence_length + sequence_length`, or the mask as long as the tokens.
+At such dims the model runs where new tokens are 0, or not at all. Where what the nodes need leaves less room for the
+lengths than the lengths have, each of them gets a symbol of its own, the shapes are inferred anew, and what must be
+equal then says what each mask is. What the nodes do not decide stays as declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import onnx
+
+from graphkit.graph.merged import captures, merged_decoders
+from graphkit.graph.names import family_labels
+from graphkit.graph.types import declared_type, shape_text
+from graphkit.graph.view import Scope
+from graphkit.model import Model
+from graphkit.shapes.expr import Expr, symbol
+from graphkit.shapes.infer import infer, infer_from
+from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.lengths import Length, Row, lengths, linear, reduced, solved
+from graphkit.shapes.results import Shapes
+from graphkit.shapes.tensor import is_known
+
+__all__ = ["Correction", "Declarations", "declarations"]
+
+INDEPENDENT = ("tokens", "past", "encoder")
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A declared dim that cannot be.
+
+    Attributes:
+        inputs: Inputs that declare it.
+        declared: Their declared shape.
+        needed: The shape that the nodes need.
+        why: What they need in each branch of a merged decoder, "" where that is one and the same.
+    """
+
+    inputs: tuple[str, ...]
+    declared: str
+    needed: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{family_labels(self.inputs)} is {self.needed}{self.why}, not {self.declared}"
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """A model whose inputs declare what its nodes need.
+
+    Attributes:
+        model: The model; the same one where nothing is wrong.
+        corrections: What was declared otherwise.
+    """
+
+    model: Model
+    corrections: tuple[Correction, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence where a declaration is wrong, else none."""
+        if not self.corrections:
+            return ()
+        return (f"Declared dims contradict what the nodes compute: {'; '.join(map(str, self.corrections))}.",)
+
+
+@lru_cache(maxsize=4)  # a workflow asks about one model several times
+def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
+    """Return a model with the dims of inputs declared as its nodes need them.
+
+    Args:
+        model: The model.
+        is_branch: Whether it was one branch of a merged decoder: then what a mask is in that one is declared.
+    """
+    found = lengths(model)
+    if not found or not (is_branch or _is_suspicious(model, found)):
+        return Declarations(model)
+    named = {place: length.name for length in found for place in length.places}
+    shapes = infer_from(model, Inputs(model, {}, {}, {}, {}, own=named))
+    branches = list(_branches(model))
+    facts = [(name, _facts(shapes, scopes)) for name, scopes in branches]
+    needs = [_needed(length, found, facts, is_branch=is_branch) for length in found]
+    corrections = tuple(_corrections(model, found, needs))
+    if not corrections:
+        return Declarations(model)
+    corrected = _redeclared(model, found, [need for need, _ in needs])
+    if any(_excludes_sizes(infer(corrected), scopes, lengths(corrected)) for _, scopes in _branches(corrected)):
+        return Declarations(model)  # what is declared instead would be no better
+    return Declarations(corrected, corrections)
+
+
+def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:
+    """Whether a mask is declared as the tokens alone, or what is declared leaves out sizes that must be legal."""
+    literal = {place: length.declared for length in found for place in length.places}
+    given = Inputs(model, {}, {}, {}, {}).symbolic
+    if any((given[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
+        return True
+    shapes = infer(model)
+    return any(_excludes_sizes(shapes, scopes, found) for _, scopes in _branches(model))
+
+
+Branch = tuple[str, frozenset[Scope]]
+
+
+def _branches(model: Model) -> Iterator[Branch]:
+    """Yield the scopes that run together: those of each branch of a merged decoder, else the main graph."""
+    merged = next(merged_decoders(model.graph), None)
+    if merged is None:
+        yield "", frozenset({model.graph})
+        return
+    around = [scope for scope in model.graph.walk() if scope.contains(merged.node.scope)]
+    for name in (merged.first_branch, merged.cache_branch):
+        yield name, frozenset({*around, merged.node.bodies[name]})
+
+
+def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
+    """Return what nodes in these scopes need to be equal."""
+    needed = (fact for fact in (*shapes.equalities, *shapes.joined) if fact.scope in scopes)
+    pairs = dict.fromkeys((fact.left, fact.right) for fact in needed if is_known(fact.left) and is_known(fact.right))
+    return [row for pair in pairs for row in linear(*pair)]
+
+
+def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[Length]) -> bool:
+    """Whether new tokens, past and encoder positions cannot all be chosen freely, or nothing can."""
+    if any(finding.body is None or finding.body in scopes for finding in shapes.findings):
+        return True
+    read = _read(shapes.model, scopes)
+    free: dict[str, Expr] = {}  # by kind
+    for length in found:
+        if length.kind in INDEPENDENT and read.intersection(name for name, _ in length.places):
+            if any(kind != length.kind and dim.symbols & length.declared.symbols for kind, dim in free.items()):
+                return True
+            free.setdefault(length.kind, length.declared)
+    rows = [row for dim in free.values() for row in _as_row(dim)]
+    facts = _facts(shapes, scopes)
+    names = sorted({name for row in (*facts, *rows) for name in row if name})
+    known = reduced(facts, names)
+    fixed = {name: -row.get("", Fraction(0)) for name, row in known.items() if row.keys() <= {name, ""}}
+    if any(size < (0 if "past" in name else 1) for name, size in fixed.items()):
+        return True
+    return "" in known or len(rows) < len(free) or _rank(rows, known, names) < len(free)
+
+
+def _as_row(dim: Expr) -> Iterator[Row]:
+    yield from linear(dim, dim - dim)
+
+
+def _rank(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[str]) -> int:
+    """Return how many of some sums can be chosen freely where others are 0."""
+    with_known = reduced([*known.values(), *({n: f for n, f in row.items() if n} for row in rows)], names)
+    return len(with_known) - len(known) - ("" in with_known and "" not in known)
+
+
+def _read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
+    """Return the inputs that some node in these scopes reads."""
+    inner = [body for body in scopes if body is not model.graph]
+    direct = {value.name for body in inner for value in captures(body)}
+    return frozenset(direct) | {
+        value.name for value in model.graph.inputs if any(node.scope in scopes for node, _ in value.consumers)
+    }
+
+
+def _needed(
+    length: Length, found: Sequence[Length], branches: Sequence[tuple[str, list[Row]]], *, is_branch: bool
+) -> tuple[Expr, str]:
+    """Return what a length must be, a symbol of its own where branches differ, and what it is in each of these."""
+    own = symbol(length.name)
+    if length.kind not in ("mask", "positions"):
+        return own, ""
+    others = [other for other in found if other.kind not in ("mask", "positions")]
+    symbols = {other.name: symbol(other.name) for other in others}
+    order = [other.name for other in found if other.name not in symbols]
+    order.sort(key=lambda name: name != length.name)  # what is asked for comes first
+    results: dict[str, Expr] = {}
+    for name, facts in branches:
+        tail = sorted({name for row in facts for name in row if name and name not in order}, key=_is_past)
+        if (dim := solved(length.name, reduced(facts, [*order, *tail]), symbols)) is not None:
+            results[name] = dim
+    distinct = set(results.values())
+    if not distinct:
+        return _undecided(length, found, is_branch=is_branch)
+    if len(distinct) == 1 or length.places[0][0].startswith("encoder"):  # the encoder's length is one, by many names
+        return next(iter(results.values())), ""
+    return own, f" ({', '.join(f'{dim} in {name}' for name, dim in results.items())})"
+
+
+def _undecided(length: Length, found: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
+    """Return the length of a mask of which no node asks what it is: it spans past and new tokens."""
+    tokens, past = (next((other for other in found if other.kind == kind), None) for kind in ("tokens", "past"))
+    if length.kind != "mask" or length.places[0][0].startswith("encoder") or tokens is None:
+        return length.declared, ""
+    if is_branch and length.declared == symbol(length.name):
+        return symbol(tokens.name) + (symbol(past.name) if past is not None else 0), ""
+    if past is not None and length.declared.symbols == tokens.declared.symbols:
+        return symbol(length.name), " (past and new tokens)"
+    return length.declared, ""
+
+
+def _is_past(name: str) -> bool:
+    return "past" in name
+
+
+def _corrections(model: Model, found: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:
+    for length, (need, why) in zip(found, needs, strict=True):
+        if str(need) == str(length.declared):
+            continue
+        families: dict[tuple[str, str], list[str]] = {}
+        for name, axis in length.places:
+            declared = declared_type(next(value for value in model.graph.inputs if value.name == name))
+            dims = list((declared.dims if declared is not None else None) or ())
+            before = shape_text(tuple(dims))
+            dims[axis] = str(need)
+            families.setdefault((before, shape_text(tuple(dims))), []).append(name)
+        for (before, after), names in families.items():
+            yield Correction(tuple(names), before, after, why)
+
+
+def _redeclared(model: Model, found: Sequence[Length], needs: Sequence[Expr]) -> Model:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    infos = {info.name: info for info in proto.graph.input}
+    for length, need in zip(found, needs, strict=True):
+        for name, axis in length.places:
+            dim = infos[name].type.tensor_type.shape.dim[axis]
+            if str(need) == str(length.declared):
+                continue
+            if need.constant is not None:
+                dim.dim_value = need.constant
+            else:
+                dim.dim_param = str(need)
+    return model.with_proto(proto)

@@ -1,0 +1,178 @@
+"""The lengths in a decoder's inputs: new tokens, past, encoder positions, masks; and what follows from equalities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from graphkit.graph.kv import cache_entries, growing_axis
+from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.shapes.expr import Call, Expr, Symbol, const, symbol
+from graphkit.shapes.parse import parse
+
+__all__ = ["Length", "Row", "lengths", "linear", "reduced", "solved"]
+
+Kind = Literal["tokens", "past", "encoder", "mask", "positions"]
+IDS = re.compile(r"(^|_)(input_ids|inputs_embeds)$")
+POSITIONS = re.compile(r"(^|_)(position_ids|token_type_ids)$")
+ORDER: Sequence[Kind] = ("tokens", "encoder", "past", "positions", "mask")
+Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; their sum is 0
+
+
+@dataclass(frozen=True)
+class Length:
+    """A dim that stands for a length, in one input or in several that declare it alike.
+
+    Attributes:
+        kind: What it counts.
+        places: Inputs, and the axis of each.
+        declared: What they declare.
+        name: A symbol of its own, the declared one where it is no other's.
+    """
+
+    kind: Kind
+    places: tuple[tuple[str, int], ...]
+    declared: Expr
+    name: str
+
+
+def lengths(model: Model) -> tuple[Length, ...]:
+    """Return the lengths of a decoder's inputs that are no numbers, tokens first."""
+    found: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
+    texts = {value.name: declared_type(value) for value in model.graph.inputs if value.tensor is None}
+    for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
+        declared = texts[name]
+        dim = declared.dims[axis] if declared is not None and declared.dims is not None else None
+        if not isinstance(dim, int):
+            alone = name if kind in ("mask", "positions") else ""
+            found.setdefault((kind, alone + (dim or f"{name}.{axis}")), []).append((name, axis))
+    placed = {place for places in found.values() for place in places}
+    taken = set(_symbols(texts, placed))
+    result: list[Length] = []
+    for (kind, _), places in found.items():
+        (input_name, axis), *_ = places
+        dims = texts[input_name]
+        text = dims.dims[axis] if dims is not None and dims.dims is not None else None
+        declared_dim = symbol(f"{input_name}.{axis}") if text is None else parse(str(text))
+        own = _own_name(kind, declared_dim, taken) or _usual_name(kind, result, taken) or f"{input_name}.{axis}"
+        taken.add(own)
+        result.append(Length(kind, tuple(places), declared_dim, own))
+    return tuple(result)
+
+
+def _symbols(texts: Mapping[str, TensorType | None], placed: Collection[tuple[str, int]]) -> Iterator[str]:
+    """Yield the symbols of all dims that are no lengths."""
+    for name, declared in texts.items():
+        for axis, dim in enumerate((declared.dims if declared is not None else None) or ()):
+            if isinstance(dim, str) and (name, axis) not in placed:
+                yield from parse(dim).symbols
+
+
+def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
+    """Return a symbol of the declared dim that nothing else has, that of the past where it is one."""
+    if kind in ("mask", "positions") and not isinstance(declared.atom, Symbol):
+        return None
+    names = sorted(declared.symbols, key=lambda name: ("past" not in name, name))
+    return next((name for name in names if name not in taken), None)
+
+
+def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) -> str | None:
+    """Return what exporters call such a length."""
+    tokens = next((length.name for length in before if length.kind == "tokens"), "sequence_length")
+    name = {"past": f"past_{tokens}", "encoder": "encoder_sequence_length"}.get(kind)
+    return name if name not in taken else None
+
+
+def _places(model: Model) -> Iterator[tuple[Kind, str, int]]:
+    """Yield the lengths of all inputs: kind, input, axis."""
+    cached: set[Value] = set()
+    entries = cache_entries(model.graph)
+    for entry in entries:
+        declared = declared_type(entry.past) if entry.past is not None else None
+        if entry.past is None or declared is None or declared.dims is None:
+            continue
+        cached.add(entry.past)
+        present = declared_type(entry.present) if entry.present is not None else None
+        if (axis := growing_axis(declared, present)) is not None:
+            yield "encoder" if entry.slot.attention == "encoder" else "past", entry.past.name, axis
+    if not entries:
+        return
+    for value in model.graph.inputs:
+        declared = declared_type(value) if value.tensor is None and value not in cached else None
+        rank = len(declared.dims) if declared is not None and declared.dims is not None else 0
+        if rank < 2:
+            continue
+        if value.name.endswith("attention_mask"):
+            if rank == 2:
+                yield "mask", value.name, 1
+        elif IDS.search(value.name):
+            yield "tokens", value.name, 1
+        elif POSITIONS.search(value.name):
+            yield "positions", value.name, 1
+        elif value.name.startswith("encoder") and rank == 3:
+            yield "encoder", value.name, 1
+
+
+def linear(left: Expr, right: Expr) -> Iterator[Row]:
+    """Yield what an equality says as sums over symbols; of `min(a, b) == b` that a mask is as long as what it cuts.
+
+    Where one of these is a number, it is a limit, and says nothing.
+    """
+    for one, other in ((left, right), (right, left)):
+        atom = one.atom
+        if isinstance(atom, Call) and atom.op in ("min", "max") and other in atom.args:
+            for arg in atom.args:
+                if arg != other and arg.constant is None and other.constant is None:
+                    yield from linear(arg, other)
+            return
+    row: dict[str, Fraction] = {}
+    for monomial, factor in (left - right).terms:
+        if len(monomial) > 1 or not all(isinstance(atom, Symbol) for atom in monomial):
+            return
+        row[repr(monomial[0]) if monomial else ""] = Fraction(factor)
+    yield row
+
+
+def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
+    """Return rows solved for the first symbols of an order, each for one that no other row has.
+
+    The symbol "" is one that a contradiction is solved for: a number that is not 0 is.
+    """
+    found: dict[str, dict[str, Fraction]] = {}
+    for row in rows:
+        rest = dict(row)
+        for name in [name for name in rest if name in found]:
+            rest = _plus(rest, found[name], -rest[name])
+        pivot = next((name for name in order if rest.get(name)), "" if rest.get("") else None)
+        if pivot is None:
+            continue
+        rest = {name: factor / rest[pivot] for name, factor in rest.items()}
+        for name, other in found.items():
+            if other.get(pivot):
+                found[name] = _plus(other, rest, -other[pivot])
+        found[pivot] = rest
+    return dict(found)
+
+
+def _plus(row: Mapping[str, Fraction], other: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
+    total = {name: row.get(name, Fraction(0)) + factor * other.get(name, Fraction(0)) for name in {**row, **other}}
+    return {name: number for name, number in total.items() if number}
+
+
+def solved(name: str, rows: Mapping[str, Row], symbols: Mapping[str, Expr]) -> Expr | None:
+    """Return what a symbol is by reduced rows, None where that is no whole expression in these symbols."""
+    row = rows.get(name)
+    if row is None or any(number.denominator != 1 for number in row.values()):
+        return None
+    total = const(0)
+    for other, number in row.items():
+        if other not in (name, "") and other not in symbols:
+            return None
+        if other != name:
+            total = total + (symbols[other] if other else const(1)) * -int(number)
+    return total
