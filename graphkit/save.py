@@ -22,6 +22,7 @@ import onnx
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
+from graphkit.io.external import extent
 from graphkit.io.transaction import recover, transaction
 from graphkit.io.wire import MAX_PROTO, inflate
 from graphkit.model import Model, load
@@ -252,14 +253,14 @@ def _body(model: Model, folder: Path, weights: Placement, plan: DataPlan, data_n
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
-    pieces = _pieces(model, external)
     if weights == "in-place":
         _check_in_place(model, folder, external)
-    elif weights == "inline":
+        return [proto.SerializeToString()]
+    pieces = _pieces(model, external)
+    if weights == "inline":
         _check_inline(model, proto, pieces)
         return _inlined(model, proto, external, pieces)
-    else:
-        _share(external, pieces, plan, data_name, files)
+    _share(external, pieces, plan, data_name, files)
     return [proto.SerializeToString()]
 
 
@@ -310,6 +311,8 @@ def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorPr
             f"{folder}: is not the folder of {model.path}, and data in place can only be referred to from there - "
             "write there, or use --weights shared"
         )
+    missing = {data.location for data in model.source.data_files if data.size is None}  # which need not be there yet
+    _pieces(model, [tensor for tensor in external if extent(tensor).location not in missing])
 
 
 def _check_inline(model: Model, proto: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
