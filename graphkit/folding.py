@@ -19,7 +19,7 @@ from graphkit.rewrite.fold import FOLD_LIMIT, fold
 from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
-from graphkit.save import Placement, save_models
+from graphkit.save import Placement, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
@@ -71,6 +71,7 @@ class FoldReport(Result):
         notes: Declared dims that contradict what the nodes compute, in one sentence.
         remaining: The Shape nodes that stay, but those of bodies that stay as they were.
         proof: None where it was not run.
+        unused: Data files of the model that was replaced, which this one does not use.
     """
 
     title: ClassVar[str] = "Fold"
@@ -83,6 +84,7 @@ class FoldReport(Result):
     notes: tuple[str, ...]
     remaining: RemainingShapes
     proof: RewriteProof | None
+    unused: tuple[str, ...] = ()
 
     def findings(self) -> tuple[str, ...]:
         return self.proof.findings() if self.proof is not None else ()
@@ -97,6 +99,8 @@ class FoldReport(Result):
             yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
         yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
         yield Table(
             (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
             [
@@ -175,6 +179,7 @@ def fold_file(
         declarations(model).notes,
         remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
+        tuple(path.name for path in written.unused),
     )
 
 

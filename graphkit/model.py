@@ -126,6 +126,13 @@ class Model:
                 return memoryview(tensor.raw_data)
             return memoryview(tensors.typed_payload(tensor))
         path, offset, length = self.piece(tensor)
+        if offset + length > path.stat().st_size:  # the map of what is gone would end the process
+            raise ModelError(
+                "it ends before its tensor does: it has shrunk since the model was read",
+                file=str(path),
+                tensor=tensor.name,
+                hint="fetch or export it again",
+            )
         if path not in self._maps:
             self._maps[path] = external.map_file(path)
         return memoryview(self._maps[path])[offset : offset + length]

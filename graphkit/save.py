@@ -1,8 +1,9 @@
 """Write models: weights copied once, shared, left in place or inlined; all files or none.
 
-Everything is written to temporary files first; these are renamed one after the other at the end, data before models.
+Everything is written in a hidden folder first, and put in place at the end: see `graphkit.io.transaction`.
 
-Weights go from file to file; they never pass through a protobuf except where they are inlined.
+Weights go from file to file; they never pass through a protobuf. They are read, not mapped: a file that has shrunk
+since its model was read is an error then, and not the end of the process.
 
 Source: onnx's docs/ExternalData.md (location, offset, length; offsets aligned to pages for mapping).
 """
@@ -11,26 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import onnx
 
-from graphkit.errors import OutputError
+from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
-from graphkit.io.external import map_file
+from graphkit.io.external import extent
+from graphkit.io.transaction import recover, transaction
 from graphkit.io.wire import MAX_PROTO, inflate
-from graphkit.model import Model
+from graphkit.model import Model, load
 
-__all__ = ["Placement", "save_models"]
+__all__ = ["Placement", "Saved", "save_models", "unused_text"]
 
 Placement = Literal["shared", "in-place", "inline"]
 
 ALIGNMENT = 4096
 CHUNK = 4 << 20
+HINT = "nothing was left behind; check the folder and the space on its disk"
 SAMPLE = 4096  # bytes at either end that tell most different tensors of one size apart
 
 
@@ -42,6 +45,71 @@ class Piece:
     offset: int
     length: int
 
+    def part(self, start: int, length: int) -> Piece:
+        """Return at most so many of its bytes."""
+        return Piece(self.path, self.offset + start, min(length, self.length - start))
+
+
+class Files:
+    """Source files, each opened once."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, BinaryIO] = {}
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def open(self, path: Path) -> BinaryIO:
+        """Return an open file.
+
+        Raises:
+            ModelError: It cannot be opened.
+        """
+        if path not in self._files:
+            try:
+                self._files[path] = path.open("rb", buffering=0)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+        return self._files[path]
+
+    def read(self, piece: Piece) -> bytes:
+        """Return bytes, all of them.
+
+        Raises:
+            ModelError: The file cannot be read, or ends before.
+        """
+        file = self.open(piece.path)
+        try:
+            file.seek(piece.offset)
+            found = file.read(piece.length)
+            while len(found) < piece.length and (more := file.read(piece.length - len(found))):
+                found += more
+        except OSError as error:
+            raise _unreadable(piece.path, error) from error
+        if len(found) < piece.length:
+            raise _shrunk(piece.path)
+        return found
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions and its disk")
+
+
+def _shrunk(path: Path, tensor: str | None = None) -> ModelError:
+    return ModelError(
+        "it ends before its tensors do: it has shrunk since the model was read",
+        file=str(path),
+        tensor=tensor,
+        hint="fetch or export it again",
+    )
+
+
+Body = Sequence["bytes | memoryview | Piece"]  # a model file, part by part
+
 
 @dataclass
 class DataPlan:
@@ -52,11 +120,12 @@ class DataPlan:
     _placed: dict[Piece, int] = field(default_factory=dict)
     _samples: dict[tuple[int, bytes, bytes], list[Piece]] = field(default_factory=dict)
 
-    def place(self, piece: Piece, data: memoryview) -> int:
+    def place(self, piece: Piece, files: Files) -> int:
         """Return the offset of a piece in the data file, that of an equal one where there is one."""
         if piece not in self._placed:
-            sample = (piece.length, bytes(data[:SAMPLE]), bytes(data[-SAMPLE:]))
-            twin = next((other for other in self._samples.get(sample, ()) if _equal(other, data)), None)
+            head, tail = piece.part(0, SAMPLE), piece.part(max(piece.length - SAMPLE, 0), SAMPLE)
+            sample = (piece.length, files.read(head), files.read(tail))
+            twin = next((other for other in self._samples.get(sample, ()) if _equal(other, piece, files)), None)
             if twin is not None:
                 self._placed[piece] = self._placed[twin]
             else:
@@ -68,9 +137,26 @@ class DataPlan:
         return self._placed[piece]
 
 
-def _equal(piece: Piece, data: memoryview) -> bool:
-    other = memoryview(map_file(piece.path))[piece.offset : piece.offset + piece.length]
-    return all(bytes(other[at : at + CHUNK]) == bytes(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK))
+def _equal(one: Piece, two: Piece, files: Files) -> bool:
+    starts = range(0, one.length, CHUNK)
+    return all(files.read(one.part(at, CHUNK)) == files.read(two.part(at, CHUNK)) for at in starts)
+
+
+class Saved(tuple[Path, ...]):
+    """The files that were written.
+
+    Attributes:
+        unused: Data files of the models that stood under these names before, which those that stand there now do not
+            use. Others may.
+    """
+
+    unused: tuple[Path, ...]
+
+    def __new__(cls, files: Iterable[Path], unused: Iterable[Path] = ()) -> Saved:
+        """Return what was written."""
+        saved = super().__new__(cls, files)
+        saved.unused = tuple(unused)
+        return saved
 
 
 def save_models(
@@ -79,7 +165,7 @@ def save_models(
     weights: Placement = "shared",
     data_name: str | None = None,
     overwrite: bool = False,
-) -> tuple[Path, ...]:
+) -> Saved:
     """Write models, all or none.
 
     Args:
@@ -91,83 +177,132 @@ def save_models(
         overwrite: Replace files that exist; inputs are never replaced.
 
     Returns:
-        The files written, data file included.
+        The files written, data file included; and the data files that served the models which were replaced.
 
     Raises:
         OutputError: A file exists or cannot be written, or the placement is not possible; nothing is left behind.
+        ModelError: A file of weights is missing, or has shrunk since its model was read.
     """
-    folder = next(iter(models)).parent
-    data_path = folder / (data_name or f"{next(iter(models)).name}_data")
-    plan = DataPlan()
-    _check_targets([*models, *([data_path] if weights == "shared" else [])], models.values(), overwrite)
-    contents = {path: _content(model, folder, weights, plan, data_path.name) for path, model in models.items()}
-    with _temporaries() as make:
-        renames: list[tuple[Path, Path]] = []
-        if plan.pieces:
-            renames.append((make(data_path), data_path))
-            _write_data(renames[0][0], plan)
-        for path, pieces in contents.items():
-            renames.append((make(path), path))
-            with renames[-1][0].open("wb") as file:
-                file.writelines(pieces)
-        for temporary, path in renames:
-            temporary.replace(path)
-    return tuple(path for _, path in renames)
+    first = next(iter(models))
+    folder = first.parent
+    data_path = folder / (data_name or f"{first.name}_data")
+    targets = [*([data_path] if weights == "shared" else []), *models]
+    _check_folder(folder)
+    recover(first)
+    _check_targets(targets, models.values(), overwrite)
+    former = data_files(models) if overwrite else set()
+    plan, bodies = DataPlan(), dict[Path, Body]()
+    with Files() as files:
+        for path, model in models.items():
+            bodies[path] = _body(model, folder, weights, plan, data_path.name, files)
+        written = [*([data_path] if plan.pieces else []), *models]
+        with transaction(written, key=first, overwrite=overwrite, hint=HINT) as place:
+            if plan.pieces:
+                _write_data(place(data_path), plan, files)
+            for path, body in bodies.items():
+                _write_body(place(path), body, files)
+    sources = {path for model in models.values() for path in model.files}
+    return Saved(written, sorted(former - sources - data_files(models)) if former - sources else ())
+
+
+def unused_text(names: Sequence[str]) -> str:
+    """Return a sentence that names data files which are left."""
+    one = len(names) == 1
+    return (
+        f"{' and '.join(names)} {'is' if one else 'are'} left from the models that were replaced; these do not use "
+        f"{'it' if one else 'them'}."
+    )
+
+
+def data_files(paths: Iterable[Path]) -> set[Path]:
+    """Return the data files that the models which stand under some names refer to; what is no model has none."""
+    found: set[Path] = set()
+    for path in paths:
+        if path.is_file():
+            with contextlib.suppress(ModelError):
+                found.update(data.path for data in load(path).source.data_files if data.size is not None)
+    return found
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise OutputError(f"{folder}: is not a folder - create it, or name another with -o")
 
 
 def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: bool) -> None:
     sources = [path for model in models for path in model.files if path.exists()]
     for target in targets:
-        if not target.parent.is_dir():
-            raise OutputError(f"{target.parent}: is not a folder - create it, or name another with -o")
-        if not target.exists():
+        if not os.path.lexists(target):
             continue
+        if target.is_symlink():
+            raise OutputError(
+                f"{target}: is a link, which is never replaced - name what it leads to, or another output"
+            )
+        if target.is_dir():
+            raise OutputError(f"{target}: is a folder - name a file in it, or another output")
+        if not target.is_file():
+            raise OutputError(f"{target}: is not a regular file - name another output")
         if any(target.samefile(source) for source in sources):
             raise OutputError(f"{target}: is an input, which is never overwritten - name another folder with -o")
         if not overwrite:
             raise OutputError(f"{target}: exists - name another folder with -o, or replace it with --overwrite")
 
 
-def _content(
-    model: Model, folder: Path, weights: Placement, plan: DataPlan, data_name: str
-) -> Sequence[bytes | memoryview]:
-    """Return what to write for a model, in pieces, with its weights where they are wanted."""
+def _body(model: Model, folder: Path, weights: Placement, plan: DataPlan, data_name: str, files: Files) -> Body:
+    """Return what to write for a model, with its weights where they are wanted."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
     if weights == "in-place":
         _check_in_place(model, folder, external)
-    elif weights == "inline":
-        _check_inline(model, proto, external)
-        return _inlined(model, proto, external)
-    else:
-        _share(model, external, plan, data_name)
+        return [proto.SerializeToString()]
+    pieces = _pieces(model, external)
+    if weights == "inline":
+        _check_inline(model, proto, pieces)
+        return _inlined(model, proto, external, pieces)
+    _share(external, pieces, plan, data_name, files)
     return [proto.SerializeToString()]
 
 
-def _share(model: Model, external: Sequence[onnx.TensorProto], plan: DataPlan, data_name: str) -> None:
+def _pieces(model: Model, external: Sequence[onnx.TensorProto]) -> list[Piece]:
+    """Return where the bytes of tensors lie.
+
+    Raises:
+        ModelError: A file is missing, or has shrunk.
+    """
+    pieces = [Piece(*model.piece(tensor)) for tensor in external]
+    sizes = {path: path.stat().st_size for path in {piece.path for piece in pieces}}
+    for tensor, piece in zip(external, pieces, strict=True):
+        if piece.offset + piece.length > sizes[piece.path]:
+            raise _shrunk(piece.path, tensor.name)
+    return pieces
+
+
+def _share(
+    external: Sequence[onnx.TensorProto], pieces: Sequence[Piece], plan: DataPlan, data_name: str, files: Files
+) -> None:
     """Let tensors refer to their places in a data file."""
-    for tensor in external:
-        path, offset, length = model.piece(tensor)
-        place = plan.place(Piece(path, offset, length), model.payload(tensor))
+    for tensor, piece in zip(external, pieces, strict=True):
+        place = plan.place(piece, files)
         del tensor.external_data[:]
-        for key, value in (("location", data_name), ("offset", str(place)), ("length", str(length))):
+        for key, value in (("location", data_name), ("offset", str(place)), ("length", str(piece.length))):
             tensor.external_data.add(key=key, value=value)
 
 
 def _inlined(
-    model: Model, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto]
-) -> Sequence[bytes | memoryview]:
+    model: Model, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
+) -> Body:
     """Return a model with its weights inside, which stay in their files until they are written."""
     nonce = os.urandom(16)
-    payloads: dict[bytes, memoryview] = {}
+    stand_ins: dict[bytes, memoryview] = {}  # of the right lengths; what they show is not looked at
     for number, tensor in enumerate(external):
         mark = nonce + number.to_bytes(8, "little")
-        payloads[mark] = model.payload(tensor)
+        stand_ins[mark] = model.payload(tensor)
         del tensor.external_data[:]
         tensor.ClearField("data_location")
         tensor.raw_data = mark
-    return inflate(proto.SerializeToString(), payloads)
+    known = {id(view): piece for view, piece in zip(stand_ins.values(), pieces, strict=True)}
+    return [known.get(id(part), part) for part in inflate(proto.SerializeToString(), stand_ins)]
 
 
 def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
@@ -176,10 +311,12 @@ def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorPr
             f"{folder}: is not the folder of {model.path}, and data in place can only be referred to from there - "
             "write there, or use --weights shared"
         )
+    missing = {data.location for data in model.source.data_files if data.size is None}  # which need not be there yet
+    _pieces(model, [tensor for tensor in external if extent(tensor).location not in missing])
 
 
-def _check_inline(model: Model, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto]) -> None:
-    size = proto.ByteSize() + sum(model.piece(tensor)[2] for tensor in external)
+def _check_inline(model: Model, proto: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
+    size = proto.ByteSize() + sum(piece.length for piece in pieces)
     if size > MAX_PROTO:
         raise OutputError(
             f"{model.label}: {size:,} bytes do not fit into one protobuf file of at most {MAX_PROTO:,} - "
@@ -188,46 +325,55 @@ def _check_inline(model: Model, proto: onnx.ModelProto, external: Sequence[onnx.
 
 
 @contextlib.contextmanager
-def _temporaries() -> Iterator[Callable[[Path], Path]]:
-    """Give a function that makes a temporary file beside a path; remove what was not renamed."""
-    made: list[Path] = []
-
-    def make(path: Path) -> Path:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(descriptor)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        made.append(Path(name))
-        return made[-1]
-
+def _opened(path: Path) -> Iterator[FileIO]:
+    """Open a new file, of which errors name the path, as those of writing do not by themselves."""
     try:
-        yield make
+        with path.open("xb", buffering=0) as target:
+            yield target
     except OSError as error:
-        raise OutputError(
-            f"{error.filename or 'output'}: cannot be written: {error.strerror} - nothing was left "
-            "behind; check the folder and the space on its disk"
-        ) from error
-    finally:
-        for path in made:
-            path.unlink(missing_ok=True)
+        error.filename = str(path)
+        raise
 
 
-def _write_data(path: Path, plan: DataPlan) -> None:
-    with path.open("r+b") as target:
+def _write_data(path: Path, plan: DataPlan, files: Files) -> None:
+    with _opened(path) as target:
         for offset, piece in plan.pieces:
-            with piece.path.open("rb") as source:
-                _copy(source.fileno(), piece, target.fileno(), offset)
+            _copy(piece, files, target, offset)
         target.truncate(plan.size)
 
 
-def _copy(source: int, piece: Piece, target: int, offset: int) -> None:
-    """Copy bytes from file to file, in the kernel where it can."""
-    done = 0
+def _write_body(path: Path, body: Body, files: Files) -> None:
+    """Write a model in pieces, the small ones together."""
+    with _opened(path) as target:
+        offset, small = 0, bytearray()
+        for part in body:
+            if not isinstance(part, Piece):
+                small += part
+                continue
+            offset = _write(target, offset, small)
+            small.clear()
+            offset = _copy(part, files, target, offset)
+        _write(target, offset, small)
+
+
+def _write(target: FileIO, offset: int, data: bytes | bytearray) -> int:
+    """Write bytes at an offset, and return the one behind them."""
+    target.seek(offset)
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += target.write(view[done:])
+    return offset + len(data)
+
+
+def _copy(piece: Piece, files: Files, target: FileIO, offset: int) -> int:
+    """Copy bytes from file to file, in the kernel where it can; return the offset behind them."""
+    done, source = 0, files.open(piece.path).fileno()
     if hasattr(os, "copy_file_range"):
         try:
             while done < piece.length:
-                count = os.copy_file_range(source, target, piece.length - done, piece.offset + done, offset + done)
+                left, start = piece.length - done, piece.offset + done
+                count = os.copy_file_range(source, target.fileno(), left, start, offset + done)
                 if not count:
                     break
                 done += count
@@ -235,8 +381,7 @@ def _copy(source: int, piece: Piece, target: int, offset: int) -> None:
             if error.errno not in (1, 18, 22, 38, 95):  # EPERM, EXDEV, EINVAL, ENOSYS, EOPNOTSUPP: not here
                 raise
     while done < piece.length:
-        chunk = os.pread(source, min(CHUNK, piece.length - done), piece.offset + done)
-        if not chunk:
-            raise OSError(5, "the source ends before its tensors do", None)
-        os.pwrite(target, chunk, offset + done)
-        done += len(chunk)
+        part = piece.part(done, CHUNK)
+        _write(target, offset + done, files.read(part))
+        done += part.length
+    return offset + piece.length

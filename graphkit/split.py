@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.errors import OutputError
+from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.rewrite.split_merged import split_merged
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement, save_models
+from graphkit.save import Placement, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
 
@@ -72,6 +72,7 @@ class SplitReport(Result):
         first_cache, with_past_cache: What the KV cache asks for.
         notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
         proof: None where it was not run.
+        unused: Data files of the models that were replaced, which these do not use.
     """
 
     title: ClassVar[str] = "Split"
@@ -88,6 +89,7 @@ class SplitReport(Result):
     with_past_cache: KVCache
     notes: tuple[str, ...]
     proof: SplitProof | None
+    unused: tuple[str, ...] = ()
 
     def heading(self) -> str:
         return f"Split of {self.source}"
@@ -122,6 +124,8 @@ class SplitReport(Result):
             yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
         elif before:
             yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
+        if self.unused:
+            yield Prose(unused_text(self.unused))
 
     def _strategy(self) -> Iterator[Block]:
         yield Prose(
@@ -163,16 +167,13 @@ def split_file(
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
     paths = folder / FIRST_NAME, folder / PAST_NAME
     progress("writing")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be made: {error.strerror} - name another folder with -o") from error
-    written = save_models(
-        {paths[0]: made.first, paths[1]: made.with_past},
-        weights=options.weights,
-        data_name=DATA_NAME,
-        overwrite=options.overwrite,
-    )
+    with made_folder(folder):
+        written = save_models(
+            {paths[0]: made.first, paths[1]: made.with_past},
+            weights=options.weights,
+            data_name=DATA_NAME,
+            overwrite=options.overwrite,
+        )
     first, with_past = load(paths[0]), load(paths[1])
     proof = None
     if options.verify:
@@ -194,4 +195,5 @@ def split_file(
         kv_cache(with_past),
         declarations(model).notes,
         proof,
+        tuple(path.name for path in written.unused),
     )

@@ -691,15 +691,6 @@ def test_an_output_of_another_encoding_gets_names_written_out(tmp_path: Path, fo
     assert "na\\xefve" in ran.stdout
 
 
-def test_a_reader_that_leaves_early_gets_no_message() -> None:
-    arguments = [sys.executable, "-m", "graphkit", "report", EXAMPLE, "-f", "html"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
-
-
 def terminal(*arguments: object, **environment: str) -> bytes:
     """Return what the command line writes to a terminal."""
     pty = pytest.importorskip("pty")

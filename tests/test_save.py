@@ -5,15 +5,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import graphkit.save
 from graphkit.errors import ModelError, OutputError
 from graphkit.model import Model, load
-from graphkit.save import save_models
+from graphkit.save import Placement, save_models, unused_text
 
 WIDTH = 64
 
@@ -180,7 +182,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from graphkit.model import load
-from graphkit.save import save_models
+from graphkit.save import Placement, save_models, unused_text
 model = load(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 save_models({Path(sys.argv[2]): model}, overwrite=True)
@@ -189,12 +191,14 @@ save_models({Path(sys.argv[2]): model}, overwrite=True)
 
 def test_out_of_space_leaves_nothing_behind_and_nothing_lost(source: Path, target: Path) -> None:
     (target / "out.onnx").write_bytes(b"precious")
+    (target / "out.onnx_data").write_bytes(b"dear")
     command = [sys.executable, "-c", LIMITED, str(source), str(target / "out.onnx")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "OutputError" in ran.stderr
-    assert "cannot be written: File too large - nothing was left behind" in ran.stderr
-    assert [path.name for path in target.iterdir()] == ["out.onnx"]
+    assert f"{target / 'out.onnx_data'}: cannot be written: File too large - nothing was left behind" in ran.stderr
+    assert sorted(path.name for path in target.iterdir()) == ["out.onnx", "out.onnx_data"]
     assert (target / "out.onnx").read_bytes() == b"precious"
+    assert (target / "out.onnx_data").read_bytes() == b"dear"
 
 
 def test_typed_payloads_are_written_as_raw_bytes(tmp_path: Path, target: Path) -> None:
@@ -208,3 +212,108 @@ def test_a_model_from_memory_is_written_too(target: Path) -> None:
     graph = helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(2000, np.float32), "w")])
     save_models({target / "m.onnx": Model.from_proto(helper.make_model(graph))})
     assert len(values(target / "m.onnx")["w"]) == 8000
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("place", ["out.onnx", "out.onnx_data"])
+def test_what_is_no_regular_file_is_never_replaced(source: Path, target: Path, place: str, overwrite: bool) -> None:
+    def refused(why: str) -> None:
+        with pytest.raises(OutputError, match=f"{place}: is {why}"):
+            save_models({target / "out.onnx": load(source)}, overwrite=overwrite)
+        assert [path.name for path in target.iterdir()] == [place]
+
+    os.mkfifo(target / place)
+    refused("not a regular file")
+    (target / place).unlink()
+    (target / place).symlink_to("nowhere")
+    refused("a link, which is never replaced")
+    (target / place).unlink()
+    (target / place).mkdir()
+    refused("a folder")
+
+
+def test_a_device_is_never_replaced(source: Path) -> None:
+    with pytest.raises(OutputError, match="null: is not a regular file - name another output"):
+        save_models({Path(os.devnull): load(source)}, weights="inline", overwrite=True)
+
+
+@pytest.mark.parametrize("weights", ["shared", "inline", "in-place"])
+def test_a_file_that_has_shrunk_since_it_was_read_is_named(source: Path, target: Path, weights: Placement) -> None:
+    model = load(source)
+    os.truncate(source, source.stat().st_size // 2)
+    folder = source.parent if weights == "in-place" else target
+    with pytest.raises(
+        ModelError, match=r"model\.onnx, tensor '.*': it ends before its tensors do: it has shrunk since"
+    ):
+        save_models({folder / "out.onnx": model}, weights=weights)
+    assert not list(target.iterdir())
+
+
+@pytest.mark.parametrize("weights", ["shared", "inline"])
+@pytest.mark.parametrize("in_kernel", [False, True])
+def test_a_file_that_shrinks_while_it_is_read_is_named(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, weights: Placement, in_kernel: bool
+) -> None:
+    copy = graphkit.save._copy
+
+    def shrunk(*arguments: Any) -> int:
+        os.truncate(source, source.stat().st_size // 2)
+        return copy(*arguments)
+
+    if not in_kernel:
+        monkeypatch.delattr(os, "copy_file_range", raising=False)
+    monkeypatch.setattr(graphkit.save, "_copy", shrunk)
+    with pytest.raises(ModelError, match=r"model\.onnx: it ends before its tensors do: it has shrunk since the model"):
+        save_models({target / "out.onnx": load(source)}, weights=weights)
+    assert not list(target.iterdir())
+
+
+def test_data_files_that_new_models_do_not_use_are_named(source: Path, target: Path) -> None:
+    model = load(source)
+    first = save_models({target / "out.onnx": model}, data_name="old.data")
+    assert first.unused == ()
+    second = save_models({target / "out.onnx": model}, weights="inline", overwrite=True)
+    assert second == (target / "out.onnx",)
+    assert second.unused == (target / "old.data",)
+    assert save_models({target / "out.onnx": model}, overwrite=True).unused == ()
+    assert save_models({target / "out.onnx": model}, overwrite=True).unused == ()
+    save_models({source.parent / "out.onnx": model}, weights="in-place")
+    assert save_models({source.parent / "out.onnx": model}, weights="inline", overwrite=True).unused == ()
+
+
+def test_a_sentence_names_what_is_left() -> None:
+    assert unused_text(["a"]) == "a is left from the models that were replaced; these do not use it."
+    assert unused_text(["a", "b"]) == "a and b are left from the models that were replaced; these do not use them."
+
+
+def test_a_new_pair_stands_or_the_old_one(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rename fails once; what stands then is one of the two pairs, and runs on its own data."""
+    old, proto = load(source), onnx.load(source)
+    proto.graph.initializer[0].raw_data = np.zeros((WIDTH, WIDTH), np.float32).tobytes()
+    onnx.save(proto, source.parent / "other.onnx")
+    new = load(source.parent / "other.onnx")
+    truth = [values(source), values(source.parent / "other.onnx")]
+    paths = target / "one.onnx", target / "two.onnx"
+    for number in range(20):
+        save_models(dict.fromkeys(paths, old), data_name="w.data", overwrite=True)
+        steps, real = [0], os.rename
+
+        def fail(*arguments: Any, steps: list[int] = steps, real: Any = real, number: int = number) -> None:
+            steps[0] += 1
+            if steps[0] == number:
+                raise OSError(5, "Input/output error")
+            real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fail)
+            try:
+                save_models(dict.fromkeys(paths, new), data_name="w.data", overwrite=True)
+                wanted = 1
+            except OutputError:
+                wanted = 0
+        assert [values(path) for path in paths] == [truth[wanted]] * 2
+        assert sorted(path.name for path in target.iterdir()) == ["one.onnx", "two.onnx", "w.data"]
+        if steps[0] < number:
+            return
+    pytest.fail("it never succeeded")

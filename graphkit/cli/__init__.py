@@ -1,6 +1,7 @@
 """The command line: parse, call, render, exit code. The only room that prints.
 
-Exit codes: 0 done, 1 findings with `--strict` or a proof that fails, 2 bad input.
+Exit codes: 0 done, 1 findings with `--strict` or a proof that fails, 2 bad input or an output that cannot be written,
+130 and 143 stopped by SIGINT and SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from graphkit import __version__
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
+from graphkit.cli.streams import StoppedError, interruptible, written_out
 from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
@@ -53,6 +55,10 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="graphkit")
+        with interruptible(), written_out():
+            app(prog_name="graphkit")
     except GraphkitError as error:
         _fail(error)
+    except StoppedError as error:
+        sys.stderr.write(f"Error: stopped by {error} - no file was left half written\n")
+        raise SystemExit(128 + error.number) from None

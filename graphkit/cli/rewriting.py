@@ -172,7 +172,7 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
     from graphkit.model import load
     from graphkit.rewrite.base import grouped, run_passes
     from graphkit.rewrite.pipeline import parse_pipeline
-    from graphkit.save import save_models
+    from graphkit.save import save_models, unused_text
 
     pipeline = parse_pipeline(passes)
     outcome = run_passes(load(model), pipeline)
@@ -180,8 +180,11 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
         say(change)
     for declined in grouped(map(str, outcome.declined)):
         say(f"declined: {declined}")
-    for path in save_models({output: outcome.model}, weights=weights, overwrite=overwrite):
+    saved = save_models({output: outcome.model}, weights=weights, overwrite=overwrite)
+    for path in saved:
         say(f"wrote {path}")
+    if saved.unused:
+        say(unused_text([str(path) for path in saved.unused]))
 
 
 @click.command()

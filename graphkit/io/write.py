@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from graphkit.errors import OutputError
+from graphkit.io.transaction import transaction
 
 __all__ = ["write_text"]
 
 
 def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
-    """Write a text file through a temporary file beside it and a rename.
+    """Write a text file, and put it in place when it is whole.
 
     Args:
         path: The file to write; an earlier one of that name is replaced.
@@ -24,23 +24,16 @@ def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
         OutputError: `path` is one of the inputs, or cannot be written; then nothing has changed.
     """
     target = Path(os.path.realpath(path))  # a link stays, what it leads to is replaced
-    temporary: Path | None = None
     try:
         if target.exists():
             _check_replaceable(path, target, inputs)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        temporary = Path(name)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror} - check the folder") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with (
+        transaction([target], key=target, overwrite=True, hint="check the folder") as place,
+        place(target).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        file.write(text)
 
 
 def _check_replaceable(path: Path, target: Path, inputs: Iterable[Path]) -> None:

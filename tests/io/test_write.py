@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,9 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "report.md").read_text() == "new"
 
 
-@pytest.mark.parametrize("failing", ["replace", "chmod"])
+@pytest.mark.parametrize("failing", ["mkdir", "open", "replace"])
 def test_a_failure_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = tmp_path / "report.md"
@@ -70,19 +71,38 @@ def test_a_failure_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, failing, fail)
     with pytest.raises(OutputError) as caught:
         write_text(path, "new")
+    monkeypatch.undo()
     assert str(caught.value) == f"{path}: cannot be written: No space left on device - check the folder"
     assert path.read_text() == "old"
     assert names(tmp_path) == ["report.md"]
 
 
-def test_an_interruption_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
+@pytest.mark.parametrize("interrupted", ["mkdir", "open", "replace"])
+def test_an_interruption_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", interrupt)
+    monkeypatch.setattr(Path, interrupted, interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_text(tmp_path / "report.md", "new")
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(Path, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        write_text(tmp_path / "report[1].md", "x" * 100_000)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(names(tmp_path)) == 1
+    write_text(tmp_path / "report.md", "of another name")
+    assert len(names(tmp_path)) == 2
+    write_text(tmp_path / "report[1].md", "new")
+    assert names(tmp_path) == ["report.md", "report[1].md"]
 
 
 @pytest.mark.parametrize("way", ["path", "dots", "symbolic link", "hard link"])

@@ -1,0 +1,110 @@
+"""The streams of the command line: output that cannot be written is an error with a name, and a signal is one too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO, cast
+
+from graphkit.errors import OutputError
+
+__all__ = ["StoppedError", "interruptible", "written_out"]
+
+STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class StoppedError(BaseException):
+    """A signal that asks the process to end.
+
+    Attributes:
+        number: Which one.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let the first signal that asks to end be an exception, so that what was begun is cleared away; ignore others."""
+    numbers = [getattr(signal, name) for name in STOPPING if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+
+    def stop(number: int, _: FrameType | None) -> None:
+        for other in asked:
+            signal.signal(other, signal.SIG_IGN)
+        raise StoppedError(number)
+
+    for number in asked:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in asked:
+            signal.signal(number, before[number])
+
+
+class _Output:
+    """A stream whose failure is an OutputError."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with _failing():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _failing():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def written_out() -> Iterator[None]:
+    """Write all that is printed inside, to the last byte.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    before = sys.stdout
+    with contextlib.ExitStack() as stack:
+        # a stdout that is closed is None
+        stream = before or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        sys.stdout = cast(TextIO, _Output(stream))
+        try:
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
+        except OutputError:
+            _discard(stream)
+            raise
+        finally:
+            sys.stdout = before
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "nobody reads it any more" if isinstance(error, BrokenPipeError) else "check where it goes"
+        raise OutputError(f"the output cannot be written: {error.strerror} - {hint}") from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is left in a stream go nowhere, also when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -1,0 +1,322 @@
+"""Several files put in place together: all of them or none, whatever happens between.
+
+Files are written in a hidden folder beside their targets, and renamed at the end. Where files are replaced, the old
+ones go aside first, in reverse order; then the new ones come, in order. With the data first and the models after it, a
+model that stands under its name always finds the data that it was written with.
+
+What fails is rolled back. What is killed is rolled back by the next run for the same target, from the journal:
+
+- killed while it writes: the old files stand, the hidden folder stays;
+- killed while it renames (microseconds): the old files that are aside lie in the hidden folder's `old`;
+- killed after that: the new files stand, the hidden folder stays.
+
+The folder is locked while its process lives, so that nobody clears it away too early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from graphkit.errors import OutputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: there an open file cannot be removed, which serves as a lock
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["made_folder", "recover", "transaction"]
+
+MARK = ".graphkit-"
+MAX_NAME = 100  # bytes of the target's name in that of the hidden folder
+LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
+STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+@contextlib.contextmanager
+def transaction(targets: Sequence[Path], *, key: Path, overwrite: bool, hint: str) -> Iterator[Callable[[Path], Path]]:
+    """Give a function from a target to where to write it; put what was written in place at the end.
+
+    Args:
+        targets: Files in one folder, that which others refer to first.
+        key: The target whose name the hidden folder has, by which a later run finds it.
+        overwrite: Replace files that exist.
+        hint: What a user can do where a file cannot be written.
+
+    Raises:
+        OutputError: A file exists, or cannot be written; then all is as it was before.
+    """
+    recover(key)
+    work, lock = key, None
+    is_stuck = False
+    try:
+        with _naming(targets, hint):
+            while lock is None:
+                work = key.parent / f"{_prefix(key)}{os.urandom(6).hex()}"
+                work.mkdir(0o700)
+                lock = _taken(work, is_ours=True)  # None: another run was quick to take it for one that was left
+            (work / NEW).mkdir()
+            (work / OLD).mkdir()
+            yield lambda target: work / NEW / target.name
+            with _undisturbed(), _locked(key.parent):
+                _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
+    except _StuckError:
+        is_stuck = True
+        raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+        if work is not key and not is_stuck:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def recover(key: Path) -> None:
+    """Undo what killed runs for the same target left undone, and remove what they left.
+
+    Raises:
+        OutputError: A file cannot be put back.
+    """
+    for work in sorted(key.parent.glob(f"{glob.escape(_prefix(key))}*")):
+        lock = None
+        with contextlib.suppress(OSError):
+            lock = _taken(work)
+        if lock is None:  # its process lives, or it is nobody's business
+            continue
+        try:
+            with _undisturbed(), _locked(key.parent):
+                _roll_back(work, key.parent)
+        finally:
+            os.close(lock)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder with its parents; where what follows fails, remove those that were made.
+
+    Raises:
+        OutputError: It cannot be made.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    finished = False
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{folder}: cannot be made: {error.strerror} - name another folder with -o") from error
+        yield
+        finished = True
+    finally:
+        for path in missing if not finished else ():
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+class _StuckError(OutputError):
+    """A file from before that cannot be put back."""
+
+
+def _put_in_place(work: Path, targets: Sequence[Path], overwrite: bool) -> None:
+    """Rename all new files to their targets, or none.
+
+    Raises:
+        OSError: One cannot be renamed; then all is as it was before.
+        OutputError: One exists, and must not be replaced.
+    """
+    had = [target for target in targets if overwrite and _is_file(target)]
+    if len(targets) == 1 and overwrite:  # which is one step
+        (work / NEW / targets[0].name).replace(targets[0])
+        return
+    finished = False
+    try:
+        _write_journal(work, targets)
+        for target in reversed(had):
+            target.replace(work / OLD / target.name)
+        for target in targets:
+            _place(work / NEW / target.name, target)
+        (work / JOURNAL).unlink()  # from here on the new files count
+        finished = True
+    finally:
+        if not finished:
+            _roll_back(work, targets[0].parent)
+
+
+def _is_file(target: Path) -> bool:
+    """Whether a file stands there.
+
+    Raises:
+        OutputError: It is none that may be replaced.
+    """
+    try:
+        mode = target.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode):
+        raise OutputError(f"{target}: is not a regular file - name another output")
+    return True
+
+
+def _place(new: Path, target: Path) -> None:
+    """Give a file a name that nothing has.
+
+    Raises:
+        OutputError: Something has it.
+    """
+    try:
+        try:
+            os.link(new, target)
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links here: take the name, then replace what has it
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            new.replace(target)
+        else:
+            new.unlink()
+    except FileExistsError as error:
+        raise OutputError(f"{target}: exists - name another output with -o, or replace it with --overwrite") from error
+
+
+def _write_journal(work: Path, targets: Sequence[Path]) -> None:
+    """Note which files are to come, by their numbers in the file system, so that nobody else's are touched."""
+    numbers = {target.name: (work / NEW / target.name).stat().st_ino for target in targets}
+    unfinished = work / f"{JOURNAL}.part"
+    unfinished.write_text(json.dumps(numbers), encoding="utf-8")
+    unfinished.replace(work / JOURNAL)
+
+
+def _roll_back(work: Path, folder: Path) -> None:
+    """Remove the new files that are in place, models before their data; then put the old ones back, data first.
+
+    Without a journal nothing was changed, or all is done.
+
+    Raises:
+        OutputError: A file cannot be put back.
+    """
+    if not (work / JOURNAL).exists():
+        return
+    numbers = _journal(work)
+    for name in reversed(numbers):
+        with _putting_back(folder / name, work):
+            if os.path.lexists(folder / name) and (folder / name).lstat().st_ino == numbers[name]:
+                (folder / name).unlink()
+    for name in numbers:
+        with _putting_back(folder / name, work):
+            old, target = work / OLD / name, folder / name
+            if os.path.lexists(target) and old.exists() and old.samefile(target):  # it was killed just here
+                old.unlink()
+            elif os.path.lexists(old):
+                _place(old, target)
+    (work / JOURNAL).unlink()
+
+
+def _journal(work: Path) -> dict[str, int]:
+    try:
+        numbers = json.loads((work / JOURNAL).read_text(encoding="utf-8"))
+    except ValueError:  # also what is no UTF-8
+        numbers = None
+    if not isinstance(numbers, dict) or any(Path(name).name != name for name in numbers):
+        raise _StuckError(f"{work / JOURNAL}: is no journal of graphkit's - look through {work}, then remove it")
+    return numbers
+
+
+@contextlib.contextmanager
+def _putting_back(target: Path, work: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, OutputError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "something else stands there"
+        raise _StuckError(
+            f"{target}: the file from before cannot be put back: {reason} - it is in {work / OLD}; "
+            "move it, then remove that folder"
+        ) from error
+
+
+def _prefix(target: Path) -> str:
+    """Return how the names of the hidden folders for a target begin."""
+    return f".{target.name.encode('utf-8', 'replace')[:MAX_NAME].decode('utf-8', 'ignore')}{MARK}"
+
+
+def _taken(work: Path, *, is_ours: bool = False) -> int | None:
+    """Return the lock of a hidden folder, None where somebody has it, or has removed it.
+
+    Raises:
+        OSError: There can be no lock.
+    """
+    path = work / LOCK
+    try:
+        if fcntl is None and not is_ours:
+            path.unlink(missing_ok=True)
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    except (FileNotFoundError, PermissionError):
+        if is_ours and work.exists():
+            raise
+        return None
+    is_taken = False
+    try:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_taken = os.path.samestat(os.fstat(lock), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:  # a file system without locks, where nobody can tell whether a process lives
+        is_taken = is_ours
+    finally:
+        if not is_taken:
+            os.close(lock)
+    return lock if is_taken else None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let nobody else rename in a folder meanwhile."""
+    if fcntl is None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a file system without locks, a folder that cannot be read
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals that end the process wait until the renaming is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    numbers = [getattr(signal, name) for name in STOPPING if hasattr(signal, name)]
+    before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) is not None}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _naming(targets: Sequence[Path], hint: str) -> Iterator[None]:
+    """Let errors name the file that was to be written, not the hidden one."""
+    try:
+        yield
+    except OSError as error:
+        at_fault = Path(os.fsdecode(error.filename)).name if isinstance(error.filename, (str, bytes)) else ""
+        target = next((target for target in targets if target.name == at_fault), targets[-1])
+        raise OutputError(f"{target}: cannot be written: {error.strerror or error} - {hint}") from error

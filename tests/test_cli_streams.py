@@ -1,0 +1,88 @@
+"""Output that nobody takes, and signals: one clear line, an exit code, and nothing half written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = "example:merged-decoder"
+COMMANDS = (("report", EXAMPLE, "--only", "interface"), ("program", EXAMPLE), ("explain",), ("--help",))
+
+
+def started(*arguments: object, stdout: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "graphkit", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = started(*arguments, stdout=full.fileno())
+        _, errors = process.communicate()
+    assert process.returncode == 2
+    assert errors.decode() == ("Error: the output cannot be written: No space left on device - check where it goes\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes are those of POSIX")
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_reader_that_is_gone_is_one_line(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = started(*arguments, stdout=writing)
+    os.close(writing)
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert errors.decode() == "Error: the output cannot be written: Broken pipe - nobody reads it any more\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the shell is that of POSIX")
+def test_a_closed_output_is_no_defect() -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -m graphkit explain >&-"], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+# the command line, to which a signal comes while it writes the data file
+STOPPED = """
+import os, signal, sys
+import graphkit.save
+from graphkit.cli import main
+copy, first = graphkit.save._copy, getattr(signal, sys.argv[1])
+def stop(*arguments):
+    result = copy(*arguments)
+    os.kill(os.getpid(), first)
+    os.kill(os.getpid(), signal.SIGTERM)  # an impatient user
+    return result
+graphkit.save._copy = stop
+sys.argv[:] = ["graphkit", *sys.argv[2:]]
+main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+@pytest.mark.parametrize(("command", "name", "code"), [("fold", "SIGINT", 130), ("split-merged", "SIGTERM", 143)])
+def test_a_signal_leaves_nothing_behind(command: str, name: str, code: int, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    output = folder if command == "split-merged" else tmp_path / "out.onnx"
+    arguments = [sys.executable, "-c", STOPPED, name, command, EXAMPLE, "-o", str(output)]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert ran.stderr == f"Error: stopped by {name} - no file was left half written\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_handlers_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphkit.cli import main
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.stdout
+    monkeypatch.setattr(sys, "argv", ["graphkit", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.stdout) == before
