@@ -45,6 +45,17 @@ z                                                            int64
     )
 
 
+def test_a_declaration_is_shown_where_no_rule_knows() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "custom" : 1]>
+    g (float[N, 4] x) => (float[N, 9] y) <float[7, K] z> { z = custom.Nothing (x)  y = Neg (z) }"""
+    found = tensor_shapes(Model.from_proto(parser.parse_model(text)))
+    assert [(row.shape, row.dtype, row.unknown) for row in found.rows] == [
+        ("?", "?", "Nothing#0: there is no rule for custom.Nothing (declared as float32 [7, K])"),
+        ("?", "?", "Nothing#0: there is no rule for custom.Nothing (declared as float32 [N, 9])"),
+    ]
+    assert found.known == 0
+
+
 def test_dims_and_inputs_specialize() -> None:
     def shape(**given: object) -> str:
         return tensor_shapes(SMALL, **given).rows[1].shape  # type: ignore[arg-type]

@@ -144,12 +144,12 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def without_declarations(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy whose values have no declared types but those of the main graph's inputs and outputs."""
+    """Return a copy whose values have no declared types but those of the main graph's inputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for graph in graphs(copy.graph):
         del graph.value_info[:]
-        for info in (*graph.input, *graph.output) if graph is not copy.graph else ():
+        for info in (*(graph.input if graph is not copy.graph else ()), *graph.output):
             info.ClearField("type")
     for function in copy.functions:
         del function.value_info[:]
@@ -157,13 +157,13 @@ def without_declarations(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_lies(model: Model, seed: int) -> onnx.ModelProto:
-    """Return a copy in which each value has a declared type that is drawn at random."""
+    """Return a copy in which each value has a declared type that is drawn at random, outputs too."""
     rng = np.random.default_rng(seed)
     proto = without_declarations(model.proto)
     scopes = model.graph.walk()
     for graph, scope in zip(graphs(proto.graph), scopes, strict=True):
         own = {info.name for info in (*graph.input, *graph.output)}
-        for info in (*graph.input, *graph.output) if graph is not proto.graph else ():
+        for info in (*(graph.input if graph is not proto.graph else ()), *graph.output):
             info.CopyFrom(_lie(info.name, rng))
         graph.value_info.extend(_lie(name, rng) for name in _inner(scope) if name not in own)
     for function, scope in zip(proto.functions, model.scopes[1:], strict=True):
