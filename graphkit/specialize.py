@@ -89,8 +89,7 @@ class Specializer:
         prepack: bool = False,
         threads: int = 0,
     ) -> None:
-        self._source = model if isinstance(model, Model) else load(model)
-        self._model = declarations(self._source).model
+        self._model = declarations(model if isinstance(model, Model) else load(model)).model
         if max_sessions < 1:
             raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
         self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)
@@ -150,7 +149,7 @@ class Specializer:
             return self._fall_back(feed, error)
 
     def _fall_back(self, feed: Mapping[str, np.ndarray], error: GraphkitError) -> dict[str, np.ndarray]:
-        """Run the model as it was read, and tell why; an error where it does not run either."""
+        """Run the model that nothing is folded of, and tell why; an error where it does not run either."""
         try:
             outputs = self._original_session().run(feed)
         except ModelError:
@@ -168,7 +167,7 @@ class Specializer:
         with self._original.lock:
             if self._original.session is None:
                 self._original.session = Session(
-                    self._source, optimize=self._optimize, threads=self._threads, prepack=self._prepack
+                    self._model, optimize=self._optimize, threads=self._threads, prepack=self._prepack
                 )
             return self._original.session
 

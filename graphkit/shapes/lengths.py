@@ -82,7 +82,9 @@ def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
 
 
 def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) -> str | None:
-    """Return what exporters call such a length."""
+    """Return what exporters call such a length; that of the encoder is one, so that another input of it may say."""
+    if kind == "encoder" and (name := next((length.name for length in before if length.kind == kind), None)):
+        return name
     tokens = next((length.name for length in before if length.kind == "tokens"), "sequence_length")
     name = {"past": f"past_{tokens}", "encoder": "encoder_sequence_length"}.get(kind)
     return name if name not in taken else None

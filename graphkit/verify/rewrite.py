@@ -55,6 +55,7 @@ def verify_rewrite(
     onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits. Sizes are legal for both:
     what the rewritten model fixes is fixed. Inputs that are one boolean, such as `use_cache_branch`, get both values.
     One model is loaded at a time, in a process of its own: one that ends the process, or takes too much, fails there.
+    An original whose declared dims contradict what its nodes compute runs with these put right, and a note says so.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
@@ -94,8 +95,10 @@ def _proof(
     progress: Callable[[str], None],
 ) -> RewriteProof:
     before, after = _loaded(original), _loaded(rewritten)
+    source, target = _source(original, before), _source(rewritten, after)
     contradictions = declarations(before).notes
     before, after = declarations(before).model, declarations(after).model
+    source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
     numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
@@ -107,7 +110,7 @@ def _proof(
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
     progress("running the original")
-    found = run_original(IsolatedSession(_source(original, before), prepack=False), feeder, runs)
+    found = run_original(IsolatedSession(source, prepack=False), feeder, runs)
     notes = [
         *contradictions,
         *([FLOAT16_NOTE] if allowed and tolerance is None else []),
@@ -118,12 +121,12 @@ def _proof(
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("running the rewritten model")
-    session, wanted = IsolatedSession(_source(rewritten, after), prepack=False), fed_inputs(after)
+    session, wanted = IsolatedSession(target, prepack=False), fed_inputs(after)
     result = _compared(proof, found.runs, feeder, session, wanted)
     if not any(run.failure for run in result.runs):
         return result
     progress("running the original again")
-    unsteady = unsteady_runs(IsolatedSession(_source(original, before), prepack=False), feeder, found.runs)
+    unsteady = unsteady_runs(IsolatedSession(source, prepack=False), feeder, found.runs)
     skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
     steady = [run for run in found.runs if run not in unsteady]
     if not steady:

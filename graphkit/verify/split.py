@@ -17,6 +17,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import Runner
+from graphkit.shapes import declarations
 from graphkit.verify.compare import Difference, compare_outputs
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.inputs import InputMaker
@@ -162,7 +163,7 @@ def _proof(merged: Model, first: Model, with_past: Model, steps: int, tolerance:
     found = next(merged_decoders(merged.graph), None)
     if found is None:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
-    session = _open(merged)
+    session = _open(merged) if declarations(merged).model is merged else IsolatedSession(declarations(merged).model)
     branches = []
     for model, flag, sizes in ((first, not found.cache_when, FIRST_SIZES), (with_past, found.cache_when, LATER_SIZES)):
         branches.append(_branch(session, merged, found.condition, flag, model, sizes, tolerance, seed))
