@@ -179,7 +179,13 @@ def split_file(
     if options.verify:
         progress("proving")
         proof = verify_split(
-            model, first, with_past, steps=options.steps, tolerance=options.tolerance, limits=options.limits
+            model,
+            first,
+            with_past,
+            steps=options.steps,
+            tolerance=options.tolerance,
+            limits=options.limits,
+            progress=progress,
         )
     return SplitReport(
         model.name,

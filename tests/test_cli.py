@@ -372,6 +372,9 @@ def test_a_merged_decoder_is_split_and_proved(run: Run, tmp_path: Path) -> None:
     assert (ran.code, ran.err, json.loads(ran.out)["condition"]) == (0, "", "use_cache_branch")
     pair = [tmp_path / name for name in ("decoder_model.onnx", "decoder_with_past_model.onnx")]
     assert run("verify", EXAMPLE, *pair, "--steps", 2).code == 0
+    swapped = run("verify", EXAMPLE, *reversed(pair))
+    assert swapped.code == 1
+    assert "outputs present.0.encoder.{key|value} are missing" in " ".join(swapped.out.split())
 
 
 def test_a_pipeline_of_passes_is_run(run: Run, tmp_path: Path) -> None:

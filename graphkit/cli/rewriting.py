@@ -206,7 +206,7 @@ def explain(name: str | None) -> None:
 @click.argument("models", metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST", nargs=-1, required=True)
 @size_options
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=6, show_default=True, help="Sizes of the dims to run two models at."
+    "--runs", type=click.IntRange(min=1), default=7, show_default=True, help="Sizes of the dims to run two models at."
 )
 @steps_option
 @default_tolerance_option
@@ -246,7 +246,9 @@ def verify(
         if len(models) == 3:
             loaded = [load(name) for name in models]
             progress("proving")
-            proof = verify_split(*loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits)
+            proof = verify_split(
+                *loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
+            )
         else:
             dims, inputs, ranges = read_sizes(dim, input, range)
             proof = verify_rewrite(

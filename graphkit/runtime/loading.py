@@ -38,4 +38,5 @@ def open_model(
         options.add_session_config_entry("session.disable_prepacking", "1")
     if folder is not None:
         options.add_session_config_entry(FOLDER, folder)
-    return onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"])
+    # without its fallback, which would try the same once more, and print to stdout
+    return onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"], enable_fallback=0)

@@ -1,8 +1,8 @@
 """Which sizes to try: legal ones, small, and telling - an empty past, odd numbers, a batch, beyond a sliding window.
 
-The rows of `ROWS` are tried first. A wish that is not legal gives the nearest legal size; sizes at which the model
-does not run teach nothing but are replaced: by sizes that models are often exported at, then by changing one size of
-an assignment that did run.
+The rows of `ROWS` are tried first, with the lengths that matter to the model. A wish that is not legal gives the
+nearest legal size; sizes at which the model does not run teach nothing but are replaced: by sizes that models are often
+exported at, then by changing one size of an assignment that did run.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from onnx import TensorProto
-
-from graphkit.graph.view import all_nodes
-from graphkit.model import Model
+from graphkit.verify.lengths import Lengths
 from graphkit.verify.sizes import Role
 from graphkit.verify.space import Assignment, Space, Variable
 
-__all__ = ["MAX_COST", "assignments", "threshold"]
+__all__ = ["MAX_COST", "Proposal", "assignments"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
 MAX_VISITS = 20_000  # assignments looked at to find a legal one
 MAX_DOMAIN = 256
-MAX_THRESHOLD = 4096
-LONG = -1
+NO_LENGTHS = Lengths()
+LONG, END = -1, -2  # lengths of the model's own: past its windows, and up to the end of its table of positions
 
 
 class Row(NamedTuple):
@@ -36,67 +33,100 @@ class Row(NamedTuple):
     encoder: int
 
 
+class Proposal(NamedTuple):
+    """An assignment to run at.
+
+    Attributes:
+        dims: A size for each symbol.
+        is_probe: Whether it only asks where a table ends: it may be past it.
+    """
+
+    dims: dict[str, int]
+    is_probe: bool
+
+
 ROWS = (
     Row(1, 7, 0, 5),  # a prompt
     Row(2, 1, 4, 3),  # a step
     Row(3, 1, 0, 1),
     Row(1, 3, 9, 7),  # several tokens at once
+    Row(1, 1, LONG, 33),
+    Row(1, LONG, 0, 6),
+    Row(1, 1, END, 4),
     Row(2, 5, 1, 4),
-    Row(1, 1, LONG, 6),
     Row(2, 2, 6, 2),
     Row(4, 4, 3, 9),
 )
 COMMON = (32, 64, 16, 128, 8, 224, 256, 512, 10)  # sizes that models are exported at
-BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu")
 
 
 def assignments(
-    space: Space, successes: Sequence[Assignment], *, long: int = 19, max_cost: int = MAX_COST
-) -> Iterator[dict[str, int]]:
+    space: Space,
+    successes: Sequence[Assignment],
+    *,
+    lengths: Lengths = NO_LENGTHS,
+    is_first: bool = False,
+    max_cost: int = MAX_COST,
+) -> Iterator[Proposal]:
     """Yield legal assignments, each once, the most telling first.
 
     Args:
         space: What is legal.
         successes: Those that ran; the caller adds to it while it iterates.
-        long: A length that is long for this model.
+        lengths: Lengths that matter to this model.
+        is_first: Whether a merged decoder runs the branch that does not read the past.
         max_cost: Elements computed, above which an assignment is only tried where none ran.
     """
     tried: list[dict[str, int]] = []
     dear: list[dict[str, int]] = []
-    for wish in _wishes(space, successes, long):
-        found = _nearest(space, wish, tried)
-        if found is None:
-            continue
-        tried.append(found)
-        if space.cost(found) > max_cost:
-            dear.append(found)
-        else:
-            yield found
+    for choices in _wishes(space, successes, lengths, is_first):
+        known = len(successes)
+        for wish in choices:
+            found = _nearest(space, wish, tried)
+            if found is None:
+                continue
+            if space.cost(found) > max_cost:
+                dear.append(found)
+                continue
+            tried.append(found)
+            yield Proposal(found, wish is not choices[-1])
+            if len(successes) > known:
+                break
     if not successes:
-        yield from sorted(dear, key=space.cost)
+        yield from (Proposal(found, False) for found in sorted(dear, key=space.cost))
 
 
-def _wishes(space: Space, successes: Sequence[Assignment], long: int) -> Iterator[dict[str, int]]:
-    yield from _rows(space, long)
+Choices = Sequence[dict[str, int]]  # of these one that runs is enough
+
+
+def _wishes(space: Space, successes: Sequence[Assignment], lengths: Lengths, is_first: bool) -> Iterator[Choices]:
+    has_past = not is_first and any(variable.role == "past" for variable in space.variables)
+    for number, row in enumerate(ROWS):
+        if row.sequence == LONG and not has_past:  # the row before was that
+            continue
+        choices = {LONG: lengths.beyond, END: lengths.ends}
+        special = next((choices[size] for size in (row.past, row.sequence) if size in choices), (0,))
+        yield [_wish(space, _sizes(row, length, has_past), number) for length in special]
     common, varied = _common(space), _variations(space, successes)
     for pair in itertools.zip_longest(common, varied):
-        yield from (wish for wish in pair if wish is not None)
+        yield from ([wish] for wish in pair if wish is not None)
 
 
-def _rows(space: Space, long: int) -> Iterator[dict[str, int]]:
-    has_past = any(variable.role == "past" for variable in space.variables)
-    for number, row in enumerate(ROWS):
-        sequence = long if row.past == LONG and not has_past else row.sequence
-        past = long if row.past == LONG else row.past
-        sizes: Mapping[Role, int] = {
-            "batch": row.batch,
-            "sequence": sequence,
-            "past": past,
-            "encoder": row.encoder,
-            "total": sequence + (past if has_past else 0),
-            "channels": 3,
-        }
-        yield _wish(space, sizes, number)
+def _sizes(row: Row, length: int, has_past: bool) -> dict[Role, int]:
+    """Return a size for each role, with a length that is the model's own where the row wants one."""
+    sequence = length if row.sequence < 0 else row.sequence
+    past = row.past
+    if past < 0:
+        past = length - (row.past == END)  # the new token takes the last row
+        sequence = sequence if has_past else length
+    return {
+        "batch": row.batch,
+        "sequence": sequence,
+        "past": max(past, 0),
+        "encoder": row.encoder,
+        "total": sequence + (past if has_past else 0),
+        "channels": 3,
+    }
 
 
 def _wish(space: Space, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
@@ -179,19 +209,3 @@ def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
             if size not in seen:
                 seen.add(size)
                 yield size
-
-
-def threshold(model: Model) -> int:
-    """Return a length beyond which a model may behave otherwise, such as its sliding window; 16 where none shows.
-
-    That is the largest number, up to a few thousand, that positions are compared with or cut at.
-    """
-    found = [16]
-    for node in all_nodes(model.scopes):
-        if node.is_op(*BRANCHING):
-            numbers = (value.constant for value in node.inputs if value is not None)
-            scalars = [t for t in numbers if t is not None and t.data_type in (TensorProto.INT32, TensorProto.INT64)]
-            found += [abs(int(model.array(t).reshape(-1)[0])) for t in scalars if list(t.dims) in ([], [1])]
-        elif (window := node.attributes.get("local_window_size")) is not None:
-            found.append(window.i)
-    return max(size for size in found if size <= MAX_THRESHOLD)

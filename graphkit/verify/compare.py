@@ -9,6 +9,7 @@ import numpy as np
 
 __all__ = ["Difference", "Output", "compare_outputs", "element_counts"]
 
+LIKE_INFINITY = 1e30
 Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value
 
 
@@ -20,6 +21,8 @@ class Difference:
         output: Its name.
         absolute: The largest absolute difference; infinite where shapes, or NaNs and infinities, differ.
         relative: The largest difference relative to the larger magnitude of the two.
+        scaled: The largest absolute difference relative to the largest magnitude in the expected output;
+            infinite where integers of more than 8 bits, or booleans, differ.
         problem: What differs besides numbers, "" if nothing.
         exact: Whether it is equal to the last bit.
     """
@@ -27,6 +30,7 @@ class Difference:
     output: str
     absolute: float
     relative: float
+    scaled: float
     problem: str = ""
     exact: bool = False
 
@@ -44,7 +48,7 @@ def compare_outputs(expected: Mapping[str, Output], actual: Mapping[str, Output]
 
 
 def _differs(name: str, problem: str) -> Difference:
-    return Difference(name, np.inf, np.inf, problem)
+    return Difference(name, np.inf, np.inf, np.inf, problem)
 
 
 def _compare(name: str, expected: Output, actual: Output) -> Difference:
@@ -60,7 +64,7 @@ def _compare(name: str, expected: Output, actual: Output) -> Difference:
         return _compare_members(name, expected, actual)
     if isinstance(expected, (bool, int, float)) and isinstance(actual, (bool, int, float)):
         return _compare_arrays(name, np.asarray(expected), np.asarray(actual))
-    return Difference(name, 0.0, 0.0, exact=True) if expected == actual else _differs(name, "values differ")
+    return Difference(name, 0.0, 0.0, 0.0, exact=True) if expected == actual else _differs(name, "values differ")
 
 
 def _kind(value: Output) -> str:
@@ -72,8 +76,9 @@ def _compare_members(name: str, expected: Sequence[Output], actual: Sequence[Out
         return _differs(name, f"{len(actual)} members, expected {len(expected)}")
     found = [_compare(name, one, two) for one, two in zip(expected, actual, strict=True)]
     problem = next((f"member {index}: {one.problem}" for index, one in enumerate(found) if one.problem), "")
-    absolute, relative = (max((getattr(one, kind) for one in found), default=0.0) for kind in ("absolute", "relative"))
-    return Difference(name, absolute, relative, problem, all(one.exact for one in found))
+    kinds = ("absolute", "relative", "scaled")
+    absolute, relative, scaled = (max((getattr(one, kind) for one in found), default=0.0) for kind in kinds)
+    return Difference(name, absolute, relative, scaled, problem, all(one.exact for one in found))
 
 
 def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray) -> Difference:
@@ -82,9 +87,9 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray) -> Diff
         return _differs(name, f"{now}, expected {was}")
     if expected.dtype.kind in "OUS":
         is_same = np.array_equal(expected, actual)
-        return Difference(name, 0.0, 0.0, exact=True) if is_same else _differs(name, "values differ")
+        return Difference(name, 0.0, 0.0, 0.0, exact=True) if is_same else _differs(name, "values differ")
     if expected.tobytes() == actual.tobytes() or not expected.size:
-        return Difference(name, 0.0, 0.0, exact=True)
+        return Difference(name, 0.0, 0.0, 0.0, exact=True)
     if expected.dtype.kind not in "fiub":
         return _differs(name, "values differ")
     one, two = expected.astype(np.float64), actual.astype(np.float64)
@@ -95,7 +100,17 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray) -> Diff
     distance = np.abs(one - two, where=finite & ~same, out=np.zeros_like(one))
     scale = np.maximum(np.abs(one), np.abs(two))
     relative = np.divide(distance, scale, where=(scale > 0) & finite, out=np.zeros_like(one))
-    return Difference(name, float(distance.max()), float(relative.max()))
+    return Difference(name, float(distance.max()), float(relative.max()), _scaled(expected, float(distance.max())))
+
+
+def _scaled(expected: np.ndarray, distance: float) -> float:
+    """Return a difference relative to the largest magnitude; numbers that stand for infinity do not count for that."""
+    if expected.dtype.kind != "f":
+        is_rounded = expected.dtype.kind in "iu" and expected.dtype.itemsize == 1
+        return distance / 255 if is_rounded or not distance else np.inf
+    magnitudes = np.abs(expected[np.isfinite(expected)].astype(np.float64))
+    largest = float(magnitudes[magnitudes < LIKE_INFINITY].max(initial=0.0))
+    return distance / largest if largest else distance
 
 
 def element_counts(value: Output) -> tuple[int, int]:

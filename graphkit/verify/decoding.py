@@ -115,6 +115,7 @@ def decode(
     steps: int = 8,
     seed: int = 0,
     given: Mapping[str, np.ndarray] | None = None,
+    like: Model | None = None,
 ) -> Decoded:
     """Decode greedily.
 
@@ -124,17 +125,18 @@ def decode(
         steps: Tokens to make for each sequence, the first step's included.
         seed: Of the generated inputs.
         given: Inputs by name to take instead, such as `encoder_hidden_states` or `input_ids`.
+        like: The model for which inputs are generated, where another decoder is to get the same; it has them all.
 
     Raises:
         ModelError: The model has no logits or no token input, or fails.
     """
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
-    feed = InputMaker(decoder.first, seed).make(prompt, given)
+    feed = InputMaker(like or decoder.first, seed).make(prompt, given)
     tokens_name = _token_input(decoder.first)
     feed = {name: _without_padding(name, array) for name, array in feed.items()}
-    outputs, cache = decoder.start(feed)
+    outputs, cache = decoder.start(_only(feed, decoder.first))
     constant = {name: array for name, array in feed.items() if name.startswith("encoder")}
-    later, later_tokens = InputMaker(decoder.later, seed), _token_input(decoder.later)
+    later, later_tokens = InputMaker(like or decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
     tokens, logits = [], []
     for number in range(steps):
@@ -146,7 +148,7 @@ def decode(
             ids = tokens[-1][:, None].astype(feed[tokens_name].dtype)
             feed_now = later.make(now, {**constant, later_tokens: ids})
             feed_now = {name: _without_padding(name, array) for name, array in feed_now.items()}
-            outputs, cache = decoder.step({**feed_now, **_only(constant, decoder.later)}, cache)
+            outputs, cache = decoder.step(_only({**feed_now, **constant}, decoder.later), cache)
             past += 1
     return Decoded(np.stack(tokens, 1), tuple(logits))
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
+from graphkit.verify.evidence import LevelProof, WeightProof
 
-__all__ = ["OutputProof", "RewriteProof", "RunProof", "SkippedRun"]
+__all__ = ["OutputProof", "RewriteProof", "RunProof", "SkippedRun", "run_text"]
 
 MAX_DIMS = 6  # symbols to write out one by one
 MAX_SKIPPED = 3  # runs that fail in the original to write out
@@ -35,7 +36,7 @@ class RunProof:
     failure: str
 
     def __str__(self) -> str:
-        return _run_text(self)
+        return run_text(self.dims, self.flags)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SkippedRun:
     reason: str
 
     def __str__(self) -> str:
-        return _run_text(self)
+        return run_text(self.dims, self.flags)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class RewriteProof(Result):
         runs: What was run.
         skipped: What the original itself cannot run.
         outputs: All outputs of both.
+        weights: Those of the same name in both, byte by byte.
+        level: The rewritten model at onnxruntime's default level.
         notes: What to know of the proof, a sentence each.
         failures: Why it failed, a sentence each.
     """
@@ -93,6 +96,8 @@ class RewriteProof(Result):
     runs: tuple[RunProof, ...]
     skipped: tuple[SkippedRun, ...]
     outputs: tuple[OutputProof, ...]
+    weights: WeightProof
+    level: LevelProof
     notes: tuple[str, ...]
     failures: tuple[str, ...]
 
@@ -113,6 +118,11 @@ class RewriteProof(Result):
         if self.runs:
             yield self._run_table()
             yield from self._output_blocks()
+            yield from self.weights.blocks()
+        if self.level.runs:
+            runs = "the same run" if self.level.runs == 1 else f"the same {self.level.runs} runs"
+            yield Prose(f"At onnxruntime's default level, in {runs}; tolerance {self.level.allowed}.")
+            yield Prose(f"Largest difference: {self.level.result}.")
         for run in self.skipped[:MAX_SKIPPED]:
             yield Prose(f"The original itself fails at {run}: {run.reason}")
         if len(self.skipped) > MAX_SKIPPED:
@@ -157,9 +167,10 @@ class RewriteProof(Result):
         yield Table(columns, rows)
 
 
-def _run_text(run: RunProof | SkippedRun) -> str:
-    flags = ", ".join(f"{name}={str(flag).lower()}" for name, flag in run.flags.items())
-    return ", ".join(filter(None, (_dims_text(run.dims), flags))) or "fixed dims"
+def run_text(dims: Mapping[str, int], flags: Mapping[str, bool]) -> str:
+    """Return the sizes and flags of a run in words."""
+    values = ", ".join(f"{name}={str(flag).lower()}" for name, flag in flags.items())
+    return ", ".join(filter(None, (_dims_text(dims), values))) or "fixed dims"
 
 
 def _dims_text(dims: Mapping[str, int]) -> str:

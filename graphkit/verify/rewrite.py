@@ -7,27 +7,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto
 
-from graphkit.graph.types import declared_type
+from graphkit.errors import ModelError
 from graphkit.graph.view import Node, all_nodes
-from graphkit.io.tensors import inline_array, walk_tensors
+from graphkit.io.tensors import inline_array
 from graphkit.model import Model, load
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.runtime.session import check_files
 from graphkit.shapes import declarations
 from graphkit.verify.binding import fed_inputs, fixed_by, given_shapes, solve
-from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
-from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
+from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.levels import FLOAT16_TOLERANCE, LevelRuns, has_float16, level_tolerance, prove_level
+from graphkit.verify.proof import RewriteProof, SkippedRun
 from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
 from graphkit.verify.space import space_of
+from graphkit.verify.tally import compared
+from graphkit.verify.weights import changed_weights
 
 __all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "verify_rewrite"]
 
-RUNS = 6  # assignments to run at, for each value of the flags
-FLOAT16_TOLERANCE = 0.01
+RUNS = 7  # assignments to run at, for each value of the flags
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
@@ -52,10 +53,12 @@ def verify_rewrite(
 ) -> RewriteProof:
     """Run a model and what was made of it at several sizes, and compare every output.
 
-    onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits. Sizes are legal for both:
-    what the rewritten model fixes is fixed. Inputs that are one boolean, such as `use_cache_branch`, get both values.
-    One model is loaded at a time, in a process of its own: one that ends the process, or takes too much, fails there.
-    An original whose declared dims contradict what its nodes compute runs with these put right, and a note says so.
+    onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model
+    once more at the default level, within a tolerance of its own (see `graphkit.verify.levels`). Weights of one name
+    are compared byte by byte. Sizes are legal for both: what the rewritten model fixes is fixed. Inputs that are one
+    boolean, such as `use_cache_branch`, get both values. One model is loaded at a time, in a process of its own: one
+    that ends the process, or takes too much, fails there. An original whose declared dims contradict what its nodes
+    compute runs with these put right, and a note says so.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
@@ -65,7 +68,7 @@ def verify_rewrite(
         ranges: Least and largest size of symbols; None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
         tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0; for a model that has
-            float16 tensors `FLOAT16_TOLERANCE`.
+            float16 tensors `FLOAT16_TOLERANCE`. With a tolerance above 0, weights that differ are a note.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
         limits: What a model may take of time and memory.
@@ -76,7 +79,7 @@ def verify_rewrite(
 
     Raises:
         UsageError: The models have not the same inputs, or a symbol or input does not exist.
-        ModelError: A data file is missing, onnxruntime does not load a model, or no input can be made for one.
+        ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
     """
     with isolation(limits):
         return _proof(original, rewritten, dims, inputs, ranges, values, tolerance, seed, runs, progress)
@@ -104,13 +107,14 @@ def _proof(
     numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
     names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
-    proof = RewriteProof(*names, allowed, numbers, (), (), (), (), ())
-    if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
-        return replace(proof, failures=(f"'{random.path}' is random ({random.op_type}), so nothing can be proven",))
+    proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), ())
+    if reason := _unprovable(before, after):
+        return replace(proof, failures=(reason,))
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
+    two = _Two(source, target, feeder, frozenset(fed_inputs(after)))
     progress("running the original")
-    found = run_original(IsolatedSession(source, prepack=False), feeder, runs)
+    found = run_original(two.original(), feeder, runs)
     notes = [
         *contradictions,
         *([FLOAT16_NOTE] if allowed and tolerance is None else []),
@@ -121,25 +125,97 @@ def _proof(
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("running the rewritten model")
-    session, wanted = IsolatedSession(target, prepack=False), fed_inputs(after)
-    result = _compared(proof, found.runs, feeder, session, wanted)
+    proof, steady = _plain(proof, two, found.runs, progress)
+    progress("comparing the weights")
+    proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
+    if not proof.passed:
+        return proof
+    progress("running the rewritten model at the default level")
+    level = max(level_tolerance(before), tolerance or 0.0)
+    return _with_level(proof, prove_level(level, steady, list(steady[0].expected), *two.at_default()))
+
+
+@dataclass(frozen=True)
+class _Two:
+    """An original and what was made of it, to be loaded one after the other."""
+
+    first: Path | Model
+    second: Path | Model
+    feeder: Feeder
+    wanted: frozenset[str]
+
+    def original(self, *, optimize: bool = False) -> IsolatedSession:
+        return IsolatedSession(self.first, optimize=optimize, prepack=optimize)
+
+    def rewritten(self, *, optimize: bool = False) -> IsolatedSession:
+        return IsolatedSession(self.second, optimize=optimize, prepack=optimize)
+
+    def feed(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run of the original."""
+        return self.feeder.feed(run.dims, run.flags, run.seed)
+
+    def known(self, run: Run) -> dict[str, np.ndarray]:
+        """Return those that the rewritten model still has."""
+        return {name: array for name, array in self.feed(run).items() if name in self.wanted}
+
+    def at_default(self) -> tuple[LevelRuns, LevelRuns]:
+        """Return how to run the rewritten model and the original at the default level."""
+        return (
+            LevelRuns(lambda: self.rewritten(optimize=True), self.known),
+            LevelRuns(lambda: self.original(optimize=True), self.feed),
+        )
+
+
+def _plain(
+    proof: RewriteProof, two: _Two, runs: Sequence[Run], progress: Callable[[str], None]
+) -> tuple[RewriteProof, Sequence[Run]]:
+    """Compare without optimizations, and return the runs that count: those that the original repeats."""
+    result = _run_rewritten(proof, two, runs)
     if not any(run.failure for run in result.runs):
-        return result
+        return result, runs
     progress("running the original again")
-    unsteady = unsteady_runs(IsolatedSession(source, prepack=False), feeder, found.runs)
+    unsteady = unsteady_runs(two.original(), two.feeder, runs)
+    if not unsteady:
+        return result, runs
     skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
-    steady = [run for run in found.runs if run not in unsteady]
+    steady = [run for run in runs if run not in unsteady]
     if not steady:
-        return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",))
-    proof = replace(proof, skipped=skipped, notes=(*proof.notes, f"{len(unsteady)} runs of the original do not count."))
-    return _compared(proof, steady, feeder, session, wanted) if unsteady else result
+        return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
+    note = f"{len(unsteady)} runs of the original do not count."
+    return _run_rewritten(replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady), steady
+
+
+def _run_rewritten(proof: RewriteProof, two: _Two, runs: Sequence[Run]) -> RewriteProof:
+    try:
+        session = two.rewritten()
+    except ModelError as error:
+        return replace(proof, failures=(f"the rewritten model: {error.problem}",))
+    return compared(proof, runs, session, two.known)
+
+
+def _with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:
+    """Add the weights; where a tolerance was asked for, those that differ are no failure."""
+    if is_exact:
+        return replace(proof, weights=weights, failures=(*proof.failures, *weights.failures))
+    return replace(proof, weights=weights, notes=(*proof.notes, *weights.failures))
+
+
+def _with_level(proof: RewriteProof, level: LevelProof) -> RewriteProof:
+    failures = [f"at onnxruntime's default level: {level.failure}"] if level.failure else []
+    notes = [level.note] if level.note else []
+    return replace(proof, level=level, failures=(*proof.failures, *failures), notes=(*proof.notes, *notes))
+
+
+def _unprovable(before: Model, after: Model) -> str:
+    """Return why nothing can be proven of two models, "" where it can."""
+    if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
+        return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
+    return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
 
 
 def default_tolerance(model: Model) -> float:
     """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round."""
-    dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
-    dtypes |= {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
-    return FLOAT16_TOLERANCE if dtypes & {TensorProto.FLOAT16, TensorProto.BFLOAT16} else 0.0
+    return FLOAT16_TOLERANCE if has_float16(model) else 0.0
 
 
 def _loaded(source: Model | str | Path) -> Model:
@@ -173,92 +249,3 @@ def _is_training(node: Node) -> bool:
 def _lost_inputs(before: Model, after: Model) -> list[str]:
     lost = [name for name in fed_inputs(before) if name not in fed_inputs(after)]
     return [f"The rewritten model has no input {', '.join(lost)}."] if lost else []
-
-
-def _compared(
-    proof: RewriteProof, runs: Sequence[Run], feeder: Feeder, session: Runner, wanted: Mapping[str, object]
-) -> RewriteProof:
-    """Run the rewritten model on the same inputs, and compare."""
-    tallies = {name: _Tally() for name in runs[0].expected}
-    results = []
-    for number, run in enumerate(runs, start=1):
-        feed = feeder.feed(run.dims, run.flags, run.seed)
-        try:
-            actual = session.run({name: array for name, array in feed.items() if name in wanted})
-        except RunError as error:
-            results.append(RunProof(run.dims, run.flags, run.seed, None, None, error.problem))
-            continue
-        found = [one for one in compare_outputs(run.expected, actual) if one.output in tallies]
-        for difference in found:
-            tallies[difference.output].add(difference, run.expected[difference.output], number, proof.tolerance)
-        results.append(_run_proof(run, found, proof.tolerance))
-    failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
-    empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
-    notes = [f"Nothing is compared of output {', '.join(empty)}, which never has a finite element."] if empty else []
-    return replace(
-        proof,
-        runs=tuple(results),
-        outputs=tuple(tally.proof(name, name in session.outputs) for name, tally in tallies.items()),
-        notes=(*proof.notes, *notes),
-        failures=tuple(failures),
-    )
-
-
-@dataclass
-class _Tally:
-    """One output in all runs so far."""
-
-    worst: Difference | None = None
-    run: int = 0
-    elements: int = 0
-    finite: int = 0
-    failure: str = ""
-
-    def add(self, difference: Difference, expected: Output, run: int, tolerance: float) -> None:
-        elements, finite = element_counts(expected)
-        self.elements, self.finite = self.elements + elements, self.finite + finite
-        if not difference.exact and (self.worst is None or difference.absolute > self.worst.absolute):
-            self.worst, self.run = difference, run
-        if not self.failure and not difference.within(tolerance):
-            self.failure = _text(difference)
-
-    def proof(self, name: str, is_there: bool) -> OutputProof:
-        if self.worst is None:
-            return OutputProof(name, 0.0, 0.0, 0, self.elements, "" if is_there else "it is missing")
-        absolute, relative = _numbers([self.worst])
-        return OutputProof(name, absolute, relative, self.run, self.elements, self.failure)
-
-
-def _text(difference: Difference) -> str:
-    return difference.problem or f"differs by {difference.absolute:.3g}"
-
-
-def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
-    """Return the largest differences, None where what differs is no number."""
-    if any(one.problem for one in found):
-        return None, None
-    return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
-
-
-def _run_proof(run: Run, found: Sequence[Difference], tolerance: float) -> RunProof:
-    failing = [one for one in found if not one.within(tolerance)]
-    failure = f"{failing[0].output} {_text(failing[0])}" if failing else ""
-    failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
-    return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure)
-
-
-def _run_failures(results: Sequence[RunProof]) -> list[str]:
-    """Return the first failure, and in how many runs there is one."""
-    failing = [run for run in results if run.failure]
-    if not failing:
-        return []
-    return [f"{len(failing)} of {len(results)} runs differ, the first at {failing[0]}: {failing[0].failure}"]
-
-
-def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    missing, new = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
-    failures = [f"output {', '.join(missing)} is missing"] if missing else []
-    failures += [f"output {', '.join(new)} is none of the original's"] if new else []
-    if not failures and list(before) != list(after):
-        failures.append(f"the outputs come in another order: {', '.join(after)}")
-    return failures

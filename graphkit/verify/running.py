@@ -12,14 +12,15 @@ from graphkit.graph.merged import merged_decoders
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.assignments import assignments, threshold
+from graphkit.verify.assignments import Proposal, assignments
 from graphkit.verify.binding import fed_inputs
 from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.inputs import InputMaker, is_flag
-from graphkit.verify.proof import SkippedRun
+from graphkit.verify.lengths import lengths_of
+from graphkit.verify.proof import SkippedRun, run_text
 from graphkit.verify.space import Space
 
-__all__ = ["Feeder", "Found", "Run", "run_original", "unsteady_runs"]
+__all__ = ["Feeder", "Found", "Run", "run_original", "run_with", "unsteady_runs"]
 
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
@@ -36,6 +37,9 @@ class Run:
     flags: Flags
     seed: int
     expected: Mapping[str, Output]
+
+    def __str__(self) -> str:
+        return run_text(self.dims, self.flags)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Feeder:
         self.space, self.given = space, given
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.maker = InputMaker(model, seed)
-        self.long = threshold(model) + 3
+        self.lengths = lengths_of(model)
         merged = next(merged_decoders(model.graph), None)
         self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
 
@@ -80,17 +84,18 @@ class Feeder:
 
     def legal(self, flags: Flags) -> Space:
         """Return the legal sizes with these flags."""
-        return self.space.for_branch(is_first=self._is_first(flags), reads_past=self._reads_past(flags))
+        return self.space.for_branch(is_first=self.is_first(flags), reads_past=self._reads_past(flags))
 
     def _reads_past(self, flags: Flags) -> bool:
         return any(flags.get(name) == flag for name, flag in self.reading.items())
 
-    def _is_first(self, flags: Flags) -> bool:
+    def is_first(self, flags: Flags) -> bool:
+        """Whether a merged decoder runs its first step with these flags."""
         return any(flags.get(name) == (not flag) for name, flag in self.reading.items())
 
     def feed(self, dims: Mapping[str, int], flags: Flags, seed: int) -> dict[str, np.ndarray]:
         """Return the inputs of a run."""
-        is_first = self._is_first(flags)
+        is_first = self.is_first(flags)
         shapes = self.space.shapes(dims, is_first=is_first)
         booleans = {name: np.full(shapes[name] or (), flag) for name, flag in flags.items()}
         past = 0 if is_first else self.space.past_size(dims)
@@ -105,7 +110,7 @@ def run_original(session: Runner, feeder: Feeder, wanted: int) -> Found:
     """
     found = Found()
     for flags in feeder.flags():
-        _run_with(session, feeder, flags, wanted, found)
+        run_with(session, feeder, flags, wanted, found)
     return found
 
 
@@ -122,13 +127,16 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
     return [run for run in runs if run in found]
 
 
-def _run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
+def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
+    """Run a model at so many assignments with one combination of flags, and add what was found."""
     space, successes = feeder.legal(flags), list[dict[str, int]]()
-    for seed, dims in enumerate(_proposals(space, feeder, successes)):
+    for seed, proposal in enumerate(_proposals(space, feeder, flags, successes)):
+        dims = proposal.dims
         try:
             expected = session.run(feeder.feed(dims, flags, seed))
         except RunError as error:
-            found.skipped.append(SkippedRun(dims, flags, error.problem))
+            if not proposal.is_probe:
+                found.skipped.append(SkippedRun(dims, flags, error.problem))
             continue
         successes.append(dims)
         found.runs.append(Run(dims, flags, seed, expected))
@@ -139,7 +147,8 @@ def _run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found:
         found.notes.append(f"Only {len(successes)} assignments of sizes to dims were found at which it runs{where}.")
 
 
-def _proposals(space: Space, feeder: Feeder, successes: list[dict[str, int]]) -> Iterator[dict[str, int]]:
+def _proposals(space: Space, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:
     if not space.variables:
-        return iter([{}] * (STATIC_RUNS if feeder.inputs else 1))
-    return itertools.islice(assignments(space, successes, long=feeder.long), MAX_ATTEMPTS)
+        return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
+    found = assignments(space, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags))
+    return itertools.islice(found, MAX_ATTEMPTS)

@@ -2,129 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.merged import Condition, merged_decoders
+from graphkit.graph.merged import merged_decoders
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
-from graphkit.render.result import Result
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import Runner
+from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import declarations
+from graphkit.verify.binding import fixed_by, solve
+from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.compare import Difference, compare_outputs
-from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
+from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.levels import LevelRuns, level_tolerance, prove_level
+from graphkit.verify.loop import DEFAULT_STEPS, Loop
+from graphkit.verify.running import Feeder, Found, Run, run_with
+from graphkit.verify.space import space_of
+from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
+from graphkit.verify.weights import foreign_weights
 
-__all__ = ["BranchProof", "LoopProof", "SplitProof", "verify_split"]
+__all__ = ["DEFAULT_STEPS", "BranchProof", "LoopProof", "SplitProof", "verify_split"]
 
-FIRST_SIZES = (Sizes(1, 1, 0, 4), Sizes(2, 3, 0, 5), Sizes(3, 2, 0, 1))
-LATER_SIZES = (Sizes(1, 1, 3, 4), Sizes(2, 1, 1, 5), Sizes(3, 1, 7, 2), Sizes(2, 3, 4, 5))
-LOOP_SIZES = Sizes(batch=2, sequence=1, encoder=5)
-DEFAULT_STEPS = 8
-
-
-@dataclass(frozen=True)
-class BranchProof:
-    """One branch of the merged decoder against the model made of it.
-
-    Attributes:
-        model: Which of the two.
-        outputs: Outputs compared.
-        runs: The sizes that both were run at.
-        skipped: Sizes at which the merged decoder itself fails.
-        absolute, relative: The largest differences.
-        failure: The first output that differs, and where; "" for none.
-    """
-
-    model: str
-    outputs: int
-    runs: tuple[str, ...]
-    skipped: tuple[str, ...]
-    absolute: float
-    relative: float
-    failure: str
-
-
-@dataclass(frozen=True)
-class LoopProof:
-    """The pair against the merged decoder, decoding greedily.
-
-    Attributes:
-        steps: Steps decoded.
-        absolute: The largest difference of logits.
-        failure: The first step that differs, "" for none.
-    """
-
-    steps: int
-    absolute: float
-    failure: str
-
-
-@dataclass(frozen=True)
-class SplitProof(Result):
-    """Whether a pair of decoders gives what the merged one gives."""
-
-    title: ClassVar[str] = "Proof"
-    tolerance: float
-    branches: tuple[BranchProof, ...]
-    loop: LoopProof
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing differs by more than the tolerance."""
-        return not self.loop.failure and not any(branch.failure for branch in self.branches)
-
-    def findings(self) -> tuple[str, ...]:
-        failures = [*(f"{b.model}: {b.failure}" for b in self.branches if b.failure)]
-        return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
-
-    def blocks(self) -> Iterator[Block]:
-        yield Table(
-            (
-                Column("What"),
-                Column("Outputs", "number"),
-                Column("Runs", "number"),
-                Column("Max abs", "number"),
-                Column("Max rel", "number"),
-                Column("Result"),
-            ),
-            [
-                *(
-                    (b.model, b.outputs, len(b.runs), _number(b.absolute), _number(b.relative), _verdict(b.failure))
-                    for b in self.branches
-                ),
-                (
-                    f"greedy loop, {self.loop.steps} steps",
-                    None,
-                    1,
-                    _number(self.loop.absolute),
-                    None,
-                    _verdict(self.loop.failure),
-                ),
-            ],
-            title=f"Against the merged decoder in onnxruntime (tolerance {self.tolerance:g})",
-        )
-        for branch in self.branches:
-            if branch.skipped:
-                yield Prose(f"{branch.model}: the merged decoder itself fails at {'; '.join(branch.skipped)}.")
-        for failure in self.findings():
-            yield Prose(failure, "warning")
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _verdict(failure: str) -> str:
-    return "differs" if failure else "equal"
+RUNS = 7  # sizes to run each branch at
 
 
 def verify_split(
@@ -136,101 +41,219 @@ def verify_split(
     tolerance: float = 0.0,
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> SplitProof:
     """Run a merged decoder and the pair made of it, and compare.
 
-    onnxruntime runs without graph optimizations, so that equal graphs give equal bits; and in a process of its own,
-    which a model may end.
+    Inputs and outputs of each model must be those of its branch, its weights those of the merged decoder, byte by byte.
+    onnxruntime runs without graph optimizations, so that equal graphs give equal bits; then the pair once more at the
+    default level, within a tolerance of its own (see `graphkit.verify.levels`). Sizes are legal for both, short ones
+    and such as reach past windows and to the end of tables (see `graphkit.verify.lengths`).
 
     Args:
         merged: The merged decoder, read from a file.
         first: The decoder of the first step, read from a file.
         with_past: The decoder of later steps, read from a file.
-        steps: Greedy steps.
-        tolerance: Largest difference, absolute or relative, that counts as equal.
+        steps: Greedy steps, from a prompt that is as long as lets them pass a length at which the model may change.
+        tolerance: Largest difference, absolute or relative, that counts as equal. With one above 0, weights that differ
+            are a note.
         seed: Of the generated inputs.
         limits: What a model may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof: `proof.passed` says whether it holds. A pair that does not load, or that has other inputs or outputs,
+        fails it.
 
     Raises:
         UsageError: `merged` is not a merged decoder, or a model was not read from a file.
-        ModelError: onnxruntime cannot load a model, or the merged decoder fails at all sizes.
+        ModelError: A data file is missing, onnxruntime does not load the merged decoder, or that fails at all sizes.
     """
     with isolation(limits):
-        return _proof(merged, first, with_past, steps, tolerance, seed)
+        return _proof(merged, first, with_past, steps, tolerance, seed, progress)
 
 
-def _proof(merged: Model, first: Model, with_past: Model, steps: int, tolerance: float, seed: int) -> SplitProof:
-    found = next(merged_decoders(merged.graph), None)
-    if found is None:
-        raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
-    session = _open(merged) if declarations(merged).model is merged else IsolatedSession(declarations(merged).model)
-    branches = []
-    for model, flag, sizes in ((first, not found.cache_when, FIRST_SIZES), (with_past, found.cache_when, LATER_SIZES)):
-        branches.append(_branch(session, merged, found.condition, flag, model, sizes, tolerance, seed))
-    loop = _loop(Decoder(merged, merged, session, session), first, with_past, steps, tolerance, seed)
-    return SplitProof(tolerance, tuple(branches), loop)
-
-
-def _open(model: Model) -> IsolatedSession:
-    if model.path is None:
-        raise UsageError("a model that was never written cannot be run - save it first")
-    return IsolatedSession(model.path)
-
-
-def _branch(
-    session: Runner,
+def _proof(
     merged: Model,
-    condition: Condition,
-    flag: bool,
-    model: Model,
-    all_sizes: tuple[Sizes, ...],
+    first: Model,
+    with_past: Model,
+    steps: int,
     tolerance: float,
     seed: int,
-) -> BranchProof:
-    maker, own = InputMaker(merged, seed), _open(model)
-    wanted = {value.name for value in model.graph.inputs}
-    runs, skipped = [], []
-    worst = Difference("", 0.0, 0.0)
-    failure = ""
-    for sizes in all_sizes:
-        feed = maker.make(sizes)
-        feed[condition.input.name] = np.full(condition.shape, flag)
+    progress: Callable[[str], None],
+) -> SplitProof:
+    if next(merged_decoders(merged.graph), None) is None:
+        raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
+    for model in (merged, first, with_past):
+        _path(model)
+        check_files(model)
+    contradictions = declarations(merged).notes
+    merged, first, with_past = (declarations(model).model for model in (merged, first, with_past))
+    source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
+    found = next(merged_decoders(merged.graph))
+    parts = [
+        _Part.of(Branch.of(merged, found, is_cache=is_cache), model, seed)
+        for model, is_cache in ((first, False), (with_past, True))
+    ]
+    progress("comparing the weights")
+    parts = [_with_weights(part, is_exact=not tolerance) for part in parts]
+    progress("running the merged decoder")
+    with IsolatedSession(source, prepack=False) as session:
+        parts = [part.run(session) for part in parts]
+        _check_runs(merged, parts)
+        loop = _loop(parts, steps)
+        expected = loop.expected(session) if loop.is_possible else None
+    progress("running the pair")
+    parts = [_compared(part, tolerance) for part in parts]
+    outcome = loop.compared(expected, tolerance) if expected is not None else LoopProof(0, 0, None, "", loop.note)
+    progress("running the pair at the default level")
+    branches = tuple(_at_default(part, source, tolerance).proof for part in parts)
+    return SplitProof(tolerance, branches, outcome, tuple(contradictions))
+
+
+def _path(model: Model) -> Path:
+    if model.path is None:
+        raise UsageError("a model that was never written cannot be run - save it first")
+    return model.path
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A branch of the merged decoder, the model made of it, and what is known of the two so far.
+
+    Attributes:
+        feeder: Makes inputs that both take; None where there are none.
+        fits: Whether the model has the inputs and outputs of the branch.
+        found: What the merged decoder gave.
+    """
+
+    branch: Branch
+    model: Model
+    feeder: Feeder | None
+    fits: bool
+    proof: BranchProof
+    found: Found = field(default_factory=Found)
+
+    @classmethod
+    def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
+        """Compare the interfaces, and find the sizes that both take."""
+        failures, notes = interface_failures(branch, model), list[str]()
+        feeder = None
         try:
-            expected = session.run(feed)
-        except ModelError:
-            skipped.append(str(sizes))
-            continue
-        actual = own.run({key: array for key, array in feed.items() if key in wanted})
-        runs.append(str(sizes))
-        for difference in compare_outputs(expected, actual):
-            worst = max(worst, difference, key=lambda d: d.absolute)
-            if not failure and not difference.within(tolerance):
-                detail = difference.problem or f"differs by {difference.absolute:.3g}"
-                failure = f"{difference.output} at {sizes}: {detail}"
-    if not runs:
-        raise ModelError(
-            f"the merged decoder fails at all sizes tried ({'; '.join(skipped)})",
-            file=merged.label,
-            hint="skip the proof with --no-verify, and report the model",
+            if not any(failure.startswith("input") for failure in failures):
+                feeder = _feeder(branch.merged, model, seed)
+                fixed = ", ".join(f"{name}={size}" for name, size in feeder.space.fixed.items())
+                notes += [f"it takes {fixed} only."] if fixed else []
+        except UsageError as error:
+            failures.append(str(error))
+        made = BranchProof(
+            model.name, 0, (), (), None, None, WeightProof(), LevelProof(), tuple(notes), tuple(failures)
         )
-    return BranchProof(
-        model.name, len(own.outputs), tuple(runs), tuple(skipped), worst.absolute, worst.relative, failure
-    )
+        return cls(branch, model, feeder, not failures, made)
+
+    def run(self, session: Runner) -> _Part:
+        """Run the merged decoder."""
+        if self.feeder is None:
+            return self
+        others = {name: flag for name, flag in self.feeder.flags()[0].items() if name != self.branch.condition}
+        found = Found()
+        run_with(session, self.feeder, {**others, self.branch.condition: self.branch.flag}, RUNS, found)
+        skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
+        return replace(self, found=found, proof=replace(self.proof, skipped=skipped))
+
+    def feed(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run of the merged decoder."""
+        assert self.feeder is not None
+        return self.feeder.feed(run.dims, run.flags, run.seed)
+
+    def known(self, run: Run) -> dict[str, np.ndarray]:
+        """Return those that the model has."""
+        names = {value.name for value in self.model.graph.inputs}
+        return {name: array for name, array in self.feed(run).items() if name in names}
+
+    def failed(self, *failures: str) -> _Part:
+        """Return it with more failures."""
+        return replace(self, proof=replace(self.proof, failures=(*self.proof.failures, *failures)))
 
 
-def _loop(merged: Decoder, first: Model, with_past: Model, steps: int, tolerance: float, seed: int) -> LoopProof:
-    expected = decode(merged, sizes=LOOP_SIZES, steps=steps, seed=seed)
-    actual = decode(Decoder(first, with_past, _open(first), _open(with_past)), sizes=LOOP_SIZES, steps=steps, seed=seed)
-    return LoopProof(steps, *_compare_loops(expected, actual, tolerance))
+def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
+    """Return what makes inputs that a merged decoder and another model take.
+
+    Raises:
+        UsageError: They take none of the same dims and types.
+    """
+    fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
+    numbers, facts = solve(fixed, {})
+    return Feeder(merged, space_of(merged, dims=numbers, facts=facts), {}, seed)
 
 
-def _compare_loops(expected: Decoded, actual: Decoded, tolerance: float) -> tuple[float, str]:
-    worst = 0.0
-    for step, (one, two) in enumerate(zip(expected.logits, actual.logits, strict=True), start=1):
-        (difference,) = compare_outputs({"logits": one}, {"logits": two})
-        worst = max(worst, difference.absolute)
-        if not difference.within(tolerance):
-            return worst, f"logits of step {step}: {difference.problem or f'differ by {difference.absolute:.3g}'}"
-        if not np.array_equal(expected.tokens[:, step - 1], actual.tokens[:, step - 1]):
-            return worst, f"tokens of step {step} differ"
-    return worst, ""
+def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
+    """Compare the weights; where a tolerance was asked for, those that differ are no failure."""
+    weights = foreign_weights(part.branch.merged, part.branch.scopes(), part.model)
+    proof = replace(part.proof, weights=weights)
+    if is_exact:
+        return replace(part, proof=replace(proof, failures=(*proof.failures, *weights.failures)))
+    return replace(part, proof=replace(proof, notes=(*proof.notes, *weights.failures)))
+
+
+def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
+    for part in parts:
+        if part.feeder is not None and not part.found.runs and not part.feeder.space.fixed:
+            tried = "; ".join(part.proof.skipped[:2])
+            raise ModelError(
+                f"the merged decoder fails at all sizes tried ({tried})",
+                file=merged.label,
+                hint="skip the proof with --no-verify, and report the model",
+            )
+
+
+def _loop(parts: Sequence[_Part], steps: int) -> Loop:
+    (first, later) = parts
+    fits = all(part.fits for part in parts)
+    return Loop(first.branch.merged, (first.model, later.model), first.feeder, later.feeder, first.found, steps, fits)
+
+
+def _compared(part: _Part, tolerance: float) -> _Part:
+    """Run the model made of a branch without optimizations, and compare."""
+    if part.feeder is None:
+        return part
+    if not part.found.runs:
+        return part.failed("the merged decoder runs at no sizes that it takes, so nothing is proven")
+    try:
+        session = IsolatedSession(_path(part.model), prepack=False)
+    except ModelError as error:
+        return part.failed(error.problem)
+    outputs = [name for name in part.branch.outputs() if name in session.outputs]
+    worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
+    for run in part.found.runs:
+        try:
+            actual = session.run(part.known(run))
+        except RunError as error:
+            failures.append(f"it fails at {run}: {error.problem}")
+            continue
+        runs.append(str(run))
+        for difference in compare_outputs(run.expected, {name: actual[name] for name in outputs}):
+            worst = max(worst, difference, key=lambda one: one.absolute)
+            if not difference.within(tolerance):
+                failures.append(f"{difference.output} at {run}: {_text(difference)}")
+    more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
+    numbers = (None, None) if worst.problem else (worst.absolute, worst.relative)
+    proof = replace(part.proof, outputs=len(outputs), runs=tuple(runs), absolute=numbers[0], relative=numbers[1])
+    return replace(part, proof=proof).failed(*failures[:1], *more)
+
+
+def _text(difference: Difference) -> str:
+    return difference.problem or f"differs by {difference.absolute:.3g}"
+
+
+def _at_default(part: _Part, merged_source: Path | Model, tolerance: float) -> _Part:
+    """Run the model at the default level, unless something differs already."""
+    if not part.proof.is_equal:
+        return part
+    allowed = max(level_tolerance(part.branch.merged), tolerance)
+    own = LevelRuns(lambda: IsolatedSession(_path(part.model), optimize=True), part.known)
+    merged = LevelRuns(lambda: IsolatedSession(merged_source, optimize=True), part.feed)
+    level = prove_level(allowed, part.found.runs, part.branch.outputs(), own, merged)
+    notes = (*part.proof.notes, level.note) if level.note else part.proof.notes
+    made = replace(part, proof=replace(part.proof, level=level, notes=notes))
+    return made.failed(f"at onnxruntime's default level: {level.failure}") if level.failure else made

@@ -12,26 +12,27 @@ from small_models import CONV, KERNEL, model
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
+from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.running import Run, unsteady_runs
 
 ModelFile = Callable[[str], Path]
 COMPLETE = {
-    "bert-fill-mask/model": 6,
-    "cache-styles/anonymous": 6,
-    "cache-styles/bshd": 6,
-    "cache-styles/past_0-2bhsd": 6,
-    "cache-styles/stacked": 6,
-    "cache-styles/static-cache": 6,
-    "gpt2-tiny/decoder_model_merged": 12,
-    "llama-int4/model": 6,
-    "marian-tiny/decoder_model_merged": 12,
-    "patchtst/model": 6,
-    "search/beamsearch-gpt2": 6,
-    "search/loop-greedy": 6,
-    "vit-qdq/model": 6,
-    "whisper-tiny/decoder_model_merged": 12,
+    "bert-fill-mask/model": 7,
+    "cache-styles/anonymous": 7,
+    "cache-styles/bshd": 7,
+    "cache-styles/past_0-2bhsd": 7,
+    "cache-styles/stacked": 7,
+    "cache-styles/static-cache": 7,
+    "gpt2-tiny/decoder_model_merged": 14,
+    "llama-int4/model": 7,
+    "marian-tiny/decoder_model_merged": 14,
+    "patchtst/model": 7,
+    "search/beamsearch-gpt2": 7,
+    "search/loop-greedy": 7,
+    "vit-qdq/model": 7,
+    "whisper-tiny/decoder_model_merged": 14,
 }
 LINEAR = "g (float[batch, 3] x) => (float[batch, 2] y, float[batch, 3] z) { y = MatMul (x, w) z = Neg (x) }"
 WEIGHT = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
@@ -94,7 +95,10 @@ def test_a_changed_constant_is_found() -> None:
     changed = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]]
     found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=changed))
     assert not found.passed
-    assert found.failures == (f"6 of 6 runs differ, the first at batch=1: y differs by {found.runs[0].absolute:.3g}",)
+    assert found.failures == (
+        f"7 of 7 runs differ, the first at batch=1: y differs by {found.runs[0].absolute:.3g}",
+        "weight 'w' (float32[3, 2]) differs from the original's 'w', first at element [2, 1]",
+    )
     assert [(output.name, bool(output.failure)) for output in found.outputs] == [("y", True), ("z", False)]
 
 
@@ -109,8 +113,8 @@ def test_a_tolerance_covers_small_differences() -> None:
 def test_float16_is_rounded_where_onnxruntime_likes() -> None:
     text = LINEAR.replace("float", "float16")
     one, two = (
-        model(text, w=np.array(WEIGHT, np.float16)),
-        model(text, w=(np.array(WEIGHT) * 1.001).astype(np.float16)),
+        model(text, w=(np.array(WEIGHT) / 10).astype(np.float16)),
+        model(text.replace("w)", "v)"), v=(np.array(WEIGHT) / 9.995).astype(np.float16)),
     )
     found = proof(one, two)
     assert (found.passed, found.tolerance, found.outputs[0].worst > 0) == (True, 0.01, True)
@@ -131,7 +135,7 @@ def test_a_length_that_was_baked_in_is_found() -> None:
     found = proof(original, model(baked, start=[0], end=[16], axis=[1]))
     assert 0 in dims(found, "past")
     assert [run.failure != "" for run in found.runs] == [run.dims["past"] + run.dims["s"] > 16 for run in found.runs]
-    assert 0 < sum(run.failure != "" for run in found.runs) < 6
+    assert 0 < sum(run.failure != "" for run in found.runs) < 7
 
 
 def test_a_batch_that_was_baked_in_is_found() -> None:
@@ -143,9 +147,9 @@ def test_a_batch_that_was_baked_in_is_found() -> None:
 def test_both_branches_of_a_merged_decoder_are_run() -> None:
     found = proof(merged(), merged())
     assert found.passed
-    assert [run.flags["use_cache_branch"] for run in found.runs] == [False] * 6 + [True] * 6
-    assert 0 in dims(found, "past")[:6]
-    assert 0 not in dims(found, "past")[6:]
+    assert [run.flags["use_cache_branch"] for run in found.runs] == [False] * 7 + [True] * 7
+    assert 0 in dims(found, "past")[:7]
+    assert 0 not in dims(found, "past")[7:]
 
 
 @pytest.mark.parametrize(("change", "flag"), [({"factor": 3.0}, False), ({"axes": [1]}, True)])
@@ -216,7 +220,7 @@ def test_an_original_that_never_runs_proves_nothing() -> None:
 def test_a_rewritten_model_that_fails_is_no_proof() -> None:
     text = "g (float[b, 4] x) => (float[b, p] y) { y = Reshape (x, shape) }"
     found = proof(model(text, shape=[-1, 4]), model(text, shape=[3, 4]))
-    assert found.failures[0].startswith("5 of 6 runs differ, the first at b=1: onnxruntime fails: ")
+    assert found.failures[0].startswith("6 of 7 runs differ, the first at b=1: onnxruntime fails: ")
     assert (found.runs[0].absolute, found.runs[0].relative) == (None, None)
 
 
@@ -299,7 +303,7 @@ def test_an_input_that_is_no_tensor_is_declined() -> None:
 
 def test_arrays_can_be_given() -> None:
     steep = "g (int64[n] x) => (int64[n] y) {{ y = Mod (x, {}) }}"
-    one, two = model(steep.format("m"), m=[10]), model(steep.format("m"), m=[20])
+    one, two = model(steep.format("m"), m=[10]), model(steep.format("k"), k=[20])
     assert proof(one, two).passed  # small numbers by themselves
     found = proof(one, two, values={"x": np.array([12])})
     assert (found.passed, found.fixed) == (False, {"n": 1})
@@ -351,6 +355,8 @@ def test_the_proof_as_text() -> None:
         ),
         (SkippedRun({"s": 3}, {"flag": True}, "onnxruntime fails: no"),),
         (OutputProof("x", 0.0, 0.0, 0, 9, ""), OutputProof("y", 0.25, 0.5, 2, 9, "differs by 0.25")),
+        WeightProof(3, 1234, 1),
+        LevelProof(2, 1e-4, 3e-7, None),
         ("A note.",),
         ("1 of 2 runs differ, the first at s=1, flag=false: y differs by 0.25",),
     )
@@ -369,6 +375,15 @@ def test_the_proof_as_text() -> None:
         "Output  Max abs  Max rel  Worst run  Result",
         "─────────────────────────────────────────────",
         "y          0.25      0.5          2  differs",
+        "",
+        "3 constant tensors are equal byte by byte, 1,234 bytes of weights.",
+        "",
+        "1 small constant is new; only the runs compare what is made of them.",
+        "",
+        "At onnxruntime's default level, in the same 2 runs; tolerance 0.0001 of the",
+        "largest magnitude in each output.",
+        "",
+        "Largest difference: 3e-07.",
         "",
         "The original itself fails at s=3, flag=true: onnxruntime fails: no",
         "",

@@ -81,8 +81,10 @@ def test_a_changed_weight_is_found_and_the_first_output_named(tmp_path: Path) ->
     onnx.save(proto, first.path)
     proof = verify_split(merged, load(first.path), load(tmp_path / "later.onnx"))
     assert not proof.passed
-    assert proof.branches[0].failure.startswith("logits at batch 1, sequence 1, past 0, encoder 4: differs by")
-    assert not proof.branches[1].failure
+    failures = proof.branches[0].failures
+    assert failures[0].startswith("weight 'final_logits_bias' (float32[1, 64]) differs from the merged decoder's")
+    assert failures[1].startswith("logits at batch_size=1, decoder_sequence_length=7, ")
+    assert not proof.branches[1].failures
     assert proof.loop.failure.startswith("logits of step 1: differ by")
     assert "differs" in proof.to_text()
 

@@ -1,0 +1,76 @@
+"""What a proof found besides its runs: the weights, and the default level of onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from graphkit.render.blocks import Block, Prose
+
+__all__ = ["LevelProof", "WeightProof"]
+
+
+@dataclass(frozen=True)
+class WeightProof:
+    """Weights compared byte by byte.
+
+    Attributes:
+        equal: Tensors that are equal.
+        bytes: What they hold.
+        made: Small constants that only the result has, which nothing was compared with.
+        failures: Weights that differ, a sentence each.
+    """
+
+    equal: int = 0
+    bytes: int = 0
+    made: int = 0
+    failures: tuple[str, ...] = ()
+
+    def __add__(self, other: WeightProof) -> WeightProof:
+        return WeightProof(
+            self.equal + other.equal,
+            self.bytes + other.bytes,
+            self.made + other.made,
+            (*self.failures, *other.failures),
+        )
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what was compared."""
+        if self.equal:
+            weights = "1 constant tensor is" if self.equal == 1 else f"{self.equal:,} constant tensors are"
+            yield Prose(f"{weights} equal byte by byte, {self.bytes:,} bytes of weights.")
+        if self.made:
+            constants = "1 small constant is" if self.made == 1 else f"{self.made:,} small constants are"
+            yield Prose(f"{constants} new; only the runs compare what is made of them.")
+
+
+@dataclass(frozen=True)
+class LevelProof:
+    """A model at onnxruntime's default level, against its original without optimizations.
+
+    Attributes:
+        runs: Runs compared.
+        tolerance: Largest difference, relative to the largest magnitude in an output, that counts as equal.
+        scaled: The largest such difference; None where nothing was compared, or what differs is no number.
+        reference: The same of the original itself at the default level; None where nobody needed to know.
+        failure: What differs, "" for nothing; it may be twice as far off as the original itself.
+        note: What to know of it, "" for nothing.
+    """
+
+    runs: int = 0
+    tolerance: float = 0.0
+    scaled: float | None = None
+    reference: float | None = None
+    failure: str = ""
+    note: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """What counts as equal, in words."""
+        return f"{self.tolerance:g} of the largest magnitude in each output"
+
+    @property
+    def result(self) -> str:
+        """The largest difference, beside that of the original where it is known."""
+        own = f", the original itself {self.reference:.3g}" if self.reference else ""
+        return f"{self.scaled:.3g}{own}" if self.scaled is not None else "nothing was compared"

@@ -1,0 +1,133 @@
+"""Lengths at which a decoder may begin to behave otherwise: windows, buckets of distances, ends of position tables.
+
+A proof that stays below such a length says nothing of what lies beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model
+
+__all__ = ["LEAST", "MARGIN", "Lengths", "lengths_of"]
+
+LEAST = 32  # a length to go beyond in any model: half of T5's buckets, where distances are no longer told apart
+MOST = 4096
+MARGIN = 3  # beyond a length by more than one
+MAX_STEPS = 128
+NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
+BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu", "Mod")
+POSITIONS = ("Range", "CumSum")
+PADDING = 3  # positions by which exporters shift a table's rows, at most
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What a model's graph shows of the lengths that matter to it.
+
+    Attributes:
+        beyond: Lengths to run at, the longest first; each is past one at which the model may change.
+        ends: Lengths that reach the last row of the shortest table of positions, the longest first; the exporter may
+            have shifted the rows, so that the first of these may be too long.
+    """
+
+    beyond: tuple[int, ...] = (LEAST + MARGIN,)
+    ends: tuple[int, ...] = ()
+
+
+def lengths_of(model: Model) -> Lengths:
+    """Return the lengths at which a model may begin to behave otherwise."""
+    marks, tables = {LEAST}, set[int]()
+    for node in all_nodes(model.scopes):
+        marks.update(_compared(model, node))
+        marks.update(_bucketed(model, node))
+        tables.update(_position_rows(node))
+    last = min(tables, default=None)
+    beyond = {mark + MARGIN for mark in marks if LEAST <= mark <= MOST}
+    if last is not None:
+        beyond = {length for length in beyond if length < last - PADDING}
+    ends = range(last, max(last - PADDING, 1), -1) if last is not None and last <= MOST else ()
+    return Lengths(tuple(sorted(beyond, reverse=True)), tuple(ends))
+
+
+def _compared(model: Model, node: Node) -> Iterator[int]:
+    """Yield the numbers that positions may be compared with or cut at, windows of operators included."""
+    if (window := node.attributes.get("local_window_size")) is not None:
+        yield window.i
+    if node.is_op(*BRANCHING):
+        for value in node.inputs:
+            if (number := _number(model, value)) is not None and number == int(number):
+                yield abs(int(number))
+    if node.is_op("Slice"):  # the last so many of a cache
+        for value in node.inputs[1:3]:
+            if (number := _number(model, value)) is not None and -MOST <= number < 0:
+                yield int(-number)
+
+
+def _bucketed(model: Model, node: Node) -> Iterator[int]:
+    """Yield the distance from which on all share a bucket: `log(x / exact) / log(most / exact)`, as T5 writes it."""
+    if not node.is_op("Log"):
+        return
+    argument, out = node.input(0), node.outputs[0]
+    divided = argument.producer if argument is not None else None
+    exact = _number(model, divided.input(1)) if divided is not None and divided.is_op("Div") else 1.0
+    for consumer, position in out.consumers if out is not None else ():
+        scale = _number(model, consumer.input(1)) if consumer.is_op("Div") and position == 0 else None
+        if exact is not None and scale is not None and 0 < scale < math.log(MOST):
+            yield round(exact * math.exp(scale))
+
+
+def _position_rows(node: Node) -> Iterator[int]:
+    """Yield the rows of a constant table that positions look up in, or that is cut to them."""
+    table, indices = node.input(0), node.input(1)
+    declared = declared_type(table) if table is not None and table.is_constant else None
+    if not node.is_op("Gather") or declared is None or not declared.dims or not _may_embed(declared):
+        return
+    axis = node.attributes["axis"].i if "axis" in node.attributes else 0
+    if axis != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices):
+        return
+    if isinstance(rows := declared.dims[0], int) and rows > 1:
+        yield rows
+
+
+def _may_embed(declared: TensorType) -> bool:
+    return declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8)
+
+
+def _are_positions(indices: Value) -> bool:
+    """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that name."""
+    todo, seen = [indices], {indices}
+    for _ in range(MAX_STEPS):
+        if not todo:
+            return False
+        value = todo.pop()
+        if "position" in value.name and value.kind == "input":
+            return True
+        producer = value.producer
+        if producer is None:
+            continue
+        if producer.is_op(*POSITIONS) or (producer.is_op("Slice") and _is_constant(producer.input(0))):
+            return True
+        fresh = [one for one in producer.inputs if one is not None and one not in seen]
+        todo += fresh
+        seen.update(fresh)
+    return False
+
+
+def _is_constant(value: Value | None) -> bool:
+    return value is not None and value.is_constant
+
+
+def _number(model: Model, value: Value | None) -> float | None:
+    """Return a constant's one number."""
+    tensor = value.constant if value is not None else None
+    if tensor is None or tensor.data_type not in NUMBERS or list(tensor.dims) not in ([], [1]):
+        return None
+    number = float(model.array(tensor).reshape(-1)[0])
+    return number if math.isfinite(number) else None

@@ -1,0 +1,156 @@
+"""What the proof of a split found, ready to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.verify.evidence import LevelProof, WeightProof
+
+__all__ = ["BranchProof", "LoopProof", "SplitProof"]
+
+MAX_SKIPPED = 3  # runs that fail in the merged decoder to write out
+
+
+@dataclass(frozen=True)
+class BranchProof:
+    """One branch of the merged decoder against the model made of it.
+
+    Attributes:
+        model: Which of the two.
+        outputs: Outputs compared.
+        runs: The sizes that both were run at.
+        skipped: Sizes at which the merged decoder itself fails.
+        absolute, relative: The largest differences; None where the model does not run, or what differs is no number.
+        weights: Its weights against those of the merged decoder.
+        level: The model at onnxruntime's default level.
+        notes: What to know of it, a sentence each.
+        failures: Why the proof failed, a sentence each.
+    """
+
+    model: str
+    outputs: int
+    runs: tuple[str, ...]
+    skipped: tuple[str, ...]
+    absolute: float | None
+    relative: float | None
+    weights: WeightProof
+    level: LevelProof
+    notes: tuple[str, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it ran, and nothing differs by more than the tolerance."""
+        return bool(self.runs) and not self.failures
+
+
+@dataclass(frozen=True)
+class LoopProof:
+    """The pair against the merged decoder, decoding greedily.
+
+    Attributes:
+        prompt: Tokens of the prompt.
+        steps: Steps decoded; 0 for a loop that was not run.
+        absolute: The largest difference of logits, None where it did not get that far.
+        failure: The first step that differs, or why the loop does not run; "" for nothing.
+        note: Why there is none to run, "" for nothing.
+    """
+
+    prompt: int
+    steps: int
+    absolute: float | None
+    failure: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SplitProof(Result):
+    """Whether a pair of decoders gives what the merged one gives.
+
+    Attributes:
+        tolerance: Largest difference, absolute or relative, that counts as equal without optimizations.
+        branches: First step and later steps.
+        loop: Both together.
+        notes: What to know of the merged decoder, a sentence each.
+    """
+
+    title: ClassVar[str] = "Proof"
+    tolerance: float
+    branches: tuple[BranchProof, ...]
+    loop: LoopProof
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is missing, and nothing differs by more than the tolerance."""
+        return all(branch.is_equal for branch in self.branches) and not self.loop.failure
+
+    def findings(self) -> tuple[str, ...]:
+        failures = [f"{branch.model}: {failure}" for branch in self.branches for failure in branch.failures]
+        return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
+
+    def blocks(self) -> Iterator[Block]:
+        yield self._plain_table()
+        if any(branch.level.runs for branch in self.branches):
+            yield self._level_table()
+        yield from sum((branch.weights for branch in self.branches), WeightProof()).blocks()
+        for branch in self.branches:
+            for sizes in branch.skipped[:MAX_SKIPPED]:
+                yield Prose(f"{branch.model}: the merged decoder itself fails at {sizes}.")
+            if len(branch.skipped) > MAX_SKIPPED:
+                yield Prose(f"So it does at {len(branch.skipped) - MAX_SKIPPED} more.")
+            yield from (Prose(f"{branch.model}: {note}") for note in branch.notes)
+        yield from (Prose(note) for note in (*self.notes, self.loop.note) if note)
+        for failure in self.findings():
+            yield Prose(failure, "warning")
+
+    def _plain_table(self) -> Table:
+        rows: list[tuple[str, int | None, int, str | None, str | None, str]] = [
+            (b.model, b.outputs, len(b.runs), _number(b.absolute), _number(b.relative), _result(b))
+            for b in self.branches
+        ]
+        loop = self.loop
+        if loop.steps:
+            name = f"greedy loop from {loop.prompt} tokens, {loop.steps} steps"
+            rows.append((name, None, 1, _number(loop.absolute), None, _verdict(not loop.failure)))
+        columns = (
+            Column("What"),
+            Column("Outputs", "number"),
+            Column("Runs", "number"),
+            Column("Max abs", "number"),
+            Column("Max rel", "number"),
+            Column("Result"),
+        )
+        return Table(
+            columns,
+            rows,
+            title=f"Against the merged decoder, without graph optimizations (tolerance {self.tolerance:g})",
+        )
+
+    def _level_table(self) -> Table:
+        columns = (Column("What"), Column("Runs", "number"), Column("Largest difference"), Column("Result"))
+        rows = [
+            (b.model, b.level.runs, b.level.result, _verdict(not b.level.failure))
+            for b in self.branches
+            if b.level.runs
+        ]
+        allowed = max(branch.level.tolerance for branch in self.branches)
+        return Table(
+            columns, rows, title=f"At onnxruntime's default level (tolerance {allowed:g} of the largest magnitude)"
+        )
+
+
+def _number(value: float | None) -> str | None:
+    return f"{value:.3g}" if value is not None else None
+
+
+def _result(branch: BranchProof) -> str:
+    return _verdict(branch.is_equal) if branch.runs else "not run"
+
+
+def _verdict(is_equal: bool) -> str:
+    return "equal" if is_equal else "differs"
