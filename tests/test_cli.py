@@ -737,3 +737,30 @@ def test_a_color_terminal_gets_a_yellow_warning() -> None:
 def test_every_section_can_be_asked_for_alone(run: Run) -> None:
     made = [json.loads(run("report", EXAMPLE, "--only", name, "-f", "json").out)["sections"] for name in SECTIONS]
     assert [list(sections) for sections in made] == [[name] for name in SECTIONS]
+
+
+def test_names_never_drive_the_terminal(run: Run, tmp_path: Path) -> None:
+    hostile = "\x1b[31mred\n\x9b2J\u202e"
+    cast = helper.make_node("Div", ["one", "zero"], ["q"], name=hostile)
+    relu = helper.make_node("Relu", ["ghost" + hostile], ["r"], name=hostile)
+    tensors = [helper.make_tensor(name, TensorProto.INT64, [1], [int(name == "one")]) for name in ("one", "zero")]
+    for nodes, arguments in (
+        ([relu], ("report", "--strict", "--only", "summary")),
+        ([cast], ("rewrite", "-p", "fold-constants", "-o", tmp_path / "out.onnx")),
+    ):
+        outputs = [onnx.ValueInfoProto(name=nodes[0].output[0])]
+        model = helper.make_model(helper.make_graph(nodes, "g", [], outputs, tensors))
+        onnx.save(model, tmp_path / "model.onnx")
+        ran = run(arguments[0], tmp_path / "model.onnx", *arguments[1:])
+        text = ran.out + ran.err
+        assert "Finding: " in text or "declined: " in text
+        assert "\\x1b[31mred\\n\\x9b2J\\u202e" in text
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + ".onnx"])
+def test_a_path_that_is_too_long(run: Run, name: str) -> None:
+    for arguments in (("report", name), ("shapes", name), ("fold", name, "-o", "out.onnx")):
+        ran = run(*arguments)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert "cannot be opened: File name too long" in ran.err

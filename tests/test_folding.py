@@ -264,3 +264,8 @@ def test_in_place_weights_of_another_folder(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing(source: Path) -> None:
     with pytest.raises(OutputError, match="is not a folder - create it"):
         fold_file(load(source), source.parent / "nowhere" / "out.onnx", UNPROVEN)
+
+
+def test_paths_may_be_text(source: Path) -> None:
+    report = fold_file(str(source), str(source.with_name("out.onnx")), UNPROVEN)
+    assert report.files == ("out.onnx",)

@@ -26,7 +26,6 @@ from graphkit.shapes.tensor import FLOATS, INTEGERS
 __all__ = ["FoldConstants"]
 
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
-SMALL = 1 << 16  # bytes of constants that are not counted, for to count those of earlier sweeps takes time
 MAX_RESULTS = 64  # as large as the largest, that all results together add
 # float16 arithmetic is left: what a runtime without such kernels computes in float32 is rounded at other places
 HALF = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -141,10 +140,9 @@ class _Room:
 
     def take(self, count: int) -> bool:
         """Take room for a constant, and return whether there is any."""
-        after = self.taken + max(count, 0)
-        if after > SMALL and after + self.added > self.most:
+        if count > 0 and self.taken + count + self.added > self.most:
             return False
-        self.taken = after
+        self.taken += max(count, 0)
         return True
 
 

@@ -17,6 +17,7 @@ from graphkit.shapes.tensor import FLOATS, Tensor, unknown
 
 __all__ = ["infer_node"]
 
+MAX_VERSION = (1 << 31) - 1  # which onnx can be asked for
 REFUSALS = (
     shape_inference.InferenceError,
     onnx.defs.SchemaError,
@@ -31,7 +32,7 @@ def infer_node(site: Site) -> list[Tensor]:
     node = site.node
     if node.bodies or not onnx.defs.has(node.op_type, node.domain):
         raise UnknownError(f"there is no rule for {node.operator}")
-    version = max(site.node.scope.opset(node.domain), 1)
+    version = min(max(site.node.scope.opset(node.domain), 1), MAX_VERSION)
     names: dict[str, Expr] = {}
     types, data = {}, {}
     for value, found in zip(node.inputs, site.inputs, strict=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import select
@@ -134,7 +135,8 @@ def main() -> int:
         return 0
     if args.work:
         work(stages[0], range(args.seed, args.seed + args.count))
-        return 0
+        sys.stdout.flush()
+        os._exit(0)  # native libraries may take their time to leave
     total = 0
     for stage in stages:
         kinds: Counter[str] = Counter()

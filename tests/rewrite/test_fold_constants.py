@@ -272,3 +272,17 @@ def test_one_that_fails_does_not_spoil_the_others() -> None:
 def constants_of(model: Model) -> dict[str, object]:
     inline = [tensor for tensor in model.proto.graph.initializer if tensor.data_location != TensorProto.EXTERNAL]
     return {tensor.name: numpy_helper.to_array(tensor).tolist() for tensor in inline}
+
+
+def test_all_results_together_are_bounded() -> None:
+    nodes = [helper.make_node("ConstantOfShape", ["size"], [f"c{number}"]) for number in range(300)]
+    for number, node in enumerate(nodes):
+        node.attribute.append(helper.make_attribute("value", helper.make_tensor("", TensorProto.FLOAT, [1], [number])))
+    outputs = [onnx.ValueInfoProto(name=name) for node in nodes for name in node.output]
+    size = helper.make_tensor("size", TensorProto.INT64, [1], [1 << 13])
+    graph = helper.make_graph(nodes, "g", [], outputs, [size])
+    model = Model.from_proto(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]))
+    outcome = FoldConstants(1 << 15).run(model)
+    assert outcome.changes == ("64 constant results are constants",)
+    assert len(outcome.declined) == 300 - 64
+    assert outcome.declined[0].reason == "constant results would add more than 2,097,152 bytes to the model"

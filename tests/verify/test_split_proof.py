@@ -9,10 +9,12 @@ import pytest
 from onnx import numpy_helper
 
 from graphkit.errors import UsageError
+from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.rewrite.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
+from graphkit.split import split_file
 from graphkit.verify.compare import compare_outputs
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.sizes import Sizes
@@ -105,3 +107,13 @@ def test_the_original_must_be_a_merged_decoder() -> None:
     model = load("example:causal-attention")
     with pytest.raises(UsageError, match="is not a merged decoder - give the model that was split first"):
         verify_split(model, model, model)
+
+
+def test_a_flag_with_a_default_is_split_and_proven(tmp_path: Path) -> None:
+    merged = onnx.load(resolve("example:merged-decoder"))
+    merged.graph.initializer.append(numpy_helper.from_array(np.array([True]), "use_cache_branch"))
+    onnx.save(merged, tmp_path / "merged.onnx")
+    report = split_file(str(tmp_path / "merged.onnx"), str(tmp_path / "split"))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert "use_cache_branch" not in {port.label for port in report.first.inputs}
