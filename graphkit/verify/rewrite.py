@@ -107,7 +107,7 @@ def _proof(
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
     progress("running the original")
-    found = run_original(IsolatedSession(_source(original, before), prepack=False), feeder, runs)
+    found = run_original(IsolatedSession(_source(original, before), prepack=False, known=before), feeder, runs)
     notes = [
         *contradictions,
         *([FLOAT16_NOTE] if allowed and tolerance is None else []),
@@ -118,12 +118,14 @@ def _proof(
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("running the rewritten model")
-    session, wanted = IsolatedSession(_source(rewritten, after), prepack=False), fed_inputs(after)
+    session, wanted = IsolatedSession(_source(rewritten, after), prepack=False, known=after), fed_inputs(after)
     result = _compared(proof, found.runs, feeder, session, wanted)
     if not any(run.failure for run in result.runs):
         return result
     progress("running the original again")
-    unsteady = unsteady_runs(IsolatedSession(_source(original, before), prepack=False), feeder, found.runs)
+    unsteady = unsteady_runs(
+        IsolatedSession(_source(original, before), prepack=False, known=before), feeder, found.runs
+    )
     skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
     steady = [run for run in found.runs if run not in unsteady]
     if not steady:

@@ -173,7 +173,7 @@ def _proof(merged: Model, first: Model, with_past: Model, steps: int, tolerance:
 def _open(model: Model) -> IsolatedSession:
     if model.path is None:
         raise UsageError("a model that was never written cannot be run - save it first")
-    return IsolatedSession(model.path)
+    return IsolatedSession(model.path, known=model)
 
 
 def _branch(
