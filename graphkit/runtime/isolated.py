@@ -20,7 +20,7 @@ from graphkit.runtime.worker import Message
 __all__ = ["IsolatedSession"]
 
 MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
-MAX_DEATHS = 8  # runs of a session that may end the process
+MAX_DEATHS = 4  # runs of a session that may end the process
 MAX_SHAPES = 8  # inputs whose shape a message tells
 NUMBERS = itertools.count()
 LIMITED = "it may take more with --timeout and --memory"
