@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,11 +37,15 @@ class Arena:
         if place is not None:
             self._file = int(place[3:]) if place.startswith("fd:") else os.open(place, os.O_RDWR)
         elif NAMED:
+            import tempfile
+
             self._file, name = tempfile.mkstemp(prefix="graphkit-")
             self._name = Path(name)
         elif hasattr(os, "memfd_create"):
             self._file = os.memfd_create("graphkit")
         else:
+            import tempfile
+
             with tempfile.TemporaryFile() as file:
                 self._file = os.dup(file.fileno())
         self._map: mmap.mmap | None = None

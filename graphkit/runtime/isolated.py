@@ -20,7 +20,7 @@ from graphkit.runtime.worker import Message
 __all__ = ["IsolatedSession"]
 
 MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
-MAX_DEATHS = 8  # runs of a session that may end the process
+MAX_DEATHS = 4  # runs of a session that may end the process
 MAX_SHAPES = 8  # inputs whose shape a message tells
 NUMBERS = itertools.count()
 LIMITED = "it may take more with --timeout and --memory"
@@ -34,6 +34,7 @@ class IsolatedSession:
         optimize: See `Session`.
         threads: See `Session`.
         prepack: See `Session`.
+        known: What was read of a model file; left out, it is read once more, to know its files.
 
     Attributes:
         label: What to call the model.
@@ -44,11 +45,19 @@ class IsolatedSession:
         ModelError: A data file is missing, or onnxruntime does not load it, or ends with it.
     """
 
-    def __init__(self, source: Path | Model, *, optimize: bool = False, threads: int = 0, prepack: bool = True) -> None:
+    def __init__(
+        self,
+        source: Path | Model,
+        *,
+        optimize: bool = False,
+        threads: int = 0,
+        prepack: bool = True,
+        known: Model | None = None,
+    ) -> None:
         self.label = source.label if isinstance(source, Model) else str(source)
         self._source, self._number = source, next(NUMBERS)
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack}
-        model = source if isinstance(source, Model) else load(source)
+        model = source if isinstance(source, Model) else known or load(source)
         check_files(model)
         self._weights = sum(path.stat().st_size for path in model.files)
         self._timeouts = self._deaths = 0

@@ -89,7 +89,10 @@ class Loop:
         first, later = self.pair
         assert first.path is not None
         assert later.path is not None
-        with IsolatedSession(first.path, prepack=False) as one, IsolatedSession(later.path, prepack=False) as two:
+        with (
+            IsolatedSession(first.path, prepack=False, known=first) as one,
+            IsolatedSession(later.path, prepack=False, known=later) as two,
+        ):
             return decode(Decoder(first, later, one, two), sizes=self.sizes, steps=self.steps, like=self.merged)
 
     def compared(self, expected: Decoded, tolerance: float) -> LoopProof:

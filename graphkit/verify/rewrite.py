@@ -112,7 +112,7 @@ def _proof(
         return replace(proof, failures=(reason,))
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
-    two = _Two(source, target, feeder, frozenset(fed_inputs(after)))
+    two = _Two((source, target), (before, after), feeder, frozenset(fed_inputs(after)))
     progress("running the original")
     found = run_original(two.original(), feeder, runs)
     notes = [
@@ -139,16 +139,20 @@ def _proof(
 class _Two:
     """An original and what was made of it, to be loaded one after the other."""
 
-    first: Path | Model
-    second: Path | Model
+    sources: tuple[Path | Model, Path | Model]
+    models: tuple[Model, Model]
     feeder: Feeder
     wanted: frozenset[str]
 
     def original(self, *, optimize: bool = False) -> IsolatedSession:
-        return IsolatedSession(self.first, optimize=optimize, prepack=optimize)
+        return self._session(0, optimize=optimize)
 
     def rewritten(self, *, optimize: bool = False) -> IsolatedSession:
-        return IsolatedSession(self.second, optimize=optimize, prepack=optimize)
+        return self._session(1, optimize=optimize)
+
+    def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
+        source, known = self.sources[index], self.models[index]
+        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known)
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run of the original."""

@@ -98,7 +98,7 @@ def _proof(
     progress("comparing the weights")
     parts = [_with_weights(part, is_exact=not tolerance) for part in parts]
     progress("running the merged decoder")
-    with IsolatedSession(source, prepack=False) as session:
+    with IsolatedSession(source, prepack=False, known=merged) as session:
         parts = [part.run(session) for part in parts]
         _check_runs(merged, parts)
         loop = _loop(parts, steps)
@@ -220,7 +220,7 @@ def _compared(part: _Part, tolerance: float) -> _Part:
     if not part.found.runs:
         return part.failed("the merged decoder runs at no sizes that it takes, so nothing is proven")
     try:
-        session = IsolatedSession(_path(part.model), prepack=False)
+        session = IsolatedSession(_path(part.model), prepack=False, known=part.model)
     except ModelError as error:
         return part.failed(error.problem)
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
@@ -251,8 +251,8 @@ def _at_default(part: _Part, merged_source: Path | Model, tolerance: float) -> _
     if not part.proof.is_equal:
         return part
     allowed = max(level_tolerance(part.branch.merged), tolerance)
-    own = LevelRuns(lambda: IsolatedSession(_path(part.model), optimize=True), part.known)
-    merged = LevelRuns(lambda: IsolatedSession(merged_source, optimize=True), part.feed)
+    own = LevelRuns(lambda: IsolatedSession(_path(part.model), optimize=True, known=part.model), part.known)
+    merged = LevelRuns(lambda: IsolatedSession(merged_source, optimize=True, known=part.branch.merged), part.feed)
     level = prove_level(allowed, part.found.runs, part.branch.outputs(), own, merged)
     notes = (*part.proof.notes, level.note) if level.note else part.proof.notes
     made = replace(part, proof=replace(part.proof, level=level, notes=notes))
