@@ -55,7 +55,14 @@ def described(counts: Counts) -> tuple[str, ...]:
     return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
 
 
-def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts: Counts | None = None) -> Outcome:
+def sweep(
+    model: Model,
+    rewrites: Sequence[Rewrite],
+    ranges: Ranges = (),
+    counts: Counts | None = None,
+    *,
+    keep_fusions: bool = False,
+) -> Outcome:
     """Run rewrites together until none changes anything.
 
     Args:
@@ -63,6 +70,7 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
         rewrites: In the order in which they may take nodes.
         ranges: Bounds of symbols.
         counts: Of earlier sweeps, to which those of this one are added.
+        keep_fusions: Whether what fusions of onnxruntime look for stays as it is.
 
     Returns:
         The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
@@ -71,7 +79,7 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
     counts = Counter() if counts is None else counts
     declined: list[Declined] = []
     for _ in range(MAX_SWEEPS):
-        editor = Editor(model, ranges)
+        editor = Editor(model, ranges, keep_fusions=keep_fusions)
         if editor.shapes.findings:
             declined = [_contradiction(finding) for finding in editor.shapes.findings]
             break
