@@ -40,6 +40,7 @@ class FoldOptions:
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
         tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
+        keep_fusions: Whether what onnxruntime's own fusions look for stays as it is.
     """
 
     dims: Sizes = ()
@@ -50,6 +51,7 @@ class FoldOptions:
     verify: bool = True
     overwrite: bool = False
     tolerance: float | None = None
+    keep_fusions: bool = True
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,9 @@ def fold_file(
     progress("folding")
     dims, inputs = dict(options.dims), dict(options.inputs)
     ranges = {name: (low, high) for name, low, high in options.ranges}
-    outcome = fold(model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit)
+    outcome = fold(
+        model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit, keep_fusions=options.keep_fusions
+    )
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
     proof = None

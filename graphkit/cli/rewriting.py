@@ -76,6 +76,9 @@ def fold(
     input: InputOption = None,
     range: RangeOption = None,
     limit: Annotated[int, typer.Option(min=0, help="Bytes of the largest constant to make.")] = 1 << 20,
+    no_fusions: Annotated[
+        bool, typer.Option("--no-fusions", help="Fewer nodes, though onnxruntime's own fusions no longer find theirs.")
+    ] = False,
     weights: Weights = "shared",
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the proof.")] = False,
     overwrite: OverwriteOption = False,
@@ -97,6 +100,7 @@ def fold(
         not no_verify,
         overwrite,
         tolerance,
+        not no_fusions,
     )
     with progress_on_terminal() as progress:
         progress(f"reading {model}")
