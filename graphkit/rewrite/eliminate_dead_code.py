@@ -45,6 +45,8 @@ class EliminateDeadCode(Pass):
             removed += _clean_nodes(function.node, scope, live)
             keep(function.value_info, [_is_used(scope, info.name, live) for info in function.value_info])
         _clean_functions(proto)
+        if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
+            return Outcome(model)
         return Outcome(model.with_proto(proto), (f"{removed:,} nodes removed",) if removed else ())
 
 
