@@ -112,7 +112,8 @@ def _proof(
         return replace(proof, failures=(reason,))
     space = space_of(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
     feeder = Feeder(before, space, given, seed)
-    two = _Two((source, target), (before, after), feeder, frozenset(fed_inputs(after)))
+    wanted = frozenset(value.name for value in after.graph.inputs)
+    two = _Two((source, target), (before, after), feeder, wanted)
     progress("running the original")
     found = run_original(two.original(), feeder, runs)
     notes = [

@@ -74,10 +74,12 @@ class Feeder:
         self.lengths = lengths_of(model)
         merged = next(merged_decoders(model.graph), None)
         self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
+        self.flag_shapes = {} if merged is None else {merged.condition.input.name: merged.condition.shape}
 
     def flags(self) -> list[Flags]:
         """Return the combinations of flags to run, at least one."""
-        names = [name for name, value in self.inputs.items() if is_flag(value) and name not in self.given]
+        found = [*(name for name, value in self.inputs.items() if is_flag(value)), *self.reading]
+        names = [name for name in dict.fromkeys(found) if name not in self.given]
         if len(names) > MAX_FLAGS:
             return [dict.fromkeys(names, False), dict.fromkeys(names, True)]
         return [dict(zip(names, flags, strict=True)) for flags in itertools.product((False, True), repeat=len(names))]
@@ -97,9 +99,12 @@ class Feeder:
         """Return the inputs of a run."""
         is_first = self.is_first(flags)
         shapes = self.space.shapes(dims, is_first=is_first)
-        booleans = {name: np.full(shapes[name] or (), flag) for name, flag in flags.items()}
+        booleans = {
+            name: np.full(self.flag_shapes.get(name, shapes.get(name) or ()), flag) for name, flag in flags.items()
+        }
         past = 0 if is_first else self.space.past_size(dims)
-        return self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed)
+        feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed)
+        return {**feed, **booleans}  # a condition with a default is fed too
 
 
 def run_original(session: Runner, feeder: Feeder, wanted: int) -> Found:

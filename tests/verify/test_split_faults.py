@@ -13,6 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from graphkit.model import Model, load
 from graphkit.rewrite.split_merged import split_merged
 from graphkit.save import save_models
+from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
 
 Edit = Callable[[ModelProto], None]
@@ -232,3 +233,13 @@ def test_dims_of_another_model_are_named(merged: Model, folder: Path) -> None:
 
     found = proof(merged, folder, later=other)
     assert any("later.onnx: input 'past_key_values.0.decoder.key' is [" in failure for failure in found.findings())
+
+
+def test_a_condition_with_a_default_runs_both_branches(merged: Model, folder: Path) -> None:
+    proto = merged.restore()
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([True]), "use_cache_branch"))
+    onnx.save(proto, folder / "merged.onnx")
+    found = verify_split(load(folder / "merged.onnx"), load(folder / FIRST), load(folder / LATER))
+    assert (found.passed, found.findings()) == (True, ())
+    rewrite = verify_rewrite(folder / "merged.onnx", folder / "merged.onnx")
+    assert {run.flags["use_cache_branch"] for run in rewrite.runs} == {False, True}
