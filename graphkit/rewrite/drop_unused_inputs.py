@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from graphkit.graph.names import family_labels
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
-from graphkit.rewrite.eliminate_dead_code import live_values
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values
 
 __all__ = ["DropUnusedInputs"]
 
 
 @dataclass(frozen=True)
 class DropUnusedInputs(Pass):
-    """Drop the inputs of the model that no output depends on, with their default values.
+    """Drop the inputs of the model that no output depends on, with their default values, and the nodes that read them.
 
     This changes the model's interface: whoever runs it must no longer give these inputs.
 
@@ -36,6 +36,8 @@ class DropUnusedInputs(Pass):
         names = [value.name for value in model.graph.inputs if value not in live]
         if not names:
             return Outcome(model)
+        if any(model.graph.values[name].consumers for name in names):  # which no output depends on either
+            model = EliminateDeadCode().run(model).model
         proto = copy_proto(model)
         keep(proto.graph.input, [info.name not in names for info in proto.graph.input])
         keep(proto.graph.initializer, [tensor.name not in names for tensor in proto.graph.initializer])

@@ -15,7 +15,7 @@ from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_te
 from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
-from graphkit.rewrite.eliminate_dead_code import live_values
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values
 from graphkit.rewrite.inline_branches import decide, inline_branches
 
 __all__ = ["SpecializeInput"]
@@ -64,10 +64,11 @@ class SpecializeInput(Pass):
         proto = copy_proto(model)
         scopes = build_scopes(proto)
         bound = _find_input(scopes[0], self.input, model.label)
-        declared = _check_type(bound, model.label)
+        declared = _check_type(bound, self.value, model.label)
         decisions, undecided = decide(scopes, lambda node: _condition(node, bound, declared, self.value))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
+        proto = _without_dead_readers(model.with_proto(proto), bound.name)
         changes += _bind(proto, bound, declared, self.value, model.label)
         declined = tuple(
             Declined(node.path, f"its condition does not follow from '{self.input}' alone") for node in undecided
@@ -84,11 +85,21 @@ def _find_input(main: Scope, name: str, label: str) -> Value:
     raise UsageError(f"{label}: no input '{name}' - its inputs are {shown}")
 
 
-def _check_type(value: Value, label: str) -> TensorType:
+def _without_dead_readers(model: Model, name: str) -> onnx.ModelProto:
+    """Return a model without dead code, where that is all that reads an input."""
+    value = model.graph.values[name]
+    is_dead = bool(value.consumers) and value not in live_values(model.scopes)
+    return EliminateDeadCode().run(model).model.proto if is_dead else model.proto
+
+
+def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
     declared = declared_type(value)
     if declared is None or declared.dtype not in INTEGERS | {BOOL}:
         kind = dtype_name(declared.dtype) if declared is not None else "not a tensor"
         raise UsageError(f"{label}: input '{value.name}' is {kind} - only a boolean or an integer can be bound")
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
+    if declared.dtype != BOOL and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise UsageError(f"{label}: input '{value.name}' is {dtype_name(declared.dtype)} - it cannot be {number}")
     return declared
 
 

@@ -32,7 +32,7 @@ from seeds import large, merged
 from stages import STAGES, attempt
 
 SECONDS = 5.0  # of processor time for one model
-PATIENCE = 120.0  # seconds without a word after which a child is ended: it hangs in native code
+PATIENCE = 600.0  # seconds without a word after which a child is ended: it hangs in native code
 MEMORY = 1 << 30  # bytes above what a child has at its start
 BATCH = 1000  # models for each child
 

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from graphkit.analysis.report import report
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.rewrite import PASSES
 from graphkit.rewrite.base import Pass
@@ -79,3 +79,19 @@ def test_a_name_may_mean_another_value_in_a_body() -> None:
         y = If (c) <then_branch = t () => (float[N] b) { b = Abs (x) },
                     else_branch = e () => (float[N] b) { b = Neg (x) }> }"""
     model(text).check_soundness()
+
+
+@pytest.mark.parametrize("call", ["drop-unused-inputs", "specialize-input{input=flag,value=1}"])
+def test_an_input_goes_with_the_dead_nodes_that_read_it(call: str) -> None:
+    (step,) = parse_pipeline(call)
+    text = "g (float[N] x, int64[M] flag) => (float[N] y) { y = Neg (x) dead = Cast <to = 1> (flag) }"
+    made = Model.from_proto(step.run(model(text)).model.proto)
+    made.check_soundness()
+    assert [node.op_type for node in made.graph.nodes] == ["Neg"]
+
+
+@pytest.mark.parametrize("value", [128, -129])
+def test_a_number_that_an_input_cannot_be(value: int) -> None:
+    (step,) = parse_pipeline(f"specialize-input{{input=flag,value={value}}}")
+    with pytest.raises(UsageError, match=f"input 'flag' is int8 - it cannot be {value}"):
+        step.run(model("g (int8 flag) => (int8 y) { y = Neg (flag) }"))
