@@ -23,6 +23,7 @@ from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
+from graphkit.rewrite.fusions import fused_nodes
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.tensor import FLOATS, INTEGERS
@@ -78,14 +79,15 @@ class Editor:
     Args:
         model: The model, which stays as it is.
         ranges: Bounds of symbols, as `graphkit.shapes.infer` takes them.
+        keep_fusions: Whether the nodes that fusions of onnxruntime look for stay as they are.
 
     Raises:
         ModelError: The model's graph is not sound: see `Model.check_soundness`.
     """
 
-    def __init__(self, model: Model, ranges: Ranges = ()) -> None:
+    def __init__(self, model: Model, ranges: Ranges = (), *, keep_fusions: bool = False) -> None:
         model.check_soundness()
-        self.model, self.ranges = model, ranges
+        self.model, self.ranges, self.keep_fusions = model, ranges, keep_fusions
         self.changes: Counter[str] = Counter()
         self.declined: list[Declined] = []
         self._aliases: dict[Value, Value | str] = {}
@@ -123,14 +125,30 @@ class Editor:
                     found[node.op_type].append(node)
         return found
 
+    @cached_property
+    def _fused(self) -> Mapping[Node, str]:
+        """The nodes that fusions look for."""
+        found: dict[Node, str] = {}
+        for scope in self.scopes if self.keep_fusions else ():
+            found.update(fused_nodes(scope, lambda value: self.shapes[value].rank))
+        return found
+
     def nodes(self, *op_types: str) -> Iterator[Node]:
-        """Yield the nodes of these operators of the default domain that no edit has taken."""
+        """Yield the nodes of these operators of the default domain that an edit may take."""
         for op_type in op_types:
             yield from (node for node in self._by_operator.get(op_type, ()) if self.is_free(node))
 
     def is_free(self, node: Node) -> bool:
-        """Whether no edit has taken a node."""
-        return node not in self._replaced and node not in self._inputs and node not in self._before
+        """Whether an edit may take a node: none has, and no fusion needs it as it is."""
+        return not self.is_taken(node) and not self.is_fused(node)
+
+    def is_fused(self, node: Node | None) -> bool:
+        """Whether a fusion needs a node as it is."""
+        return node is not None and node in self._fused
+
+    def is_taken(self, node: Node) -> bool:
+        """Whether an edit has taken a node."""
+        return node in self._replaced or node in self._inputs or node in self._before
 
     def is_output(self, value: Value) -> bool:
         """Whether a value is an output of its graph, so that its name and place must stay."""

@@ -62,7 +62,7 @@ def _is_used(editor: Editor, value: Value | None) -> bool:
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     """Let the producer of a value give it an output's name, and return whether that is possible."""
     producer = source.producer
-    if source.scope is not out.scope or producer is None or editor.is_output(source) or not editor.is_free(producer):
+    if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
         return False
     if editor.has_alias(source) or editor.is_renamed(source) or out.consumers or len(source.consumers) > 1:
         return False

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.canonicalize_reshape import reshape_spec
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.fusions import permutation, spoils_product
 from graphkit.rewrite.lifting import Lift, Site, is_liftable, lift
 from graphkit.shapes import const
 from graphkit.shapes.expr import TooComplexError
@@ -82,14 +83,39 @@ class FlatRegions:
             self._fit(part, lead)
             for nodes in self._parts(part):
                 region = self._region(nodes, lead)
-                if region.saved:
-                    yield region
-                else:
+                if not region.saved:
                     self._keep(region, "no Reshape would go")
+                else:
+                    if self.editor.keep_fusions:
+                        self._set_apart(region)
+                    yield region
 
     def _keep(self, region: Region, reason: str) -> None:
         for value in region.sources:
             self.reasons.setdefault(self.makers[value], reason)
+
+    def _set_apart(self, region: Region) -> None:
+        """Keep a Reshape before each Transpose that onnxruntime would else merge with the one before it.
+
+        A FusedMatMul takes in the Transpose of `[b, h, s, d]` to `[b, h, d, s]`, not that of `[b, s, h, d]`.
+        """
+        for node in region.nodes:
+            for value in node.inputs if node.is_op("MatMul") else ():
+                second = value.producer if value is not None else None
+                if second in region.nodes and second is not None and self._merges(second, region):
+                    source = second.inputs[0]
+                    assert source is not None
+                    region.sources[source] = (0,) * len(self._lifted(source, region.lead))
+
+    def _merges(self, second: Node, region: Region) -> bool:
+        source = second.input(0)
+        if source is None or region.sources.get(source, ()) is not None or not second.is_op("Transpose"):
+            return False
+        before = self.makers[source].input(0)
+        first, lifted = before.producer if before is not None else None, self.lifts[second]
+        if first is None or not first.is_op("Transpose"):
+            return False
+        return spoils_product(permutation(first), lifted.attributes(second, len(region.lead) - 1).get("perm"))
 
     # Which values are flat
 

@@ -24,7 +24,8 @@ class FlattenFreeMatmul(Rewrite):
     MatMul, Transpose, Softmax, elementwise operators, reductions and the like; their axes shift. Legality: all that is
     connected is lifted or nothing of it, at least one Reshape goes and none comes; no value in between is an output
     or read by a node that needs it flat, and what is combined with it is flattened likewise, or does not have the
-    leading dim. Results are equal to the last bit.
+    leading dim. Results are equal to the last bit. In a fold, a Reshape that copies all dims stays where onnxruntime
+    would else merge two Transposes, and lose a FusedMatMul.
 
     Before:
 

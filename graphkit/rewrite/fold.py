@@ -42,6 +42,7 @@ def fold(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
     limit: int = FOLD_LIMIT,
+    keep_fusions: bool = True,
 ) -> Outcome:
     """Fold the shape plumbing of a model: what is static becomes constant, what is dynamic is computed once.
 
@@ -54,6 +55,8 @@ def fold(
         ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
             which a KV cache grows at least 0.
         limit: Bytes of the largest constant to make; all of them together add at most 64 times as many.
+        keep_fusions: Whether what onnxruntime's own fusions look for stays as it is; without, for other runtimes,
+            fewer nodes are left.
 
     Where declared dims of the inputs contradict what the nodes compute, they are declared anew first: see
     `graphkit.shapes.declarations`.
@@ -73,11 +76,11 @@ def fold(
     declined: tuple[Declined, ...] = ()
     counts: Counts = Counter()
     for _ in range(MAX_ROUNDS):
-        outcome = sweep(model, _rewrites(limit), bounds, counts)
+        outcome = sweep(model, _rewrites(limit), bounds, counts, keep_fusions=keep_fusions)
         declined = outcome.declined
         inlined = InlineConstantIf(ranges=bounds).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
-        last = sweep(inlined.model, [RematerializeShapes()], bounds, counts).model
+        last = sweep(inlined.model, [RematerializeShapes()], bounds, counts, keep_fusions=keep_fusions).model
         is_done = last is outcome.model
         model = last
         if is_done:

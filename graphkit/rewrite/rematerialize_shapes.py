@@ -108,10 +108,12 @@ def _needs(editor: Editor, nodes: set[Node]) -> Iterator[Need]:
     """Yield what nodes other than those that compute shapes read of these."""
     for scope in editor.scopes:
         for node in scope.nodes:
-            if node in nodes or not editor.is_free(node):
+            if node in nodes or editor.is_taken(node):
                 continue
             for index, value in enumerate(node.inputs):
-                if value is not None and value.producer in nodes and not value.is_constant:
+                if value is None or (editor.is_fused(node) and editor.is_fused(value.producer)):
+                    continue
+                if value.producer in nodes and not value.is_constant:
                     need = _need(editor, node, index, value)
                     if need is not None:
                         yield need

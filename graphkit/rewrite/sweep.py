@@ -63,7 +63,14 @@ def described(counts: Counts) -> tuple[str, ...]:
     return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
 
 
-def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts: Counts | None = None) -> Outcome:
+def sweep(
+    model: Model,
+    rewrites: Sequence[Rewrite],
+    ranges: Ranges = (),
+    counts: Counts | None = None,
+    *,
+    keep_fusions: bool = False,
+) -> Outcome:
     """Run rewrites together until none changes anything.
 
     Args:
@@ -71,6 +78,7 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
         rewrites: In the order in which they may take nodes.
         ranges: Bounds of symbols.
         counts: Of earlier sweeps, to which those of this one are added.
+        keep_fusions: Whether what fusions of onnxruntime look for stays as it is.
 
     Returns:
         The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
@@ -82,7 +90,7 @@ def sweep(model: Model, rewrites: Sequence[Rewrite], ranges: Ranges = (), counts
         return Outcome(model, described(counts), (without,))
     declined: list[Declined] = []
     for _ in range(MAX_SWEEPS):
-        editor = Editor(model, ranges)
+        editor = Editor(model, ranges, keep_fusions=keep_fusions)
         if contradictions := editor.shapes.contradictions:
             declined = [_contradiction(finding) for finding in contradictions]
             break
