@@ -44,6 +44,7 @@ class FoldOptions:
         overwrite: Replace files that exist.
         tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
         limits: What a model may take of time and memory in the proof.
+        keep_fusions: Whether what onnxruntime's own fusions look for stays as it is.
     """
 
     dims: Sizes = ()
@@ -55,6 +56,7 @@ class FoldOptions:
     overwrite: bool = False
     tolerance: float | None = None
     limits: Limits = DEFAULT_LIMITS
+    keep_fusions: bool = True
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,9 @@ def fold_file(
     progress("folding")
     dims, inputs = dict(options.dims), dict(options.inputs)
     ranges = {name: (low, high) for name, low, high in options.ranges}
-    outcome = fold(model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit)
+    outcome = fold(
+        model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit, keep_fusions=options.keep_fusions
+    )
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
     proof = None

@@ -507,6 +507,17 @@ def test_dims_and_inputs_are_frozen_by_a_fold(run: Run, tmp_path: Path) -> None:
     ]
 
 
+def test_a_fold_may_give_up_fusions_for_fewer_nodes(
+    run: Run, model_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    counts = []
+    for name, options in (("kept", []), ("given up", ["--no-fusions"])):
+        ran = run("fold", str(model_file("bert-fill-mask/model")), "-o", tmp_path / name, "--no-verify", *options)
+        assert (ran.code, ran.err) == (0, "")
+        counts.append(len(load(tmp_path / name).graph.nodes))
+    assert counts[0] > counts[1]
+
+
 def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Outcome:
         proto = onnx.ModelProto()

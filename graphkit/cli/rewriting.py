@@ -107,6 +107,9 @@ def _folder(model: Model) -> Path:
     show_default=True,
     help="Bytes of the largest constant to make; all together, at most 64 times as many.",
 )
+@click.option(
+    "--no-fusions", is_flag=True, help="Fewer nodes, though onnxruntime's own fusions no longer find theirs."
+)
 @weights_option
 @click.option("--no-verify", is_flag=True, help="Do not run the proof.")
 @overwrite_option
@@ -120,6 +123,7 @@ def fold(
     input: Sequence[str],
     range: Sequence[str],
     limit: int,
+    no_fusions: bool,
     weights: Placement,
     no_verify: bool,
     overwrite: bool,
@@ -149,6 +153,7 @@ def fold(
             overwrite,
             tolerance,
             limits,
+            not no_fusions,
         )
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)

@@ -63,7 +63,7 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
         if key is None or any(value is not None and _is_only_output(editor, value) for value in node.outputs):
             continue
         twin = known.setdefault(key, node)
-        if isinstance(twin, Node) and twin is not node:
+        if isinstance(twin, Node) and twin is not node and not editor.is_fused(node):
             _use_twin(editor, node, twin)
 
 
@@ -84,7 +84,7 @@ def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
 
 
 def _key(editor: Editor, node: Node) -> Key | None:
-    if node.bodies or node.domain not in ("", "com.microsoft") or node.op_type in IMPURE or not editor.is_free(node):
+    if node.bodies or node.domain not in ("", "com.microsoft") or node.op_type in IMPURE or editor.is_taken(node):
         return None
     inputs = tuple(None if value is None else editor.final(value) for value in node.inputs)
     attributes = tuple(sorted(_attribute_key(attribute) for attribute in node.proto.attribute))
