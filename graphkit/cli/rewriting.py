@@ -107,9 +107,7 @@ def _folder(model: Model) -> Path:
     show_default=True,
     help="Bytes of the largest constant to make; all together, at most 64 times as many.",
 )
-@click.option(
-    "--no-fusions", is_flag=True, help="Fewer nodes, though onnxruntime's own fusions no longer find theirs."
-)
+@click.option("--no-fusions", is_flag=True, help="Fewer nodes, though onnxruntime's own fusions no longer find theirs.")
 @weights_option
 @click.option("--no-verify", is_flag=True, help="Do not run the proof.")
 @overwrite_option
