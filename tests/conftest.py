@@ -5,11 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from real_models import MODELS
 
 from graphkit.model import Model, load
-
-MODELS = Path(__file__).parent / "models"
-MODEL_NAMES = sorted(str(path.relative_to(MODELS)).removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
 
 
 @pytest.fixture(scope="session")

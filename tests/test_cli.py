@@ -15,6 +15,7 @@ import onnx.parser
 import pytest
 from markdown_it import MarkdownIt
 from onnx import TensorProto, helper
+from real_models import MODEL_NAMES
 from rich.cells import cell_len
 
 import graphkit.folding
@@ -25,8 +26,6 @@ from graphkit.cli import main
 from graphkit.model import load
 from graphkit.rewrite.base import Outcome
 
-MODELS = Path(__file__).parent / "models"
-MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
 EXAMPLE = "example:merged-decoder"
 OTHER = "example:causal-attention"
 FORMATS = ("text", "markdown", "json", "html", "dot", "mermaid")

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from real_models import MODEL_NAMES
 
 from graphkit.analysis import SECTIONS
 from graphkit.analysis.hazards import Check, Hazards
@@ -14,8 +14,6 @@ from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.shapes import Shapes
 
-MODELS = Path(__file__).parent.parent / "models"
-MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
 RealModel = Callable[[str], Model]
 
 ARCHITECTURE = ReportOptions(only=("architecture",))

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper
+from real_models import MODEL_NAMES
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import MAX_NESTING, Scope, all_nodes, all_scopes, build_scopes
 from graphkit.model import Model
 
-MODELS = Path(__file__).parent.parent / "models"
-MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "custom" : 3]>'
 BRANCHES = """
 g (bool c, float[N] x) => (float[N] y) {

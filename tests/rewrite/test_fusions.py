@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from conftest import MODEL_NAMES, MODELS
 from optimized import ALL, complete, folded, fused, lost, operators
+from real_models import MODEL_NAMES, MODELS
 
 from graphkit.graph.view import Node
 from graphkit.model import Model
