@@ -14,7 +14,7 @@ report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --dist loadfile
 
 check: format lint types test
 
