@@ -149,7 +149,10 @@ def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: 
             return
     if space.variables and len(successes) < min(wanted, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
-        found.notes.append(f"Only {len(successes)} assignments of sizes to dims were found at which it runs{where}.")
+        few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
+            len(successes), f"Only {len(successes)} sets of sizes were"
+        )
+        found.notes.append(f"{few} found at which it runs{where}.")
 
 
 def _proposals(space: Space, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:

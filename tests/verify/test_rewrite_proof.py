@@ -198,7 +198,7 @@ def test_outputs_that_are_never_numbers_are_told() -> None:
 def test_few_legal_sizes_are_told() -> None:
     found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=WEIGHT), ranges={"batch": (1, 2)})
     assert (found.passed, dims(found, "batch")) == (True, [1, 2])
-    assert found.notes == ("Only 2 assignments of sizes to dims were found at which it runs.",)
+    assert found.notes == ("Only 2 sets of sizes were found at which it runs.",)
 
 
 def test_sizes_at_which_the_original_fails_are_skipped() -> None:
