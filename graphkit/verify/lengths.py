@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 
@@ -24,6 +25,7 @@ MAX_STEPS = 128
 NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu", "Mod")
 POSITIONS = ("Range", "CumSum")
+BUCKETING = ("Log", "Min", "Max", "Clip")  # what looks up by these is a table of distances, which never ends
 PADDING = 3  # positions by which exporters shift a table's rows, at most
 
 
@@ -103,18 +105,22 @@ def _may_embed(declared: TensorType) -> bool:
 def _are_positions(indices: Value) -> bool:
     """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that name."""
     todo, seen = [indices], {indices}
+    found = False
     for _ in range(MAX_STEPS):
         if not todo:
-            return False
+            return found
         value = todo.pop()
-        if "position" in value.name and value.kind == "input":
-            return True
         producer = value.producer
         if producer is None:
+            found = found or ("position" in value.name and value.kind == "input")
             continue
+        if producer.is_op(*BUCKETING):
+            return False
         if producer.is_op(*POSITIONS) or (producer.is_op("Slice") and _is_constant(producer.input(0))):
-            return True
-        fresh = [one for one in producer.inputs if one is not None and one not in seen]
+            found = True
+            continue
+        shapes = value_inputs(producer)
+        fresh = [one for at, one in enumerate(producer.inputs) if one is not None and one not in seen and at not in shapes]
         todo += fresh
         seen.update(fresh)
     return False

@@ -70,6 +70,20 @@ def test_a_table_of_words_is_none() -> None:
     assert lengths_of(found) == Lengths((35,))
 
 
+@pytest.mark.parametrize("clamp", ["Min (all, last)", "Clip (all, zero, last)"])
+def test_a_table_of_distances_has_no_end(clamp: str) -> None:
+    """Its last row serves all distances from there on, so that a proof must go on past it."""
+    found = model(
+        POSITIONS.format(f"{clamp} all = Range (zero, n, one)"),
+        table=np.ones((20, 4)),
+        words=np.ones((9, 4)),
+        one=np.int64(1),
+        zero=np.int64(0),
+        last=np.int64(19),
+    )
+    assert lengths_of(found) == Lengths((35,))
+
+
 def test_lengths_past_the_end_of_the_table_are_not_tried() -> None:
     found = model(
         POSITIONS.format("Range (zero, n, one)"), table=np.ones((20, 4)), words=np.ones((9, 4)), one=1, zero=0
