@@ -120,7 +120,8 @@ def _are_positions(indices: Value) -> bool:
             found = True
             continue
         shapes = value_inputs(producer)
-        fresh = [one for at, one in enumerate(producer.inputs) if one is not None and one not in seen and at not in shapes]
+        read = [one for at, one in enumerate(producer.inputs) if at not in shapes]
+        fresh = [one for one in read if one is not None and one not in seen]
         todo += fresh
         seen.update(fresh)
     return False
