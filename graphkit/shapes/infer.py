@@ -35,7 +35,7 @@ __all__ = ["infer", "infer_from"]
 MAX_PASSES = 4
 MAX_CALLS = 30  # functions in functions
 MAX_REASON = 300  # characters
-MAX_WORK = 2_000_000  # nodes inferred, those of bodies and functions as often as they are
+MAX_WORK = 200_000  # nodes of bodies and functions inferred, as often as they are
 
 
 def infer(
@@ -112,7 +112,8 @@ class _Engine:
         self.joined: list[Equality] = []
         self.requirements: list[Requirement] = []
         self.bound: Mapping[str, AttributeProto] = {}
-        self.calls = self.work = 0
+        self.work = 0
+        self.running: list[Scope] = []  # the functions around, outermost first
         self.body: Scope | None = None  # the innermost body around that may not run
         self.certain: set[Scope] = {model.graph}  # what runs whenever the model does
         self.seen_functions: dict[Value, Tensor] = {}
@@ -172,7 +173,7 @@ class _Engine:
         around = self.body
         if not is_certain:
             self.body = body
-        elif around is None and not self.calls:
+        elif around is None and not self.running:
             self.certain.add(body)
         try:
             self.run_scope(body)
@@ -224,7 +225,7 @@ class _Engine:
                 self.table[value] = found if found.dims is None else self.rewriter.tensor(found)
 
     def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
-        if not self.calls:
+        if not self.running:
             return node.attributes
         found = {}
         for name, attribute in node.attributes.items():
@@ -236,7 +237,7 @@ class _Engine:
 
     def _results(self, site: Site) -> list[Tensor]:
         node = site.node
-        self.work += 1
+        self.work += node.scope is not self.model.graph
         if self.work > MAX_WORK:
             raise UnknownError("the bodies and functions around it take too long")
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
@@ -249,17 +250,19 @@ class _Engine:
         return results if isinstance(results, list) else [results]
 
     def _call(self, site: Site, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
-        if self.calls >= MAX_CALLS:
+        if scope in self.running:
+            raise UnknownError("the function calls itself, at once or through others")
+        if len(self.running) >= MAX_CALLS:
             raise UnknownError("functions call each other too deep")
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
         outer, self.bound = self.bound, {**defaults, **site.attributes}
-        self.calls += 1
+        self.running.append(scope)
         try:
             missing = unknown("it is left out at this call")
             given = [missing if tensor is None else tensor for tensor in site.inputs]
             results = self.run_body(scope, given + [missing] * (len(scope.inputs) - len(given)))
         finally:
-            self.calls -= 1
+            self.running.pop()
             self.bound = outer
         self._remember(scope)
         return results

@@ -52,6 +52,23 @@ def test_many_symbols_take_no_time(make: Callable[[int], list[onnx.NodeProto]], 
     assert time.process_time() - start < SECONDS
 
 
+def test_functions_that_double_at_each_level_take_no_time() -> None:
+    head = '<domain: "local", opset_import: ["" : 18, "local" : 1]>'
+    calls = [f"{head} f{n}(a) => (c) {{ b = local.f{n + 1}(a) c = local.f{n + 1}(b) }}" for n in range(25)]
+    text = f"g (float[b] x) => (y) {{ y = local.f0(x) }} {' '.join(calls)} {head} f25(a) => (c) {{ c = Neg(a) }}"
+    start = time.process_time()
+    assert "take too long" in shapes(text).reason("y")
+    assert time.process_time() - start < SECONDS
+
+
+def test_a_function_that_calls_itself_twice_takes_no_time() -> None:
+    text = "g (float[b] x) => (y) { y = local.f(x) } "
+    text += '<domain: "local", opset_import: ["" : 18, "local" : 1]> f(a) => (c) { b = local.f(a) c = local.f(b) }'
+    start = time.process_time()
+    assert "calls itself" in shapes(text).reason("y")
+    assert time.process_time() - start < 1
+
+
 def test_too_many_dims_that_broadcast_are_an_unknown_of_known_rank() -> None:
     found = infer(chain(linked("Add")))
     assert found[f"a{COUNT - 1}"].rank == 1

@@ -58,7 +58,7 @@ UNKNOWN = {
     "recursion": (
         ONE
         + '{ y = local.f(x) } <domain: "local", opset_import: ["" : 18, "local" : 1]> f(a) => (c) { c = local.f(a) }',
-        "functions call each other too deep",
+        "the function calls itself",
     ),
 }
 
