@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphkit.graph.names import family_labels
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
-from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values, without_outputs
 
 __all__ = ["DropUnusedInputs"]
 
@@ -16,7 +16,8 @@ __all__ = ["DropUnusedInputs"]
 class DropUnusedInputs(Pass):
     """Drop the inputs of the model that no output depends on, with their default values, and the nodes that read them.
 
-    This changes the model's interface: whoever runs it must no longer give these inputs.
+    This changes the model's interface: whoever runs it must no longer give these inputs. A model without outputs keeps
+    its inputs, as it keeps its nodes.
 
     Before:
 
@@ -32,6 +33,8 @@ class DropUnusedInputs(Pass):
     """
 
     def run(self, model: Model) -> Outcome:
+        if (declined := without_outputs(model)) is not None:
+            return Outcome(model, declined=(declined,))
         live = live_values(model.scopes)
         names = [value.name for value in model.graph.inputs if value not in live]
         if not names:

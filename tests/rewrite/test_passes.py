@@ -141,6 +141,12 @@ def test_a_model_without_unused_inputs_is_given_back() -> None:
     assert DropUnusedInputs().run(model).model is model
 
 
+def test_a_model_without_outputs_keeps_the_inputs_that_its_nodes_read() -> None:
+    outcome = DropUnusedInputs().run(model := model_of("agraph (float[N] x) => () { y = Neg (x) }"))
+    assert outcome.model is model
+    assert "the graph has no outputs" in str(outcome.declined[0])
+
+
 def test_suffixes_stay_where_the_short_name_is_taken_and_say_so() -> None:
     model = model_of("""
         agraph (float[N] x) => (float[N] y)
