@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node
+from graphkit.rewrite.canonicalize_reshape import MAX_SIZE
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr
@@ -70,6 +71,6 @@ def expand_spec(before: Sequence[Expr], after: Sequence[Expr]) -> tuple[Expr | i
     """Return the shape with which an Expand gives these dims: 1 where the input has them, numbers where it can be."""
     padded = [Expr.of(1)] * (len(after) - len(before)) + list(before)
     return tuple(
-        1 if one == other else other if other.constant is None else other.constant
+        1 if one == other else other if (size := other.constant) is None or size > MAX_SIZE else size
         for one, other in zip(padded, after, strict=True)
     )

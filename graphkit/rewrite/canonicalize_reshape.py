@@ -12,7 +12,9 @@ from graphkit.rewrite.sweep import Rewrite
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["CanonicalizeReshape", "open_spec", "reshape_spec"]
+__all__ = ["MAX_SIZE", "CanonicalizeReshape", "open_spec", "reshape_spec"]
+
+MAX_SIZE = (1 << 63) - 1  # of a dim; what a model computes may be larger, which no tensor holds
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     spec: list[Expr | int] = []
     for position, dim in enumerate(after):
         size = dim.constant
-        if size is not None and size > 0:
+        if size is not None and 0 < size <= MAX_SIZE:
             spec.append(size)
         else:
             spec.append(0 if position < len(before) and before[position] == dim else dim)

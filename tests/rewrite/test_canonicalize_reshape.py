@@ -131,6 +131,8 @@ def dims(text: str) -> tuple[Expr, ...]:
         ("N 6 0", "N 0", (0, -1)),
         ("1 N", "N", (-1,)),
         ("1 1", "", ()),
+        ("N 6", "N 9223372036854775807", (0, 9223372036854775807)),
+        ("N M", "N 0 9223372036854775808", None),
     ],
 )
 def test_specs(before: str, after: str, expected: tuple[int, ...] | None) -> None:
