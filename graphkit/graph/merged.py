@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from graphkit.graph.kv import cache_entries
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, lacks_outputs
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
@@ -123,6 +123,8 @@ def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:
 def _merged(node: Node, past: set[Value]) -> MergedDecoder | None:
     condition = trace_condition(node)
     if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies):
+        return None
+    if any(lacks_outputs(node, body) for body in node.bodies.values()):
         return None
     declared = declared_type(condition.input)
     if declared is None or declared.dtype != TensorProto.BOOL:

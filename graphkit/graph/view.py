@@ -17,7 +17,10 @@ from onnx import AttributeProto
 
 from graphkit.errors import ModelError
 
-__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "build_scopes"]
+__all__ = [
+    "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "build_scopes",
+    "lacks_outputs",
+]  # fmt: skip
 
 Kind = Literal["input", "initializer", "node", "undefined"]
 
@@ -214,6 +217,11 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
     """Yield every node at every depth."""
     for scope in all_scopes(scopes):
         yield from scope.nodes
+
+
+def lacks_outputs(node: Node, body: Scope) -> bool:
+    """Whether a node has outputs that a branch of it does not give; no runtime loads such an If."""
+    return any(value is not None for value in node.outputs[len(body.outputs) :])
 
 
 def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -9,7 +9,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode
-from graphkit.rewrite.inline_branches import decide, inline_branches
+from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Expr, Shapes, infer
 
@@ -53,7 +53,8 @@ class InlineConstantIf(Pass):
         if not any(node.is_op("If") for node in all_nodes(model.scopes)):
             return Outcome(model)
         decisions, undecided = decide(model.scopes, _Conditions(model, self.ranges).find)
-        declined = tuple(Declined(node.path, "its condition is not known before it runs") for node in undecided)
+        reason = "its condition is not known before it runs"
+        declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
         if not decisions:
             return Outcome(model, declined=declined)
         branches = {node: body.path.rpartition("/")[2] for node, body in decisions.items()}

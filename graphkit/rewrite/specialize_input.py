@@ -16,7 +16,7 @@ from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values
-from graphkit.rewrite.inline_branches import decide, inline_branches
+from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 
 __all__ = ["SpecializeInput"]
 
@@ -70,9 +70,8 @@ class SpecializeInput(Pass):
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
         proto = _without_dead_readers(model.with_proto(proto), bound.name)
         changes += _bind(proto, bound, declared, self.value, model.label)
-        declined = tuple(
-            Declined(node.path, f"its condition does not follow from '{self.input}' alone") for node in undecided
-        )
+        reason = f"its condition does not follow from '{self.input}' alone"
+        declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
         return Outcome(model.with_proto(proto), tuple(changes), declined)
 
 

@@ -86,6 +86,14 @@ def test_a_condition_that_depends_on_the_input_is_left(condition: str) -> None:
     assert [str(declined) for declined in outcome.declined] == ["If#3: its condition is not known before it runs"]
 
 
+def test_an_if_whose_branch_lacks_an_output_is_left() -> None:
+    proto = model_of(choice("", ", bool c = {1}")).proto
+    next(node for node in proto.graph.node if node.op_type == "If").output.append("lost")
+    outcome = InlineConstantIf().run(Model.from_proto(proto))
+    assert outcome.changes == ()
+    assert [str(declined) for declined in outcome.declined] == ["If#1: it has more outputs than its then_branch gives"]
+
+
 def test_a_range_of_a_dim_decides() -> None:
     model = model_of(choice("d = Gather (s, zero)  c = Greater (d, three)"))
     assert InlineConstantIf().run(model).changes == ()

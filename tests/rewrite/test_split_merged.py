@@ -138,6 +138,17 @@ def test_what_is_not_a_merged_decoder_is_declined_with_the_reason(model: Model, 
     assert reason in str(caught.value)
 
 
+def test_a_branch_that_lacks_an_output_is_the_reason_why_a_model_is_not_split() -> None:
+    proto = merged_text("c = Identity (flag)").proto
+    proto.graph.node[1].output.append("lost")
+    proto.graph.output.add().CopyFrom(proto.graph.output[0])
+    proto.graph.output[1].name = "lost"
+    with pytest.raises(
+        UsageError, match=r"is not a merged decoder: 'If#1' has more outputs than its then_branch gives"
+    ):
+        split_merged(Model.from_proto(proto))
+
+
 def test_a_model_without_an_if_is_declined() -> None:
     with pytest.raises(UsageError, match=r"example:causal-attention: is not a merged decoder: there is no If in it"):
         split_merged(load("example:causal-attention"))
