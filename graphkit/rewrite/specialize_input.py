@@ -15,7 +15,7 @@ from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_te
 from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
-from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values
+from graphkit.rewrite.eliminate_dead_code import EliminateDeadCode, live_values, without_outputs
 from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 
 __all__ = ["SpecializeInput"]
@@ -35,7 +35,7 @@ class SpecializeInput(Pass):
     is read besides, a constant takes its place.
 
     Legality: the input exists, is a boolean or an integer, and has the same value in every run. An If whose
-    condition depends on anything else is left, and said so.
+    condition depends on anything else is left, and said so, and so is a model without outputs.
 
     Before:
 
@@ -65,6 +65,8 @@ class SpecializeInput(Pass):
         scopes = build_scopes(proto)
         bound = _find_input(scopes[0], self.input, model.label)
         declared = _check_type(bound, self.value, model.label)
+        if (left_alone := without_outputs(model)) is not None:
+            return Outcome(model, declined=(left_alone,))
         decisions, undecided = decide(scopes, lambda node: _condition(node, bound, declared, self.value))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]

@@ -308,6 +308,13 @@ def test_an_input_that_does_not_exist_is_named() -> None:
         SpecializeInput("flag", True).run(model)
 
 
+def test_a_model_without_outputs_is_left_with_the_input_that_its_nodes_read() -> None:
+    model = model_of("agraph (float[N] x, int64[1] axes) => () { y = Unsqueeze (x, axes) }")
+    outcome = SpecializeInput("axes", 0).run(model)
+    assert outcome.model is model
+    assert "the graph has no outputs" in str(outcome.declined[0])
+
+
 def test_only_booleans_and_integers_can_be_bound() -> None:
     model = model_of("agraph (float[N] x) => (float[N] y) { y = Neg (x) }")
     with pytest.raises(UsageError, match=r"input 'x' is float32 - only a boolean or an integer can be bound"):
