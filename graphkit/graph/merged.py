@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from graphkit.graph.kv import cache_entries
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import Node, Scope, Value, lacks_outputs
+from graphkit.graph.view import Node, Scope, Value, branch_fault
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
@@ -124,7 +124,7 @@ def _merged(node: Node, past: set[Value]) -> MergedDecoder | None:
     condition = trace_condition(node)
     if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies):
         return None
-    if any(lacks_outputs(node, body) for body in node.bodies.values()):
+    if branch_fault(node):
         return None
     declared = declared_type(condition.input)
     if declared is None or declared.dtype != TensorProto.BOOL:

@@ -18,8 +18,8 @@ from onnx import AttributeProto
 from graphkit.errors import ModelError
 
 __all__ = [
-    "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "build_scopes",
-    "lacks_outputs",
+    "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault",
+    "build_scopes",
 ]  # fmt: skip
 
 Kind = Literal["input", "initializer", "node", "undefined"]
@@ -219,9 +219,14 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
         yield from scope.nodes
 
 
-def lacks_outputs(node: Node, body: Scope) -> bool:
-    """Whether a node has outputs that a branch of it does not give; no runtime loads such an If."""
-    return any(value is not None for value in node.outputs[len(body.outputs) :])
+def branch_fault(node: Node) -> str:
+    """Return why no runtime loads an If, "" for one whose branches take nothing and give all of its outputs."""
+    for name, body in node.bodies.items():
+        if any(value.tensor is None and value.sparse is None for value in body.inputs):
+            return f"its {name} has inputs, which a branch cannot be given"
+        if any(value is not None for value in node.outputs[len(body.outputs) :]):
+            return f"its {name} gives fewer outputs than it has"
+    return ""
 
 
 def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import onnx
 import onnx.helper
 
-from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs, lacks_outputs
+from graphkit.graph.view import Node, Scope, Value, all_scopes, body_graphs, branch_fault
 
 __all__ = ["decide", "inline_branches", "why_undecided"]
 
@@ -18,7 +18,7 @@ Holder = onnx.GraphProto | onnx.FunctionProto
 def decide(scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]) -> tuple[dict[Node, Scope], list[Node]]:
     """Return the branch that each decided If runs, outer Ifs first, and the Ifs that stay undecided.
 
-    An If whose branch lacks outputs, which no runtime loads, stays too.
+    An If that no runtime loads stays too.
 
     Args:
         scopes: The main graph and the functions.
@@ -36,7 +36,7 @@ def decide(scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]) 
                 continue
             taken = condition(node)
             branch = node.bodies.get("then_branch" if taken else "else_branch")
-            if taken is None or branch is None or lacks_outputs(node, branch):
+            if taken is None or branch is None or branch_fault(node):
                 undecided.append(node)
                 continue
             decisions[node] = branch
@@ -46,8 +46,7 @@ def decide(scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]) 
 
 def why_undecided(node: Node, otherwise: str) -> str:
     """Return why an If stays: it is broken, or else what the caller says of its condition."""
-    short = next((name for name, body in node.bodies.items() if lacks_outputs(node, body)), None)
-    return otherwise if short is None else f"it has more outputs than its {short} gives"
+    return branch_fault(node) or otherwise
 
 
 def inline_branches(proto: onnx.ModelProto, scopes: tuple[Scope, ...], decisions: Mapping[Node, Scope]) -> None:

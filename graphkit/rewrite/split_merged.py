@@ -11,7 +11,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.kv import cache_entries
 from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition
 from graphkit.graph.types import declared_type, dtype_name
-from graphkit.graph.view import Node, all_nodes, lacks_outputs
+from graphkit.graph.view import Node, all_nodes, branch_fault
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, run_passes
 from graphkit.rewrite.drop_empty_outputs import DropEmptyOutputs
@@ -128,9 +128,8 @@ def _lacks(node: Node, model: Model) -> str:
     if declared is None or declared.dtype != TensorProto.BOOL:
         kind = dtype_name(declared.dtype) if declared is not None else "of unknown type"
         return f"is on '{condition.input.name}', which is {kind}, not bool"
-    short = [name for name, body in node.bodies.items() if lacks_outputs(node, body)]
-    if short:
-        return f"has more outputs than its {short[0]} gives"
+    if fault := branch_fault(node):
+        return f"is broken: {fault}"
     past = {entry.past for entry in cache_entries(model.graph)}
     reading = [name for name, body in node.bodies.items() if past.intersection(captures(body))]
     return "reads the past in both branches" if reading else "reads no past in either branch"

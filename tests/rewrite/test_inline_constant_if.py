@@ -91,7 +91,17 @@ def test_an_if_whose_branch_lacks_an_output_is_left() -> None:
     next(node for node in proto.graph.node if node.op_type == "If").output.append("lost")
     outcome = InlineConstantIf().run(Model.from_proto(proto))
     assert outcome.changes == ()
-    assert [str(declined) for declined in outcome.declined] == ["If#1: it has more outputs than its then_branch gives"]
+    assert [str(declined) for declined in outcome.declined] == ["If#1: its then_branch gives fewer outputs than it has"]
+
+
+def test_an_if_whose_branch_has_an_input_is_left() -> None:
+    proto = model_of(choice("", ", bool c = {1}")).proto
+    branch = next(node for node in proto.graph.node if node.op_type == "If").attribute[0].g
+    branch.input.add().CopyFrom(proto.graph.input[0])
+    outcome = InlineConstantIf().run(Model.from_proto(proto))
+    assert outcome.changes == ()
+    reason = "If#1: its then_branch has inputs, which a branch cannot be given"
+    assert [str(declined) for declined in outcome.declined] == [reason]
 
 
 def test_a_range_of_a_dim_decides() -> None:

@@ -144,7 +144,7 @@ def test_a_branch_that_lacks_an_output_is_the_reason_why_a_model_is_not_split() 
     proto.graph.output.add().CopyFrom(proto.graph.output[0])
     proto.graph.output[1].name = "lost"
     with pytest.raises(
-        UsageError, match=r"is not a merged decoder: 'If#1' has more outputs than its then_branch gives"
+        UsageError, match=r"is not a merged decoder: 'If#1' is broken: its then_branch gives fewer outputs than it has"
     ):
         split_merged(Model.from_proto(proto))
 
