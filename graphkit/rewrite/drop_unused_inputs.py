@@ -44,4 +44,5 @@ class DropUnusedInputs(Pass):
         proto = copy_proto(model)
         keep(proto.graph.input, [info.name not in names for info in proto.graph.input])
         keep(proto.graph.initializer, [tensor.name not in names for tensor in proto.graph.initializer])
+        keep(proto.graph.sparse_initializer, [s.values.name not in names for s in proto.graph.sparse_initializer])
         return Outcome(model.with_proto(proto), (f"{len(names)} inputs dropped: {family_labels(names)}",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from graphkit.rewrite.inline_branches import decide, inline_branches, why_undeci
 
 __all__ = ["SpecializeInput"]
 
+MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
 MAX_CONE = 200  # nodes between an input and a condition
 INTEGERS = {2, 3, 4, 5, 6, 7, 12, 13}  # TensorProto.DataType: 8 to 64 bits, signed and unsigned
 BOOL = 9
@@ -191,8 +193,14 @@ def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bo
             f"{label}: input '{bound.name}' is read at a shape that is not fixed: {shape_text(declared.dims)} - "
             "declare its dims as numbers first"
         )
+    if live and math.prod(shape) > MAX_ELEMENTS:
+        raise UsageError(
+            f"{label}: input '{bound.name}' is read, and its shape {shape_text(declared.dims)} is too large for a "
+            f"constant - at most {MAX_ELEMENTS:,} elements are written"
+        )
     keep(proto.graph.input, [info.name != bound.name for info in proto.graph.input])
     keep(proto.graph.initializer, [tensor.name != bound.name for tensor in proto.graph.initializer])
+    keep(proto.graph.sparse_initializer, [s.values.name != bound.name for s in proto.graph.sparse_initializer])
     if live:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(_array(declared, number, shape), bound.name))
     return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]

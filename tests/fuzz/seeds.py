@@ -140,9 +140,11 @@ MERGED_TEXTS = (
             }
         >
     }""",
-    """g (float[batch, seq, 4] x, float[batch, 2, past, 4] past_key_0, float[batch, 2, past, 4] past_value_0, bool first)
+    """g (float[batch, seq, 4] x, float[batch, 2, past, 4] past_key_0, float[batch, 2, past, 4] past_value_0,
+        bool first)
     => (float[batch, 2, total, 4] present_key_0, float[batch, 2, total, 4] present_value_0, int64[n] size)
-    <int64[4] split = {0, 0, 2, 4}, float[4, 8] w_merged_0 = {1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0}> {
+    <int64[4] split = {0, 0, 2, 4}, float[4, 8] w_merged_0 = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+        2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}> {
         size = Shape (x)
         wide = MatMul (x, w_merged_0)
         heads = Reshape (wide, split)

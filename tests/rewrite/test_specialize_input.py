@@ -315,6 +315,23 @@ def test_a_model_without_outputs_is_left_with_the_input_that_its_nodes_read() ->
     assert "the graph has no outputs" in str(outcome.declined[0])
 
 
+def test_a_sparse_default_of_the_input_goes_with_it() -> None:
+    proto = model_of("agraph (int64[3] x) => (int64[3] y) { y = Neg (x) }").proto
+    values = helper.make_tensor("x", TensorProto.INT64, [1], [7])
+    proto.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [1], [2]), [3])
+    )
+    result = SpecializeInput("x", 5).run(Model.from_proto(proto)).model
+    assert not result.proto.graph.sparse_initializer
+    assert [list(tensor.dims) for tensor in result.proto.graph.initializer] == [[3]]
+
+
+def test_an_input_too_large_for_a_constant_is_refused() -> None:
+    model = model_of("agraph (int64[4611686018427387904] x) => (int64[N] y) { y = Neg (x) }")
+    with pytest.raises(UsageError, match=r"input 'x' is read, and its shape .* is too large for a constant"):
+        SpecializeInput("x", 5).run(model)
+
+
 def test_only_booleans_and_integers_can_be_bound() -> None:
     model = model_of("agraph (float[N] x) => (float[N] y) { y = Neg (x) }")
     with pytest.raises(UsageError, match=r"input 'x' is float32 - only a boolean or an integer can be bound"):
