@@ -120,7 +120,7 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
         return None
     from onnx.reference import ReferenceEvaluator
 
-    ids = {id(v): f"v{i}" for i, v in enumerate(_values(nodes))}
+    ids = {id(v): f"v{i}" for i, v in enumerate(dict.fromkeys((value, *_values(nodes))))}
     graph = onnx.GraphProto(name="condition")
     for member in nodes:
         copy = onnx.NodeProto()

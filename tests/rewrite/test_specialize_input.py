@@ -315,6 +315,17 @@ def test_a_model_without_outputs_is_left_with_the_input_that_its_nodes_read() ->
     assert "the graph has no outputs" in str(outcome.declined[0])
 
 
+def test_a_condition_that_is_an_initializer_decides() -> None:
+    text = """agraph (float[N] x, bool flag) => (float[N] y) <bool c = {1}> {
+        y = If (c) <
+            then_branch = g1 () => (float[N] a) { a = Neg (x) },
+            else_branch = g2 () => (float[N] b) { b = Abs (x) }
+        >
+    }"""
+    result = SpecializeInput("flag", value=False).run(model_of(text)).model
+    assert [node.op_type for node in result.graph.nodes] == ["Neg"]
+
+
 def test_a_sparse_default_of_the_input_goes_with_it() -> None:
     proto = model_of("agraph (int64[3] x) => (int64[3] y) { y = Neg (x) }").proto
     values = helper.make_tensor("x", TensorProto.INT64, [1], [7])
