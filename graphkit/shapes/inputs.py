@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
 
 __all__ = ["Inputs"]
 
+MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 Range = tuple[int | None, int | None]
 
@@ -214,7 +216,8 @@ class Inputs:
         if value.name in self.values:
             return self._with_values(value.name, found)
         count, sizes = found.count(), found.sizes()
-        if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED:
+        extent = math.prod(size or 1 for size in sizes or ())  # numpy bounds it for empty arrays too
+        if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED or extent > MAX_EXTENT:
             return Tensor(found.dtype, found.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
         low = 0 if kind.dtype == 9 else -INF

@@ -153,6 +153,11 @@ def test_an_empty_tensor_of_dims_that_numpy_cannot_have() -> None:
     assert str(infer(Model.from_proto(made.proto))["y"]) == f"[{', '.join(map(str, dims))}]"
 
 
+def test_an_empty_input_of_dims_that_numpy_cannot_have() -> None:
+    made = model(f"g (int64[0, {1 << 62}, {1 << 62}] x) => (y) {{ y = Neg (x) }}")
+    assert str(infer(made)["y"]) == f"[0, {1 << 62}, {1 << 62}]"
+
+
 def test_the_fill_of_a_constant_may_lie_in_a_file_that_is_missing() -> None:
     made = model(
         "g (float[N] x) => (y) { s = Constant <value_ints = [3]> () y = ConstantOfShape <value = int64[1] {7}> (s) }"
