@@ -31,10 +31,10 @@ import graphkit
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.save import Placement
-from graphkit.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.sizes import Sizes
+from graphkit.workflows.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 
 PROMPT = Sizes(batch=1, sequence=1, encoder=32)
 STEP = Sizes(batch=1, sequence=1, past=8, encoder=32)

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
     from graphkit.analysis.what_if import WhatIf, what_if
     from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
-    from graphkit.folding import FoldOptions, FoldReport, fold_file
     from graphkit.graph.networks import cone, to_networkx
     from graphkit.graph.view import Node, Scope, Value
     from graphkit.model import Model, load
+    from graphkit.passes.control_flow.split_merged import Split, split_merged
+    from graphkit.passes.fold import fold
     from graphkit.render.result import Result
-    from graphkit.rewrite.fold import fold
-    from graphkit.rewrite.split_merged import Split, split_merged
     from graphkit.save import save_models
-    from graphkit.specialize import Specializer
-    from graphkit.split import SplitOptions, SplitReport, split_file
     from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
     from graphkit.verify.hazards import check_hazards
     from graphkit.verify.proof import RewriteProof
     from graphkit.verify.rewrite import verify_rewrite
     from graphkit.verify.split import SplitProof, verify_split
+    from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
+    from graphkit.workflows.specialize import Specializer
+    from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 
 __version__ = "0.1.0"
 
@@ -62,23 +62,23 @@ _HOMES = {
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
     "graphkit.analysis.what_if": ("WhatIf", "what_if"),
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
-    "graphkit.folding": ("FoldOptions", "FoldReport", "fold_file"),
+    "graphkit.workflows.fold": ("FoldOptions", "FoldReport", "fold_file"),
     "graphkit.graph.networks": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
     "graphkit.model": ("Model", "load"),
     "graphkit.render.result": ("Result",),
-    "graphkit.rewrite.fold": ("fold",),
-    "graphkit.rewrite.split_merged": ("Split", "split_merged"),
+    "graphkit.passes.fold": ("fold",),
+    "graphkit.passes.control_flow.split_merged": ("Split", "split_merged"),
     "graphkit.save": ("save_models",),
-    "graphkit.specialize": ("Specializer",),
-    "graphkit.split": ("SplitOptions", "SplitReport", "split_file"),
+    "graphkit.workflows.specialize": ("Specializer",),
+    "graphkit.workflows.split": ("SplitOptions", "SplitReport", "split_file"),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
     "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.proof": ("RewriteProof",),
     "graphkit.verify.rewrite": ("verify_rewrite",),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
-_ROOMS = ("rewrite", "shapes", "verify")  # packages with public names of their own
+_ROOMS = ("passes", "rewrite", "shapes", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [

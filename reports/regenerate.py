@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphkit.analysis.report import Report, ReportOptions, report
-from graphkit.folding import fold_file
 from graphkit.model import Model, load
 from graphkit.render.result import Result
-from graphkit.split import SplitReport, split_file
+from graphkit.workflows.fold import fold_file
+from graphkit.workflows.split import SplitReport, split_file
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent / "tests" / "models"

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from real_models import MODEL_NAMES
 from rich.cells import cell_len
 
-import graphkit.folding
+import graphkit.workflows.fold
 from graphkit import __version__
 from graphkit.analysis import SECTIONS
 from graphkit.analysis.report import ReportOptions, report
@@ -524,7 +524,7 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         next(node for node in proto.graph.node if node.op_type == "Softmax").op_type = "LogSoftmax"
         return Outcome(load(OTHER).with_proto(proto))
 
-    monkeypatch.setattr(graphkit.folding, "fold", broken)
+    monkeypatch.setattr(graphkit.workflows.fold, "fold", broken)
     output = tmp_path / "out.onnx"
     ran = run("fold", OTHER, "-o", output)
     assert (ran.code, ran.err) == (1, f"The proof failed. {output} is kept, unverified.\n")

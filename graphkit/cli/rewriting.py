@@ -75,7 +75,7 @@ def split_merged(
     limits = read_limits(timeout, memory)
     with proving(limits, not no_verify), progress_on_terminal() as progress:
         from graphkit.model import load
-        from graphkit.split import SplitOptions, split_file
+        from graphkit.workflows.split import SplitOptions, split_file
 
         options = SplitOptions(weights, not no_verify, keep_names, condition, overwrite, steps, tolerance, limits)
         loaded = load(model)
@@ -138,8 +138,8 @@ def fold(
     """
     limits = read_limits(timeout, memory)
     with proving(limits, not no_verify), progress_on_terminal() as progress:
-        from graphkit.folding import FoldOptions, fold_file
         from graphkit.model import load
+        from graphkit.workflows.fold import FoldOptions, fold_file
 
         dims, inputs, ranges = read_sizes(dim, input, range)
         bounds = tuple((name, low, high) for name, (low, high) in ranges.items())
@@ -175,8 +175,8 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
     MODEL is a model file, or example:NAME.
     """
     from graphkit.model import load
+    from graphkit.passes.pipeline import parse_pipeline
     from graphkit.rewrite.base import grouped, run_passes
-    from graphkit.rewrite.pipeline import parse_pipeline
     from graphkit.save import save_models, unused_text
 
     pipeline = parse_pipeline(passes)
@@ -196,8 +196,8 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
 @click.argument("name", metavar="[PASS]", required=False)
 def explain(name: str | None) -> None:
     """Explain a pass, or list them all where none is named."""
-    from graphkit.rewrite import PASSES
-    from graphkit.rewrite.pipeline import explain as explain_pass
+    from graphkit.passes import PASSES
+    from graphkit.passes.pipeline import explain as explain_pass
 
     if name is not None:
         for line in explain_pass(name).splitlines():

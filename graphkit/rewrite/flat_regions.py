@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.canonicalize_reshape import reshape_spec
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fusions import permutation, spoils_product
 from graphkit.rewrite.lifting import Lift, Site, is_liftable, lift
+from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 from graphkit.shapes.expr import TooComplexError
 from graphkit.shapes.tensor import Dims

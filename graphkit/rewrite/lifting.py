@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
+from graphkit.graph.operators import BROADCASTING, BROADCASTS_SINCE
 from graphkit.graph.view import Node
-from graphkit.rewrite.drop_broadcasts import BROADCASTING, BROADCASTS_SINCE
-from graphkit.rewrite.fold_shapes import numbers
 from graphkit.shapes import lower
-from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.shapes.tensor import Dims, Tensor, numbers
 
 __all__ = ["Lift", "Site", "is_liftable", "lift"]
 

@@ -13,13 +13,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from graphkit.shapes.algebra import floor_div
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
 
-__all__ = ["MAX_ELEMENTS", "Array", "Dims", "Element", "Ratio", "Tensor", "array_of", "is_known", "number", "unknown"]
+__all__ = [
+    "MAX_ELEMENTS",
+    "Array",
+    "Dims",
+    "Element",
+    "Ratio",
+    "Tensor",
+    "array_of",
+    "is_known",
+    "number",
+    "numbers",
+    "unknown",
+]
 
 MAX_ELEMENTS = 512  # elements of larger tensors are not followed
 INTEGERS: set[int] = {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8}
@@ -173,3 +185,16 @@ def _data_text(data: Array) -> str:
     shown = [str(element) for element in data.ravel().tolist()[:8]]
     text = ", ".join([*shown, "..."] if data.size > 8 else shown)
     return f"[{text}]" if data.ndim else text
+
+
+def numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
+    """Return the elements of an integer tensor as an array of its dtype, None where they are not all numbers."""
+    if tensor.dtype not in INTEGERS or not tensor.may_have_data or (data := tensor.data) is None:
+        return None
+    found = [number(element) for element in data.ravel().tolist()]
+    if None in found:
+        return None
+    try:
+        return np.array(found, helper.tensor_dtype_to_np_dtype(tensor.dtype)).reshape(data.shape)
+    except OverflowError:  # a number outside of its dtype: what the operator gives then, no specification says
+        return None

@@ -19,7 +19,7 @@ from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.io.tensors import BITS, element_count
 from graphkit.model import Model
-from graphkit.rewrite.strip_merged_suffixes import SUFFIX
+from graphkit.passes.clean_up.strip_merged_suffixes import SUFFIX
 from graphkit.verify.evidence import WeightProof
 
 __all__ = ["changed_weights", "foreign_weights"]

@@ -14,7 +14,7 @@ import onnx
 import onnx.parser
 
 from graphkit.examples import EXAMPLES, resolve
-from graphkit.rewrite import PASSES
+from graphkit.passes import PASSES
 
 HERE = Path(__file__).parent
 HEADER = '<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1, "local" : 1, "custom" : 1]>\n'

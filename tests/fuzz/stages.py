@@ -21,15 +21,15 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model, load
+from graphkit.passes import PASSES
+from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.fold import fold
+from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.dot import dot
 from graphkit.render.markdown import mermaid
 from graphkit.render.result import Result
-from graphkit.rewrite import PASSES
 from graphkit.rewrite.base import Outcome
-from graphkit.rewrite.fold import fold
-from graphkit.rewrite.freeze_dims import FreezeDims
-from graphkit.rewrite.specialize_input import SpecializeInput
-from graphkit.rewrite.split_merged import split_merged
 from graphkit.shapes import infer, program
 
 __all__ = ["STAGES", "attempt"]

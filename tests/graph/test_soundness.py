@@ -13,10 +13,10 @@ import pytest
 from graphkit.analysis.report import report
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
-from graphkit.rewrite import PASSES
+from graphkit.passes import PASSES
+from graphkit.passes.fold import fold
+from graphkit.passes.pipeline import parse_pipeline
 from graphkit.rewrite.base import Pass
-from graphkit.rewrite.fold import fold
-from graphkit.rewrite.pipeline import parse_pipeline
 from graphkit.shapes import infer
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'

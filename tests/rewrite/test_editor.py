@@ -11,10 +11,10 @@ from rewriting import check, constants, lines, model_of, reasons
 
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.passes.clean_up.fold_constants import FoldConstants
+from graphkit.passes.shapes.fold_shapes import FoldShapes
 from graphkit.rewrite.editor import Editor, NewNode
-from graphkit.rewrite.fold_constants import FoldConstants
-from graphkit.rewrite.fold_shapes import FoldShapes
-from graphkit.rewrite.sweep import MAX_SWEEPS, Rewrite, sweep
+from graphkit.rewrite.fixpoint import MAX_SWEEPS, Rewrite, sweep
 
 
 def editor_of(text: str, opset: int = 17, ir: int = 8) -> Editor:

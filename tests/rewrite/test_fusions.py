@@ -14,7 +14,7 @@ from real_models import MODEL_NAMES, MODELS
 
 from graphkit.graph.view import Node
 from graphkit.model import Model
-from graphkit.rewrite.fold import fold
+from graphkit.passes.fold import fold
 from graphkit.rewrite.fusions import fused_nodes, transposes_into_product
 
 LARGE = {  # gigabytes of weights, or merged of what is tested

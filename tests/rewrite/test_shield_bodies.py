@@ -11,12 +11,12 @@ import onnxruntime
 import pytest
 from rewriting import model_of, reasons
 
-from graphkit.folding import FoldOptions, fold_file
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.rewrite.fold import fold
-from graphkit.rewrite.freeze_dims import FreezeDims
+from graphkit.passes.fold import fold
+from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.shapes import infer
+from graphkit.workflows.fold import FoldOptions, fold_file
 
 BRANCH = """
     batch = Shape <start = 0, end = 1> (q)

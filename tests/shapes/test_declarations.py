@@ -13,14 +13,14 @@ import pytest
 from onnx import numpy_helper
 
 from graphkit.analysis.interface import interface
-from graphkit.folding import FoldOptions, fold_file
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model, load
-from graphkit.rewrite.fold import fold
+from graphkit.passes.fold import fold
 from graphkit.shapes import declarations
-from graphkit.specialize import Specializer
-from graphkit.split import SplitOptions, split_file
 from graphkit.verify.rewrite import verify_rewrite
+from graphkit.workflows.fold import FoldOptions, fold_file
+from graphkit.workflows.specialize import Specializer
+from graphkit.workflows.split import SplitOptions, split_file
 
 ModelFile = Callable[[str], Path]
 STEP = """

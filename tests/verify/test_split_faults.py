@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from graphkit.model import Model, load
-from graphkit.rewrite.split_merged import split_merged
+from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.save import save_models
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split

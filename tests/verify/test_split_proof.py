@@ -11,14 +11,14 @@ from onnx import numpy_helper
 from graphkit.errors import UsageError
 from graphkit.examples import resolve
 from graphkit.model import Model, load
-from graphkit.rewrite.split_merged import split_merged
+from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
-from graphkit.split import split_file
 from graphkit.verify.compare import compare_outputs
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.sizes import Sizes
 from graphkit.verify.split import verify_split
+from graphkit.workflows.split import split_file
 
 ModelFile = Callable[[str], Path]
 COMPLETE = ["marian-tiny", "nllb-tiny", "whisper-tiny", "gpt2-tiny"]

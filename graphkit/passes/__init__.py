@@ -1,0 +1,62 @@
+"""Passes: one a file, in folders by what they are for, and all of them here in pipeline order."""
+
+from __future__ import annotations
+
+from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
+from graphkit.passes.clean_up.drop_empty_parts import DropEmptyParts
+from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
+from graphkit.passes.clean_up.drop_zero_adds import DropZeroAdds
+from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
+from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
+from graphkit.passes.clean_up.fold_constants import FoldConstants
+from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
+from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
+from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
+from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
+from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
+from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts
+from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
+from graphkit.passes.shapes.fold_shapes import FoldShapes
+from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
+from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
+from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.rewrite.base import Pass
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["FOLDING", "PASSES"]
+
+# What `graphkit fold` runs to a fixpoint, in the order in which they may take a node.
+FOLDING: tuple[type[Rewrite], ...] = (
+    EliminateIdentity,
+    DropEmptyParts,
+    FoldShapes,
+    CanonicalizeReshape,
+    CanonicalizeExpand,
+    CanonicalizeSlice,
+    SimplifyScatter,
+    MergeChains,
+    FlattenFreeMatmul,
+    DropBroadcasts,
+    FoldConstants,
+    DropZeroAdds,
+    MergeCommonSubexpressions,
+)
+
+PASSES: tuple[type[Pass], ...] = (
+    InlineFunctions,
+    SpecializeInput,
+    FreezeDims,
+    InlineConstantIf,
+    DropEmptyOutputs,
+    *FOLDING,
+    RematerializeShapes,
+    EliminateDeadCode,
+    DropUnusedInputs,
+    InferOutputShapes,
+    StripMergedSuffixes,
+)

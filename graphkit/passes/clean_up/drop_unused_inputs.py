@@ -1,0 +1,48 @@
+"""Drop inputs that nothing reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphkit.graph.names import family_labels
+from graphkit.model import Model
+from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
+
+__all__ = ["DropUnusedInputs"]
+
+
+@dataclass(frozen=True)
+class DropUnusedInputs(Pass):
+    """Drop the inputs of the model that no output depends on, with their default values, and the nodes that read them.
+
+    This changes the model's interface: whoever runs it must no longer give these inputs. A model without outputs keeps
+    its inputs, as it keeps its nodes.
+
+    Before:
+
+        agraph (float[N] x, float[N] unused) => (float[N] y) {
+            y = Neg (x)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) {
+            y = Neg (x)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        if (declined := without_outputs(model)) is not None:
+            return Outcome(model, declined=(declined,))
+        live = live_values(model.scopes)
+        names = [value.name for value in model.graph.inputs if value not in live]
+        if not names:
+            return Outcome(model)
+        if any(model.graph.values[name].consumers for name in names):  # which no output depends on either
+            model = remove_dead_code(model).model
+        proto = copy_proto(model)
+        keep(proto.graph.input, [info.name not in names for info in proto.graph.input])
+        keep(proto.graph.initializer, [tensor.name not in names for tensor in proto.graph.initializer])
+        keep(proto.graph.sparse_initializer, [s.values.name not in names for s in proto.graph.sparse_initializer])
+        return Outcome(model.with_proto(proto), (f"{len(names)} inputs dropped: {family_labels(names)}",))

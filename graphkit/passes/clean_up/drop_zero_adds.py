@@ -1,0 +1,179 @@
+"""Remove the addition of zeros to floats, where no one can tell 0.0 from -0.0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.io.tensors import inline_array
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["DropZeroAdds"]
+
+FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
+
+# What gives the same for 0.0 and -0.0, the sign of a zero included.
+BLIND = {"Abs", "ArgMax", "ArgMin", "Cos", "Cosh", "DynamicQuantizeLinear", "Equal", "Exp", "Greater", "GreaterOrEqual"}
+BLIND |= {"IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "QuantizeLinear", "ReduceL1", "ReduceL2"}
+BLIND |= {"ReduceSumSquare", "Shape", "Sigmoid", "Size", "Softmax", "Softplus"}
+# What gives at most another zero for another zero.
+FAITHFUL = {"Add", "AveragePool", "Cast", "Ceil", "Clip", "Concat", "Conv", "CumSum", "Einsum", "Elu", "Erf", "Expand"}
+FAITHFUL |= {
+    "Flatten",
+    "Floor",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Gelu",
+    "Gemm",
+    "GlobalAveragePool",
+    "HardSwish",
+}
+FAITHFUL |= {
+    "Identity",
+    "LayerNormalization",
+    "LeakyRelu",
+    "MatMul",
+    "Max",
+    "MaxPool",
+    "Mean",
+    "Min",
+    "Mul",
+    "Neg",
+    "PRelu",
+}
+FAITHFUL |= {
+    "Pad",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceSum",
+    "Relu",
+    "Reshape",
+    "Resize",
+    "Round",
+    "ScatterND",
+}
+FAITHFUL |= {
+    "Sin",
+    "Slice",
+    "Split",
+    "Sqrt",
+    "Squeeze",
+    "Sub",
+    "Sum",
+    "Tanh",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+    "Where",
+}
+
+
+@dataclass(frozen=True)
+class DropZeroAdds(Rewrite):
+    """Remove the addition (or subtraction) of zeros to floats: biases that were never trained.
+
+    The only thing that `x + 0.0` changes is the sign of a zero: 0.0 for -0.0, which compare equal. onnxruntime's own
+    basic optimizations remove it too. Legality: the constant is small enough to be read, all zeros, and does not
+    broadcast; and the sign cannot become more than a sign: until something like a Softmax or a square no longer depends
+    on it, nothing behind it divides by the result, takes a power of it, or is an operator that is not known here.
+
+    Before:
+
+        agraph (float[N, 2] x) => (float[N, 2] y) <float[2] bias = {0.0, 0.0}> {
+            a = Add (x, bias)
+            y = Softmax (a)
+        }
+
+    After:
+
+        agraph (float[N, 2] x) => (float[N, 2] y) {
+            y = Softmax (x)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        found = [(node, source) for node in editor.nodes("Add", "Sub") if (source := _augend(editor, node)) is not None]
+        exposed = _exposed(editor.model.graph, set()) if found else set()
+        is_sorted = not any(scope.problems for scope in editor.scopes)
+        for node, source in found:
+            out = node.outputs[0]
+            if out is None or editor.is_output(out):
+                continue
+            if out in exposed or not is_sorted:
+                editor.decline(node, "it adds zeros, but something behind it may depend on the sign of a zero")
+                continue
+            if editor.use(out, source):
+                editor.set_inputs(node, {})
+                editor.note("additions of zeros are gone")
+
+
+def _augend(editor: Editor, node: Node) -> Value | None:
+    """Return the input that zeros are added to."""
+    if node.scope.opset() < 7 or len(node.inputs) != 2 or node.outputs[0] is None:
+        return None
+    after = editor.shapes[node.outputs[0]]
+    for index in (0, 1) if node.op_type == "Add" else (0,):
+        value, other = node.inputs[index], node.inputs[1 - index]
+        if value is None or other is None or not other.is_constant:
+            continue
+        before = editor.shapes[value]
+        if (
+            after.dtype in FLOATS
+            and before.dims is not None
+            and before.dims == after.dims
+            and editor.uniform(other) == 0
+        ):
+            return value
+    return None
+
+
+def _exposed(scope: Scope, found: set[Value]) -> set[Value]:
+    """Return the values of a graph for which the sign of a zero may matter, in one pass from its end."""
+    for node in reversed(scope.nodes):
+        for body in node.bodies.values():
+            if node.is_op("If"):
+                pairs = zip(node.outputs, body.outputs, strict=False)
+                found.update(inner for outer, inner in pairs if outer in found)
+            else:
+                found.update(body.outputs)
+            _exposed(body, found)
+        is_open = any(value in found for value in node.outputs)
+        found.update(
+            value for index, value in enumerate(node.inputs) if value is not None and _exposes(node, index, is_open)
+        )
+    return found
+
+
+def _exposes(node: Node, index: int, is_open: bool) -> bool:
+    """Whether a node gives more than zeros of another sign for zeros of another sign at an input.
+
+    Args:
+        node: The node.
+        index: The input.
+        is_open: Whether the sign of a zero matters for an output of the node.
+    """
+    if node.domain or index in value_inputs(node):
+        return True
+    if (node.op_type in BLIND and not (index and node.is_op("QuantizeLinear"))) or _ignores_sign(node, index):
+        return False
+    if node.is_op("Cast") and ("to" not in node.attributes or node.attributes["to"].i == onnx.TensorProto.STRING):
+        return True
+    return is_open or not (node.op_type in FAITHFUL or (node.op_type == "Div" and index == 0))
+
+
+def _ignores_sign(node: Node, index: int) -> bool:
+    """Whether an even power is taken."""
+    if not node.is_op("Pow") or index == 1:
+        return False
+    exponent = node.inputs[1].constant if node.inputs[1] is not None else None
+    array = inline_array(exponent) if exponent is not None and list(exponent.dims) in ([], [1]) else None
+    if array is None:
+        return False
+    number = float(array.reshape(-1)[0])
+    return number > 0 and number % 2 == 0

@@ -1,0 +1,186 @@
+"""Remove nodes that give back what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.shapes.tensor import INTEGERS
+
+__all__ = ["EliminateIdentity"]
+
+AXES_INPUT_SINCE = 13
+
+
+@dataclass(frozen=True)
+class EliminateIdentity(Rewrite):
+    """Remove nodes that give back what they read: Identity, Dropout, a Cast to the same type, x * 1, and the like.
+
+    These are: Identity; Dropout in inference, its mask unused; Cast to the type that the tensor has; Transpose that
+    keeps the order; Concat, Max, Min, Sum and Mean of one input; Split into one part; x + 0 and x - 0 of integers,
+    x * 1, x / 1, x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the
+    same; x + 0.0 stays, for it makes 0.0 of -0.0. An Identity that gives an output of its graph its name goes where
+    the tensor that it reads can take that name and nothing else reads either: onnxruntime's fusions of Gemm and
+    Transpose lose an output that is read as well, and the model then does not load.
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) {
+            a = Neg (x)
+            b = Cast <to = 1> (a)
+            y = Identity (b)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) {
+            y = Neg (x)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                same = RULES.get(node.op_type) if not node.domain else None
+                if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
+                    continue
+                out = node.outputs[0]
+                if out is None or any(_is_used(editor, value) for value in node.outputs[1:]):
+                    continue
+                may_rename = node.is_op("Identity") and editor.is_output(out)
+                if _give_name(editor, source, out) if may_rename else editor.forward(node, source):
+                    editor.note("nodes that change nothing are gone")
+
+
+def _is_used(editor: Editor, value: Value | None) -> bool:
+    return value is not None and (bool(value.consumers) or editor.is_output(value))
+
+
+def _give_name(editor: Editor, source: Value, out: Value) -> bool:
+    """Let the producer of a value give it an output's name, and return whether that is possible."""
+    producer = source.producer
+    if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
+        return False
+    if editor.has_alias(source) or editor.is_renamed(source) or out.consumers or len(source.consumers) > 1:
+        return False
+    if editor.inner_names(out.scope) & {source.name, out.name}:
+        return False
+    editor.rename(source, out.name)
+    editor.use(out, source)
+    if out.producer is not None:
+        editor.replace(out.producer)
+    return True
+
+
+def _identity(_: Editor, node: Node) -> Value | None:
+    return node.input(0)
+
+
+def _dropout(editor: Editor, node: Node) -> Value | None:
+    mode = node.input(2)
+    if node.scope.opset() < 7 or (mode is not None and editor.uniform(mode) != 0):
+        return None
+    return node.input(0)
+
+
+def _cast(editor: Editor, node: Node) -> Value | None:
+    source, to = node.input(0), node.attributes.get("to")
+    if source is None or to is None or not to.i or editor.shapes[source].dtype != to.i:  # "to" is a text below opset 6
+        return None
+    return source
+
+
+def _transpose(_: Editor, node: Node) -> Value | None:
+    perm = node.attributes.get("perm")
+    return node.input(0) if perm is not None and list(perm.ints) == sorted(perm.ints) else None
+
+
+def _single(_: Editor, node: Node) -> Value | None:
+    return node.input(0) if len(node.inputs) == 1 else None
+
+
+def _split(editor: Editor, node: Node) -> Value | None:
+    source, out = node.input(0), node.outputs[0] if len(node.outputs) == 1 else None
+    if source is None or out is None:
+        return None
+    before, after = editor.shapes[source], editor.shapes[out]
+    return source if before.dims is not None and before.dims == after.dims else None
+
+
+def _add(editor: Editor, node: Node) -> Value | None:
+    out = node.outputs[0]
+    if out is None or editor.shapes[out].dtype not in INTEGERS:
+        return None
+    return _other(editor, node, 0, 0) or _other(editor, node, 1, 0)
+
+
+def _sub(editor: Editor, node: Node) -> Value | None:
+    out = node.outputs[0]
+    return _other(editor, node, 0, 0) if out is not None and editor.shapes[out].dtype in INTEGERS else None
+
+
+def _mul(editor: Editor, node: Node) -> Value | None:
+    return _other(editor, node, 0, 1) or _other(editor, node, 1, 1)
+
+
+def _first(editor: Editor, node: Node) -> Value | None:
+    return _other(editor, node, 0, 1)
+
+
+def _and(editor: Editor, node: Node) -> Value | None:
+    return _other(editor, node, 0, 1) or _other(editor, node, 1, 1)
+
+
+def _or(editor: Editor, node: Node) -> Value | None:
+    return _other(editor, node, 0, 0) or _other(editor, node, 1, 0)
+
+
+def _tile(editor: Editor, node: Node) -> Value | None:
+    return node.input(0) if (repeats := node.input(1)) is not None and editor.uniform(repeats) == 1 else None
+
+
+def _pad(editor: Editor, node: Node) -> Value | None:
+    pads: Sequence[object] | None
+    if (value := node.input(1)) is not None:
+        pads = editor.shapes[value].elements
+    else:
+        given = node.attributes.get("paddings" if node.scope.opset() < 2 else "pads")
+        pads = given.ints if given is not None else None
+    return node.input(0) if pads is not None and all(pad == 0 for pad in pads) else None
+
+
+def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
+    """Return an input where the other one is neutral, and type and dims of the output are its own."""
+    if len(node.inputs) != 2:
+        return None
+    value, other, out = node.inputs[index], node.inputs[1 - index], node.outputs[0]
+    if value is None or other is None or out is None or editor.uniform(other) != neutral:
+        return None
+    one, result = editor.shapes[value], editor.shapes[out]
+    return value if one.dims is not None and (one.dims, one.dtype) == (result.dims, result.dtype) else None
+
+
+RULES: Mapping[str, Callable[[Editor, Node], Value | None]] = {
+    "Add": _add,
+    "And": _and,
+    "Cast": _cast,
+    "Concat": _single,
+    "Div": _first,
+    "Dropout": _dropout,
+    "Identity": _identity,
+    "Max": _single,
+    "Mean": _single,
+    "Min": _single,
+    "Mul": _mul,
+    "Or": _or,
+    "Pad": _pad,
+    "Pow": _first,
+    "Split": _split,
+    "Sub": _sub,
+    "Sum": _single,
+    "Tile": _tile,
+    "Transpose": _transpose,
+}

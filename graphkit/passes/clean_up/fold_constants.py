@@ -1,0 +1,322 @@
+"""Compute what depends on constants alone, once and for all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeGuard
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.shape_tensors import CONTROL_FLOW, IMPURE
+from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import BITS
+from graphkit.model import Model
+from graphkit.rewrite.editor import INITIALIZERS_SINCE, Editor, NewNode
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.shapes import Expr, lower
+from graphkit.shapes.tensor import FLOATS, INTEGERS
+
+__all__ = ["FoldConstants"]
+
+MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
+MAX_RESULTS = 64  # as large as the largest, that all results together add
+# float16 arithmetic is left: what a runtime without such kernels computes in float32 is rounded at other places
+HALF = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+MOVING = {
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+}
+MOVING |= {"ConstantOfShape", "Unsqueeze"}
+KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantised weights stay quantised
+
+
+Inside = Mapping[Node, int]  # nodes and their order
+Wanted = Mapping[Node, Sequence[Value]]
+Results = dict[Node, dict[Value, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class FoldConstants(Rewrite):
+    """Compute the nodes that depend on constants alone, in onnxruntime, and keep the results as constants.
+
+    Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
+    the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
+    model; constants above 16 MiB are not read. Nodes that draw
+    random numbers, that have bodies, that quantise or dequantise (weights stay small), that calculate in float16 and
+    that may divide integers by 0 or -1 are left, as is what onnxruntime does not compute.
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) <float[1] a = {4.0}> {
+            b = Sqrt (a)
+            y = Mul (x, b)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) <float[1] b_value = {2.0}> {
+            y = Mul (x, b_value)
+        }
+
+    Attributes:
+        limit: Bytes of the largest result; all results together may add 64 times as many to the model.
+    """
+
+    limit: int = 1 << 20
+
+    def edit(self, editor: Editor) -> None:
+        has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
+        constant: set[Value] = set()
+        nodes: list[Node] = []
+        room = _Room(editor.model, self.limit)
+        for scope in editor.scopes:
+            constant.update(value for value in scope.initializers if value.is_constant)
+            for node in scope.nodes:
+                if node.is_op("Constant") and (out := node.outputs[0]) is not None:
+                    constant.add(out)
+                    if has_initializers:
+                        _hoist(editor, node, out)
+                elif self._folds(editor, node, constant, room):
+                    nodes.append(node)
+                    constant.update(value for value in node.outputs if value is not None)
+        if nodes:
+            _fold(editor, nodes)
+
+    def _folds(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
+        if node.domain or node.op_type in KEPT | IMPURE | CONTROL_FLOW or node.bodies or not editor.is_free(node):
+            return False
+        inputs = [value for value in node.inputs if value is not None]
+        if not node.outputs or any(value not in constant or editor.has_alias(value) for value in inputs):
+            return False
+        sizes = [_bytes(editor, value) for value in node.outputs if value is not None]
+        reads = [_bytes(editor, value) for value in inputs]
+        if _may_trap(editor, node):
+            editor.decline(node, "it divides integers by what may be 0 or -1, which can stop the process")
+            return False
+        if _is_half_arithmetic(editor, node):
+            editor.decline(node, "its float16 arithmetic is left to the runtime")
+            return False
+        if any(size is None for size in [*sizes, *reads]):
+            editor.decline(node, "it could be folded, but the size of its result is not known")
+            return False
+        if sum(size or 0 for size in sizes) > max(self.limit, _freed(inputs, reads)):
+            editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
+            return False
+        if any((size or 0) > MAX_READ for size in reads):
+            return False
+        if not room.take(sum(size or 0 for size in sizes) - _freed(inputs, reads)):
+            editor.decline(node, f"constant results would add more than {room.most:,} bytes to the model")
+            return False
+        return True
+
+
+class _Room:
+    """How many bytes constants may still add to a model."""
+
+    def __init__(self, model: Model, limit: int) -> None:
+        self.model, self.most = model, MAX_RESULTS * limit
+        self.taken = 0
+
+    @cached_property
+    def added(self) -> int:
+        """The bytes that earlier sweeps have added."""
+        return self.model.growth()
+
+    def take(self, count: int) -> bool:
+        """Take room for a constant, and return whether there is any."""
+        if count > 0 and self.taken + count + self.added > self.most:
+            return False
+        self.taken += max(count, 0)
+        return True
+
+
+def _may_trap(editor: Editor, node: Node) -> bool:
+    """Whether a division of integers may raise a signal: by 0, and of the least number by -1."""
+    if node.op_type not in ("Div", "Mod") or len(node.inputs) != 2 or (divisor := node.inputs[1]) is None:
+        return False
+    found = editor.shapes[divisor]
+    if found.dtype in INTEGERS:
+        return found.elements is None or any(not isinstance(e, Expr) or lower(e) < 1 for e in found.elements)
+    return found.dtype not in FLOATS
+
+
+def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return node.op_type not in MOVING and any(editor.shapes[value].dtype in HALF for value in values)
+
+
+def _bytes(editor: Editor, value: Value) -> int | None:
+    found = editor.shapes[value]
+    sizes, bits = found.sizes(), BITS.get(found.dtype)  # strings and unknown dtypes have no size
+    return None if sizes is None or bits is None else (math.prod(sizes) * bits + 7) // 8
+
+
+def _freed(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:
+    """Return the bytes of the constants that nothing else reads."""
+    return sum(size or 0 for value, size in zip(inputs, sizes, strict=True) if len(value.consumers) == 1)
+
+
+def _hoist(editor: Editor, node: Node, out: Value) -> None:
+    """Make an initializer of a Constant node."""
+    if editor.is_output(out) or not editor.is_free(node) or "sparse_value" in node.attributes:
+        return
+    found = constant_tensor(node)
+    if found is not None:
+        editor.use(out, editor.tensor(found, out.name))
+        editor.note("Constant nodes are initializers")
+
+
+def constant_tensor(node: Node) -> onnx.TensorProto | None:
+    """Return the tensor of a Constant node; None where it is sparse or refers to an attribute of a function."""
+    if len(node.attributes) != 1:
+        return None
+    ((name, attribute),) = node.attributes.items()
+    if attribute.ref_attr_name:
+        return None
+    if name == "value":
+        return attribute.t
+    value = onnx.helper.get_attribute_value(attribute)
+    dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}.get(
+        name
+    )
+    return onnx.numpy_helper.from_array(np.array(value, dtype)) if dtype is not None else None
+
+
+def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
+    """Run nodes as a model of their own and use what they give."""
+    inside = {node: number for number, node in enumerate(nodes)}
+    wanted = {node: [value for value in node.outputs if _is_wanted(value, editor, inside)] for node in nodes}
+    for node, arrays in _computed(editor, {n: values for n, values in wanted.items() if values}, inside).items():
+        _use(editor, node, arrays)
+
+
+def _is_wanted(value: Value | None, editor: Editor, inside: Inside) -> TypeGuard[Value]:
+    if value is None or value.producer is None:
+        return False
+    if editor.is_output(value):
+        return not value.producer.is_op("Identity")  # which is what an output of a graph needs of a constant
+    return not editor.has_alias(value) and any(consumer not in inside for consumer, _ in value.consumers)
+
+
+def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:
+    """Let constants stand for the outputs of a node."""
+    outputs: list[NewNode] = []
+    for value, array in arrays.items():
+        name = editor.constant(array, f"{value.name}_value")
+        editor.use(value, name)
+        editor.note("constant results are constants")
+        if editor.is_output(value):
+            outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))
+    if outputs:
+        editor.replace(node, *outputs)
+
+
+def _computed(editor: Editor, wanted: Wanted, inside: Inside) -> Results:
+    """Return the values of each node, without those that onnxruntime does not compute."""
+    if not wanted:
+        return {}
+    values = [value for found in wanted.values() for value in found]
+    try:
+        arrays = dict(zip(values, _run(editor, _cone(wanted, inside), values), strict=True))
+        return {node: {value: arrays[value] for value in found} for node, found in wanted.items()}
+    except ModelError as error:
+        if len(wanted) > 1:  # one that fails must not spoil the others: each with what it needs
+            return {
+                node: arrays
+                for one, found in wanted.items()
+                for node, arrays in _computed(editor, {one: found}, inside).items()
+            }
+        for node in wanted:
+            editor.decline(node, str(error))
+        return {}
+
+
+def _cone(wanted: Iterable[Node], inside: Inside) -> list[Node]:
+    """Return nodes and those inside that they need, in order."""
+    found: dict[Node, None] = {}
+    pending: list[Node | None] = list(wanted)
+    while pending:
+        node = pending.pop()
+        if node is not None and node in inside and node not in found:
+            found[node] = None
+            pending += [source.producer for source in node.inputs if source is not None]
+    return sorted(found, key=inside.__getitem__)
+
+
+def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list[np.ndarray]:
+    """Compute values in onnxruntime.
+
+    Raises:
+        ModelError: A weight is missing, or onnxruntime refuses.
+    """
+    import onnxruntime
+
+    names: dict[Value, str] = {}
+
+    def name(value: Value | None) -> str:
+        return "" if value is None else names.setdefault(value, f"v{len(names)}")
+
+    graph = onnx.GraphProto(name="constants")
+    given: dict[Value, None] = {}
+    made: set[Value] = set()
+    for node in nodes:
+        copy = graph.node.add()
+        copy.CopyFrom(node.proto)
+        copy.name = ""
+        copy.input[:] = [name(value) for value in node.inputs]
+        copy.output[:] = [name(value) for value in node.outputs]
+        made.update(value for value in node.outputs if value is not None)
+        given.update((value, None) for value in node.inputs if value is not None and value not in made)
+    for value in given:
+        tensor = _tensor(value)
+        if tensor.data_type == onnx.TensorProto.STRING:
+            raise ModelError("it is a string", tensor=value.name)
+        graph.initializer.append(onnx.numpy_helper.from_array(editor.model.array(tensor), name(value)))
+    for value in wanted:
+        graph.output.append(onnx.ValueInfoProto(name=name(value)))
+    scope = nodes[0].scope
+    version = min(max(editor.model.proto.ir_version, INITIALIZERS_SINCE), onnx.IR_VERSION)
+    model = onnx.helper.make_model(graph, ir_version=version)
+    model.opset_import[0].version = scope.opset()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.disable_prepacking", "1")  # the kernels that a proof runs
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        arrays = [np.asarray(array) for array in session.run(None, {})]
+    except Exception as error:  # onnxruntime's exceptions have no common base
+        raise ModelError(f"onnxruntime does not compute it: {str(error).splitlines()[0][:200]}") from error
+    for value, array in zip(wanted, arrays, strict=True):
+        known = editor.shapes[value]
+        if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):  # onnxruntime gives float8 as uint8
+            raise ModelError("onnxruntime gives it as another dtype", tensor=value.name)
+        if array.shape != known.sizes():  # some pool windows that do not fit
+            raise ModelError(f"onnxruntime gives it dims {list(array.shape)}, not {known}", tensor=value.name)
+    return arrays
+
+
+def _tensor(value: Value) -> onnx.TensorProto:
+    if value.kind == "initializer" and value.tensor is not None:
+        return value.tensor
+    found = constant_tensor(value.producer) if value.producer is not None else None
+    if found is None:
+        raise ModelError("it is a constant of a form that is not read", tensor=value.name)
+    return found

@@ -1,0 +1,117 @@
+"""Compute equal things once: equal nodes and equal constants."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from dataclasses import dataclass
+
+import onnx
+
+from graphkit.graph.shape_tensors import IMPURE
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["MergeCommonSubexpressions"]
+
+MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class MergeCommonSubexpressions(Rewrite):
+    """Compute equal things once: nodes of the same operator, attributes and inputs, and equal constants.
+
+    A node in a body may be replaced by an equal one of a graph around it, never by one of another body. Legality:
+    operators that draw random numbers, that have bodies, or of other domains than onnx's and com.microsoft's are left;
+    outputs of a graph keep their nodes, which nothing else then reads instead of its own (onnxruntime's fusions of Gemm
+    and Transpose lose an output that is read as well).
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) {
+            a = Exp (x)
+            b = Exp (x)
+            y = Add (a, b)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) {
+            a = Exp (x)
+            y = Add (a, a)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        _merge(editor, editor.model.graph, ChainMap())
+
+
+def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> None:
+    for value in scope.initializers:
+        if value.kind == "initializer" and value.tensor is not None and not editor.is_output(value):
+            key = _tensor_key(value.tensor)
+            first = known.setdefault(key, value) if key is not None else value
+            if not isinstance(first, Value) or first is value or editor.has_alias(value):
+                continue
+            if editor.use(value, first):
+                editor.note("constants are merged with equal ones")
+    for node in scope.nodes:
+        for body in node.bodies.values():
+            _merge(editor, body, known.new_child())
+        key = _key(editor, node)
+        if key is None or any(value is not None and _is_only_output(editor, value) for value in node.outputs):
+            continue
+        twin = known.setdefault(key, node)
+        if isinstance(twin, Node) and twin is not node and not editor.is_fused(node):
+            _use_twin(editor, node, twin)
+
+
+def _is_only_output(editor: Editor, value: Value) -> bool:
+    return editor.is_output(value) and not value.consumers
+
+
+def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
+    pairs = [(one, other) for one, other in zip(node.outputs, twin.outputs, strict=False) if one is not None]
+    if any(other is None or editor.is_output(one) or editor.has_alias(one) for one, other in pairs):
+        return
+    if not all(editor.may_use(one, other) for one, other in pairs if other is not None):
+        return
+    for one, other in pairs:
+        if other is not None:
+            editor.use(one, other)
+    editor.note("nodes are merged with equal ones")
+
+
+def _key(editor: Editor, node: Node) -> Key | None:
+    if node.bodies or node.domain not in ("", "com.microsoft") or node.op_type in IMPURE or editor.is_taken(node):
+        return None
+    inputs = tuple(None if value is None else editor.final(value) for value in node.inputs)
+    attributes = tuple(sorted(_attribute_key(attribute) for attribute in node.proto.attribute))
+    if any(not text for _, text in attributes):
+        return None
+    outputs = tuple(value is None for value in node.outputs)
+    return (node.domain, node.op_type, inputs, attributes, outputs)
+
+
+def _attribute_key(attribute: onnx.AttributeProto) -> tuple[str, bytes]:
+    """Return name and content, b"" where it is too large to compare."""
+    if attribute.HasField("t"):
+        key = _tensor_key(attribute.t)
+        return attribute.name, repr(key).encode() if key is not None else b""
+    return attribute.name, attribute.SerializeToString(deterministic=True)
+
+
+def _tensor_key(tensor: onnx.TensorProto) -> Key | None:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        places = sorted((entry.key, entry.value) for entry in tensor.external_data)
+        return (tensor.data_type, tuple(tensor.dims), tuple(places))
+    if tensor.HasField("raw_data") and len(tensor.raw_data) > MAX_CONSTANT:
+        return None
+    if tensor.ByteSize() > 2 * MAX_CONSTANT:
+        return None
+    plain = onnx.TensorProto()
+    plain.CopyFrom(tensor)
+    plain.ClearField("name")
+    plain.ClearField("doc_string")
+    return (plain.SerializeToString(deterministic=True),)

@@ -1,0 +1,148 @@
+"""Replace the calls of a model's own functions by the functions' nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx.checker
+import onnx.inliner
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import body_graphs
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.functions import (
+    Functions,
+    all_nodes,
+    domain_of,
+    functions_of,
+    key_of,
+    leave_out,
+    make_explicit,
+    obstacle,
+)
+
+__all__ = ["InlineFunctions"]
+
+Nodes = Sequence[onnx.NodeProto]
+
+
+@dataclass(frozen=True)
+class InlineFunctions(Pass):
+    """Replace each call of a function of the model by the function's nodes, at any depth.
+
+    Values of a function get a number that makes their names unique. Where a call has a name, its nodes are named
+    after it, `call/node`; they have the metadata of the call besides their own. An Identity of an input that the call
+    leaves out goes, and what reads it leaves that input out: no runtime loads the Identity. Legality: a function that
+    needs another version of an operator set than the model has is left; so are all where one calls itself, where one
+    passes on an attribute that it may not have to one with a default for it, or where the nodes would be millions.
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) {
+            h = local.gate (x)
+            y = local.gate (h)
+        }
+        <domain: "local", opset_import: ["" : 17]>
+        gate (v) => (r) {
+            s = Sigmoid (v)
+            r = Mul (v, s)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) {
+            s__1 = Sigmoid (x)
+            h = Mul (x, s__1)
+            s__2 = Sigmoid (h)
+            y = Mul (h, s__2)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        if not model.proto.functions:
+            return Outcome(model)
+        proto = copy_proto(model)
+        functions = functions_of(proto)
+        if reason := obstacle(functions):
+            return Outcome(model, declined=(Declined("functions", reason),))
+        make_explicit(proto, functions)
+        result = _inlined(proto, model.label)
+        left = functions_of(result)
+        gone = {key: function for key, function in functions.items() if key not in left}
+        declined = tuple(_declined(proto, function) for function in left.values())
+        if not gone:
+            return Outcome(model, declined=declined)
+        _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
+        leave_out(result.graph)
+        _drop_imports(result, gone)
+        calls = Counter(map(key_of, all_nodes(proto)))
+        changes = (f"{calls[key]:,} calls of function '{key[1]}' are its nodes" for key in gone if calls[key])
+        return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), declined)
+
+
+def _inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
+    """Return what onnx makes of a model.
+
+    Raises:
+        ModelError: A call does not fit its function, or two functions have one name.
+    """
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"its functions cannot be inlined: {error}", file=label, hint="call each with the inputs that it has"
+        ) from error
+
+
+def _declined(proto: onnx.ModelProto, function: onnx.FunctionProto) -> Declined:
+    versions = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    others = [
+        f"version {entry.version} of {entry.domain or 'the operators'}, the model has {versions[domain]}"
+        for entry in function.opset_import
+        if versions.get(domain := domain_of(entry.domain), entry.version) != entry.version
+    ]
+    return Declined(f"function {function.name}", f"it needs {'; '.join(others) or 'one that is left'}")
+
+
+def _drop_imports(proto: onnx.ModelProto, gone: Functions) -> None:
+    """Drop the operator sets that only functions belonged to which are gone."""
+    used = {domain_of(node.domain) for node in all_nodes(proto)}
+    unused = {key[0] for key in gone} - used
+    keep(proto.opset_import, [domain_of(entry.domain) not in unused for entry in proto.opset_import])
+
+
+def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:
+    """Name what the calls have become after them where no node has the name, and give it their metadata."""
+    expected = list(_expected(before, functions, (), ""))
+    if [node.op_type for node, _, _ in expected] != [node.op_type for node in after]:
+        return  # not in the order of the calls
+    for (node, calls, name), made in zip(expected, after, strict=True):
+        if name and name not in taken:
+            made.name = name
+            taken.add(name)
+        for call in reversed(calls):
+            given = {entry.key for entry in made.metadata_props}
+            made.metadata_props.extend(entry for entry in call.metadata_props if entry.key not in given)
+        for (_, old), (_, new) in zip(body_graphs(node), body_graphs(made), strict=True):
+            _restore_names(old.node, new.node, functions, taken)
+
+
+def _expected(
+    nodes: Nodes, functions: Functions, calls: tuple[onnx.NodeProto, ...], path: str | None
+) -> Iterator[tuple[onnx.NodeProto, tuple[onnx.NodeProto, ...], str | None]]:
+    """Yield the nodes that nodes become: each with the calls around it, and its new name, None for that it has."""
+    for index, node in enumerate(nodes):
+        if path:
+            name: str | None = f"{path}/{node.name or f'{node.op_type}#{index}'}"
+        else:
+            name = node.name or None if path is not None else None
+        function = functions.get(key_of(node))
+        if function is None:
+            yield node, calls, name if calls else None
+        else:
+            yield from _expected(function.node, functions, (*calls, node), name)

@@ -1,0 +1,206 @@
+"""Bind an input to a value, and inline the branch of every If that this decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from graphkit.errors import UsageError
+from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
+from graphkit.graph.view import Node, Scope, Value, build_scopes
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
+from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
+
+__all__ = ["SpecializeInput"]
+
+MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
+MAX_CONE = 200  # nodes between an input and a condition
+INTEGERS = {2, 3, 4, 5, 6, 7, 12, 13}  # TensorProto.DataType: 8 to 64 bits, signed and unsigned
+BOOL = 9
+
+
+@dataclass(frozen=True)
+class SpecializeInput(Pass):
+    """Bind a boolean or integer input to a value, and inline the branch of every If that this decides.
+
+    An If is decided where its condition is computed from this input and constants alone, through any
+    operators (Cast, Not, Equal, ...), at any depth. Its branch moves to where the If stood: the nodes before
+    and after it stay, names that would clash are changed, the outputs of the If keep theirs. Where the input
+    is read besides, a constant takes its place.
+
+    Legality: the input exists, is a boolean or an integer, and has the same value in every run. An If whose
+    condition depends on anything else is left, and said so, and so is a model without outputs.
+
+    Before:
+
+        agraph (float[N] x, bool flag) => (float[N] y) {
+            y = If (flag) <
+                then_branch = g1 () => (float[N] a) { a = Neg (x) },
+                else_branch = g2 () => (float[N] b) { b = Abs (x) }
+            >
+        }
+
+    After `specialize-input{input=flag,value=true}`:
+
+        agraph (float[N] x) => (float[N] y) {
+            y = Neg (x)
+        }
+
+    Attributes:
+        input: Name of the input.
+        value: What it is bound to: true, false, or an integer.
+    """
+
+    input: str
+    value: bool | int
+
+    def run(self, model: Model) -> Outcome:
+        proto = copy_proto(model)
+        scopes = build_scopes(proto)
+        bound = _find_input(scopes[0], self.input, model.label)
+        declared = _check_type(bound, self.value, model.label)
+        if (left_alone := without_outputs(model)) is not None:
+            return Outcome(model, declined=(left_alone,))
+        decisions, undecided = decide(scopes, lambda node: _condition(node, bound, declared, self.value))
+        inline_branches(proto, scopes, decisions)
+        changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
+        proto = _without_dead_readers(model.with_proto(proto), bound.name)
+        changes += _bind(proto, bound, declared, self.value, model.label)
+        reason = f"its condition does not follow from '{self.input}' alone"
+        declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
+        return Outcome(model.with_proto(proto), tuple(changes), declined)
+
+
+def _find_input(main: Scope, name: str, label: str) -> Value:
+    names = [value.name for value in main.inputs]
+    for value in main.inputs:
+        if value.name == name:
+            return value
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise UsageError(f"{label}: no input '{name}' - its inputs are {shown}")
+
+
+def _without_dead_readers(model: Model, name: str) -> onnx.ModelProto:
+    """Return a model without dead code, where that is all that reads an input."""
+    value = model.graph.values[name]
+    is_dead = bool(value.consumers) and value not in live_values(model.scopes)
+    return remove_dead_code(model).model.proto if is_dead else model.proto
+
+
+def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
+    declared = declared_type(value)
+    if declared is None or declared.dtype not in INTEGERS | {BOOL}:
+        kind = dtype_name(declared.dtype) if declared is not None else "not a tensor"
+        raise UsageError(f"{label}: input '{value.name}' is {kind} - only a boolean or an integer can be bound")
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
+    if declared.dtype != BOOL and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise UsageError(f"{label}: input '{value.name}' is {dtype_name(declared.dtype)} - it cannot be {number}")
+    return declared
+
+
+def _array(declared: TensorType, number: bool | int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.full(shape, number, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
+
+
+def _condition(node: Node, bound: Value, declared: TensorType, number: bool | int) -> bool | None:
+    """Return the value of an If's condition, or None where it does not follow from the bound input."""
+    value = node.input(0)
+    if value is bound:
+        return bool(number)
+    nodes, constants = _cone(value, bound)
+    if nodes is None or value is None:
+        return None
+    from onnx.reference import ReferenceEvaluator
+
+    ids = {id(v): f"v{i}" for i, v in enumerate(dict.fromkeys((value, *_values(nodes))))}
+    graph = onnx.GraphProto(name="condition")
+    for member in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(member.proto)
+        copy.input[:] = [ids[id(v)] if v is not None else "" for v in member.inputs]
+        copy.output[:] = [ids[id(v)] if v is not None else "" for v in member.outputs]
+        graph.node.append(copy)
+    for constant in constants:
+        if id(constant) in ids and constant.tensor is not None:
+            graph.initializer.add().CopyFrom(constant.tensor)
+            graph.initializer[-1].name = ids[id(constant)]
+    shape = [1] * len(declared.dims or ())
+    graph.input.append(onnx.helper.make_tensor_value_info(ids.get(id(bound), "unused"), declared.dtype, shape))
+    graph.output.append(onnx.helper.make_tensor_value_info(ids[id(value)], BOOL, None))
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in node.scope.opsets.items()]
+    try:
+        evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
+        (result,) = evaluator.run(None, {ids.get(id(bound), "unused"): _array(declared, number, tuple(shape))})
+    except Exception:  # the evaluator raises what its operators do; then nothing is known
+        return None
+    return bool(np.asarray(result).reshape(-1)[0]) if np.asarray(result).size == 1 else None
+
+
+def _values(nodes: list[Node]) -> Iterator[Value]:
+    seen: set[Value] = set()
+    for node in nodes:
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value not in seen:
+                seen.add(value)
+                yield value
+
+
+def _cone(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:
+    """Return the nodes that compute a value from the bound input, in order; None where they need anything else."""
+    nodes: list[Node] = []
+    constants: list[Value] = []
+    done: set[Value] = {bound}
+    todo = [value]
+    while todo:
+        here = todo[-1]
+        if here is None or here in done:
+            todo.pop()
+            continue
+        if here.kind == "initializer":
+            constants.append(here)
+            done.add(here)
+            continue
+        producer = here.producer
+        if producer is None or producer.bodies or producer.domain or len(nodes) > MAX_CONE:
+            return None, []
+        missing = [source for source in producer.inputs if source is not None and source not in done]
+        if missing:
+            if any(source in todo for source in missing):
+                return None, []
+            todo += missing
+            continue
+        nodes.append(producer)
+        done.update(output for output in producer.outputs if output is not None)
+    return nodes, constants
+
+
+def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str) -> list[str]:
+    """Put a constant in the place of the input, where something still reads it."""
+    scopes = build_scopes(proto)
+    live = scopes[0].values[bound.name] in live_values(scopes)
+    dims = declared.dims if declared.dims is not None else ("?",)
+    shape = tuple(dim for dim in dims if isinstance(dim, int))
+    if live and len(shape) != len(dims):
+        raise UsageError(
+            f"{label}: input '{bound.name}' is read at a shape that is not fixed: {shape_text(declared.dims)} - "
+            "declare its dims as numbers first"
+        )
+    if live and math.prod(shape) > MAX_ELEMENTS:
+        raise UsageError(
+            f"{label}: input '{bound.name}' is read, and its shape {shape_text(declared.dims)} is too large for a "
+            f"constant - at most {MAX_ELEMENTS:,} elements are written"
+        )
+    keep(proto.graph.input, [info.name != bound.name for info in proto.graph.input])
+    keep(proto.graph.initializer, [tensor.name != bound.name for tensor in proto.graph.initializer])
+    keep(proto.graph.sparse_initializer, [s.values.name != bound.name for s in proto.graph.sparse_initializer])
+    if live:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(_array(declared, number, shape), bound.name))
+    return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]

@@ -1,0 +1,135 @@
+"""Split a merged decoder into the decoder of the first step and the one of later steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit import __version__
+from graphkit.errors import UsageError
+from graphkit.graph.kv import cache_entries
+from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition
+from graphkit.graph.types import declared_type, dtype_name
+from graphkit.graph.view import Node, all_nodes, branch_fault
+from graphkit.model import Model
+from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
+from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
+from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
+from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
+from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
+from graphkit.rewrite.base import Outcome, run_passes
+from graphkit.shapes import Declarations, declarations
+
+__all__ = ["Split", "split_merged"]
+
+MADE_BY = "graphkit.made_by"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The two decoders of a merged one.
+
+    Attributes:
+        condition: The boolean input that is gone.
+        cache_when: Its value on later steps.
+        first: The decoder of the first step.
+        with_past: The decoder of later steps.
+        first_changes, with_past_changes: What was done, a sentence each.
+    """
+
+    condition: str
+    cache_when: bool
+    first: Model
+    with_past: Model
+    first_changes: tuple[str, ...]
+    with_past_changes: tuple[str, ...]
+
+
+def split_merged(model: Model, *, condition: str | None = None, keep_names: bool = False) -> Split:
+    """Split a merged decoder.
+
+    Args:
+        model: A model with an If on a boolean input, one branch of which reads a KV cache.
+        condition: Name of that input, where there are several.
+        keep_names: Leave the `_merged_0` of shared weights.
+
+    Raises:
+        UsageError: The model is not a merged decoder, with the reason, or there are several.
+    """
+    declared = declarations(model)
+    found = _choose(declared.model, condition)
+    name = found.condition.input.name
+    first = _branch(declared, name, not found.cache_when, keep_names)
+    with_past = _branch(declared, name, found.cache_when, keep_names)
+    return Split(
+        name,
+        found.cache_when,
+        _signed(first.model, "first step", model),
+        _signed(with_past.model, "later steps", model),
+        first.changes,
+        with_past.changes,
+    )
+
+
+def _branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
+    """Return the decoder of one branch, whose inputs declare what that branch needs."""
+    taken = run_passes(
+        declared.model, (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
+    )
+    model = declarations(taken.model, is_branch=True).model if declared.corrections else taken.model
+    named = run_passes(model, (InferOutputShapes(), *(() if keep_names else (StripMergedSuffixes(),))))
+    return Outcome(named.model, (*taken.changes, *named.changes), (*taken.declined, *named.declined))
+
+
+def _signed(result: Model, part: str, source: Model) -> Model:
+    """Note in the metadata what made a model."""
+    entries = {entry.key: entry for entry in result.proto.metadata_props}
+    entry = entries.get(MADE_BY) or result.proto.metadata_props.add(key=MADE_BY)
+    entry.value = f"graphkit {__version__}: split-merged of {source.name}, {part}"
+    return result
+
+
+def _choose(model: Model, condition: str | None) -> MergedDecoder:
+    candidates: dict[str, MergedDecoder] = {}
+    for found in merged_decoders(model.graph):
+        candidates.setdefault(found.condition.input.name, found)
+    if condition is not None:
+        if condition in candidates:
+            return candidates[condition]
+        raise UsageError(
+            f"{model.label}: no merged decoder on '{condition}' - {_why_not(model)}; an If over something else can "
+            f"be decided by `graphkit rewrite -p specialize-input{{input={condition},value=...}}`"
+        )
+    if len(candidates) > 1:
+        raise UsageError(f"{model.label}: merged decoders on {', '.join(candidates)} - choose one with --condition")
+    if not candidates:
+        raise UsageError(f"{model.label}: is not a merged decoder: {_why_not(model)}")
+    return next(iter(candidates.values()))
+
+
+def _why_not(model: Model) -> str:
+    """Return what each If of a model lacks to be a merged decoder."""
+    ifs = [node for node in all_nodes(model.scopes[:1]) if node.is_op("If")]
+    if not ifs:
+        return "there is no If in it"
+    if not any(entry.past for entry in cache_entries(model.graph)):
+        return "none of its inputs is a past of a KV cache"
+    reasons = [f"'{node.path}' {_lacks(node, model)}" for node in ifs]
+    return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+
+
+def _lacks(node: Node, model: Model) -> str:
+    condition = trace_condition(node)
+    if condition is None:
+        return "has a condition that is computed, not an input"
+    declared = declared_type(condition.input)
+    if declared is None or declared.dtype != TensorProto.BOOL:
+        kind = dtype_name(declared.dtype) if declared is not None else "of unknown type"
+        return f"is on '{condition.input.name}', which is {kind}, not bool"
+    if fault := branch_fault(node):
+        return f"is broken: {fault}"
+    past = {entry.past for entry in cache_entries(model.graph)}
+    reading = [name for name, body in node.bodies.items() if past.intersection(captures(body))]
+    return "reads the past in both branches" if reading else "reads no past in either branch"

@@ -1,0 +1,1 @@
+"""Passes that make shapes constant, or compute them once where they stay dynamic."""

@@ -1,0 +1,115 @@
+"""Remove an Expand, Tile or ConstantOfShape whose consumers broadcast anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.graph.operators import BROADCASTING, BROADCASTS_SINCE
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor, Source
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.shapes import Expr, const
+from graphkit.shapes.tensor import Dims
+
+__all__ = ["DropBroadcasts", "broadcast"]
+
+
+@dataclass(frozen=True)
+class DropBroadcasts(Rewrite):
+    """Remove an Expand, Tile or ConstantOfShape all of whose consumers broadcast to the same shape without it.
+
+    Legality: each consumer is an elementwise operator, and its other inputs alone bring every dim that the Expand
+    would have; an exponent stays, for onnxruntime rounds otherwise where there is but one. A ConstantOfShape becomes a
+    constant of one element.
+
+    Before:
+
+        agraph (float[N, 1, 1] x, float[N, H, L] z) => (float[N, H, L] y) {
+            s = Shape (z)
+            e = Expand (x, s)
+            y = Add (e, z)
+        }
+
+    After:
+
+        agraph (float[N, 1, 1] x, float[N, H, L] z) => (float[N, H, L] y) {
+            y = Add (x, z)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("Expand", "Tile", "ConstantOfShape"):
+            out = node.outputs[0]
+            if out is None or editor.is_output(out) or not out.consumers:
+                continue
+            dims = _small(editor, node)
+            if dims is None or not _all_broadcast(editor, node, out, dims):
+                continue
+            source: Source = node.input(0)
+            if node.op_type == "ConstantOfShape":
+                source = editor.constant(fill(editor, node).reshape((1,) * len(dims)), f"{out.name}_value")
+            for consumer, index in out.consumers:
+                editor.set_inputs(consumer, {index: source})
+            editor.note(f"{node.op_type}s are gone, their consumers broadcast")
+
+
+def _small(editor: Editor, node: Node) -> Dims | None:
+    """Return the dims that the consumers would see instead of the node's output."""
+    data, out = node.input(0), node.outputs[0]
+    if data is None or out is None:
+        return None
+    before, after = editor.shapes[data].dims, editor.shapes[out].dims
+    if before is None or after is None:
+        return None
+    if node.op_type == "ConstantOfShape":
+        return (const(1),) * len(after)
+    if node.op_type == "Tile" and any(one not in (1, other) for one, other in zip(before, after, strict=True)):
+        return None
+    return before
+
+
+def fill(editor: Editor, node: Node) -> np.ndarray:
+    """Return the element of a ConstantOfShape as an array of one element."""
+    attribute = node.attributes.get("value")
+    return np.zeros(1, np.float32) if attribute is None else editor.model.array(attribute.t).reshape(-1)[:1]
+
+
+def _all_broadcast(editor: Editor, node: Node, out: Value, dims: Dims) -> bool:
+    source = None if node.op_type == "ConstantOfShape" else node.input(0)
+    return all(_broadcasts(editor, consumer, index, dims, source) for consumer, index in out.consumers)
+
+
+def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: Value | None) -> bool:
+    """Whether a consumer gives the same dims where one input has these."""
+    if consumer.domain or consumer.op_type not in BROADCASTING or not editor.is_free(consumer):
+        return False
+    if consumer.scope.opset() < BROADCASTS_SINCE or consumer.outputs[0] is None:
+        return False
+    if consumer.op_type == "Pow" and index == 1:  # of one exponent of 2 or 3 onnxruntime makes products
+        return False
+    if sum(value is consumer.inputs[index] for value in consumer.inputs) > 1:
+        return False
+    if source is not None and not editor.is_visible(source, consumer.scope):
+        return False
+    others = [editor.shapes[v].dims for i, v in enumerate(consumer.inputs) if i != index and v is not None]
+    after = editor.shapes[consumer.outputs[0]].dims
+    if after is None or any(other is None for other in others):
+        return False
+    return broadcast([dims, *(other for other in others if other is not None)]) == after
+
+
+def broadcast(shapes: Iterable[Dims]) -> Dims | None:
+    """Return the dims that shapes broadcast to, None where that is not certain at all legal dims."""
+    found = list(shapes)
+    rank = max(map(len, found))
+    padded = [(const(1),) * (rank - len(dims)) + dims for dims in found]
+    result: list[Expr] = []
+    for column in zip(*padded, strict=True):
+        large = {dim for dim in column if dim != 1}
+        if len(large) > 1:
+            return None
+        result.append(large.pop() if large else const(1))
+    return tuple(result)

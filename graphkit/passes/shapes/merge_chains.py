@@ -1,0 +1,130 @@
+"""Merge chains of nodes that only change the shape, and chains of Transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.reshape_spec import reshape_spec
+
+__all__ = ["MergeChains"]
+
+RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+RESHAPE_SINCE = 5
+
+
+@dataclass(frozen=True)
+class MergeChains(Rewrite):
+    """Merge Reshape, Squeeze, Unsqueeze and Flatten that follow each other into one Reshape, Transposes into one.
+
+    Where the whole chain changes nothing, nothing is left of it. Legality: the last shape can be written as a
+    constant in the dims of the first tensor (see canonicalize-reshape); else the chain stays. Only chains whose inner
+    tensors nothing else reads are merged, unless nothing is left of them. A Transpose that moves only dims of 1 is a
+    Reshape.
+
+    Before:
+
+        agraph (float[N, L, 8] x) => (float[8, L, N] y) <int64[1] first = {0}> {
+            a = Unsqueeze (x, first)
+            b = Squeeze (a, first)
+            c = Transpose <perm = [2, 1, 0]> (b)
+            d = Transpose <perm = [0, 2, 1]> (c)
+            e = Transpose <perm = [0, 2, 1]> (d)
+            y = Neg (e)
+        }
+
+    After:
+
+        agraph (float[N, L, 8] x) => (float[8, L, N] y) {
+            c = Transpose <perm = [2, 1, 0]> (x)
+            y = Neg (c)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes(*RESHAPING):
+            _merge_reshapes(editor, node)
+        for node in editor.nodes("Transpose"):
+            if _is_reshaping(editor, node):
+                _merge_reshapes(editor, node)
+            else:
+                _merge_transposes(editor, node)
+
+
+def _merge_reshapes(editor: Editor, node: Node) -> None:
+    out = node.outputs[0]
+    chain = _chain(editor, node)
+    if out is None or not chain or node.scope.opset() < RESHAPE_SINCE:
+        return
+    after = editor.shapes[out].dims
+    if after is None:
+        return
+    for source in reversed(chain):
+        before = editor.shapes[source].dims
+        if before == after:
+            if editor.forward(node, source):
+                editor.note("chains of reshapes change nothing and are gone")
+            return
+    first = 0 if node.is_op("Transpose") else 1
+    for source in reversed([value for value in chain[first:] if _is_inner(node, value, chain)]):
+        before = editor.shapes[source].dims
+        spec = reshape_spec(before, after) if before is not None else None
+        if spec is not None:
+            shape = editor.integers(spec, f"{out.name}_shape")
+            editor.replace(node, NewNode("Reshape", [source, shape], [out.name], like=node))
+            editor.note("chains of reshapes are one Reshape")
+            return
+
+
+def _chain(editor: Editor, node: Node) -> list[Value]:
+    """Return the tensors that a chain of nodes up to this one starts from, the nearest first."""
+    found: list[Value] = []
+    value = node.input(0)
+    while value is not None:
+        found.append(value)
+        producer = value.producer
+        if producer is None or producer.scope is not node.scope or not _is_reshaping(editor, producer):
+            break
+        value = producer.input(0)
+    return found
+
+
+def _is_reshaping(editor: Editor, node: Node) -> bool:
+    """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
+    source, perm = node.input(0), _perm(node)
+    if not node.is_op("Transpose") or source is None or perm is None:
+        return node.is_op(*RESHAPING)
+    dims = editor.shapes[source].dims
+    moved = [axis for axis in perm if dims is None or dims[axis] != 1]
+    return dims is not None and moved == sorted(moved)
+
+
+def _is_inner(node: Node, source: Value, chain: Sequence[Value]) -> bool:
+    """Whether nothing but the chain reads the tensors between a source and its end."""
+    inner = chain[: chain.index(source)]
+    return all(len(value.consumers) == 1 and value not in node.scope.outputs for value in inner)
+
+
+def _merge_transposes(editor: Editor, node: Node) -> None:
+    source, out = node.input(0), node.outputs[0]
+    producer = source.producer if source is not None else None
+    if out is None or producer is None or not producer.is_op("Transpose") or producer.scope is not node.scope:
+        return
+    first, second = _perm(producer), _perm(node)
+    if first is None or second is None or len(first) != len(second):
+        return
+    perm = [first[axis] for axis in second]
+    if perm == sorted(perm):
+        if (start := producer.input(0)) is not None and editor.forward(node, start):
+            editor.note("Transposes undo each other and are gone")
+    elif source is not None and len(source.consumers) == 1 and not editor.is_output(source):
+        editor.replace(node, NewNode("Transpose", [producer.input(0)], [out.name], {"perm": perm}, like=node))
+        editor.note("Transposes are merged")
+
+
+def _perm(node: Node) -> list[int] | None:
+    attribute = node.attributes.get("perm")
+    return list(attribute.ints) if attribute is not None else None

@@ -1,0 +1,199 @@
+"""Replace the Scatter of a sliced assignment by what it gives: the updates, or a Concat of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor, NewNode, Source
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
+from graphkit.shapes import Expr, const, lower
+from graphkit.shapes.affine import AffineFinder
+from graphkit.shapes.expr import Call
+
+__all__ = ["SimplifyScatter"]
+
+END = 2**63 - 1
+MAX_SEARCH = 200  # tensors that are looked at for one that holds a bound
+
+
+@dataclass(frozen=True)
+class SimplifyScatter(Rewrite):
+    """Replace a ScatterND or ScatterElements that writes a range along each axis by its updates, or by Concats.
+
+    `x[:, a:b] = v` is exported as a ScatterND whose indices are made of Range, Expand and Concat. It gives v where the
+    ranges are all of x; else what of x is before them, v, and what is after them, axis by axis. Legality: there is no
+    reduction; each index goes up by one along one axis of the updates, each axis serves one index, in order; at no
+    legal dims can a range be outside of x unseen because another one is empty, nor an index be of either sign; a bound
+    is a number, counts from the end, or is in a tensor that the indices are made of.
+
+    Before:
+
+        agraph (float[N, 5] x, float[N, 2] v) => (float[N, 5] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[2] columns = {0, 1}> {
+            s = Shape (x)
+            n = Gather (s, zero)
+            range = Range (zero, n, one)
+            rows = Unsqueeze (range, last)
+            grid = Shape (v)
+            i = Expand (rows, grid)
+            j = Expand (columns, grid)
+            a = Unsqueeze (i, last)
+            b = Unsqueeze (j, last)
+            at = Concat <axis = -1> (a, b)
+            y = ScatterND (x, at, v)
+        }
+
+    After:
+
+        agraph (float[N, 5] x, float[N, 2] v) => (float[N, 5] y)
+        <int64[1] y_after_start = {2}, int64[1] y_after_end = {9223372036854775807}, int64[1] y_after_axis = {1}> {
+            y_after = Slice (x, y_after_start, y_after_end, y_after_axis)
+            y = Concat <axis = 1> (v, y_after)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        finder = AffineFinder(editor.shapes)
+        for node in editor.nodes("ScatterND", "ScatterElements"):
+            if node.outputs[0] is None:
+                continue
+            try:
+                box = find_box(editor.shapes, finder, node)
+                _replace(editor, node, node.outputs[0], box)
+            except NoBoxError as reason:
+                editor.decline(node, str(reason))
+
+
+def _replace(editor: Editor, node: Node, out: Value, box: Box) -> None:
+    updates = node.inputs[2]
+    assert updates is not None
+    before = editor.shapes[updates].dims
+    spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
+    if spec is None:
+        raise NoBoxError(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
+    plan = _Plan(editor, node, out, box)
+    if box.partial:
+        bounds = [plan.bounds(axis) for axis in box.partial]
+        editor.replace(node, *plan.nodes(updates, spec, bounds))
+        editor.note("Scatters of ranges are Concats of slices")
+        return
+    if spec:
+        shape = editor.integers(spec, f"{out.name}_shape")
+        editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
+    else:
+        editor.forward(node, updates)
+    editor.note("Scatters that write everything are their updates")
+
+
+Bound = int | Value
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A part of an axis: from a start to an end, each a number, or a tensor that holds it."""
+
+    axis: int
+    start: Bound
+    end: Bound
+
+
+class _Plan:
+    """The nodes that take the place of a Scatter which writes a box that is not all of its data."""
+
+    def __init__(self, editor: Editor, node: Node, out: Value, box: Box) -> None:
+        self.editor, self.node, self.out, self.box = editor, node, out, box
+        self.made: list[NewNode] = []
+
+    def bounds(self, axis: int) -> _Range:
+        """Return where the box lies along an axis.
+
+        Raises:
+            NoBoxError: A bound is neither a number nor in a tensor.
+        """
+        start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
+        end = start + size
+        if lower(dim - end) < 0 and self.box.may_be_empty(but=axis):
+            raise NoBoxError("it may write nothing, past the end of its data")
+        return _Range(axis, self._bound(start, dim), END if lower(end - dim) >= 0 else self._bound(end, dim))
+
+    def _bound(self, at: Expr, dim: Expr) -> Bound:
+        """Return a bound as a Slice takes it: from the end where it is negative, within the dim where it is not."""
+        at = _other(at, "min", dim)
+        from_end = (_other(at, "max", const(0)) - dim).constant
+        if at.constant is not None:
+            return at.constant
+        if from_end is not None and from_end < 0:
+            return from_end
+        holder = self._holder(at) if lower(at) >= 0 else None
+        if holder is None:
+            raise NoBoxError(f"no tensor that its indices are made of holds {at}, where its box starts or ends")
+        return holder
+
+    def _holder(self, number: Expr) -> Value | None:
+        """Return a tensor of one int64, among those that the indices are made of, that is a number."""
+        todo = [self.node.inputs[1]]
+        seen: set[Value] = set()
+        while todo and len(seen) < MAX_SEARCH:
+            value = todo.pop()
+            if value is None or value in seen:
+                continue
+            seen.add(value)
+            tensor = self.editor.shapes[value]
+            if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
+                return value
+            todo += value.producer.inputs if value.producer is not None else ()
+        return None
+
+    def nodes(self, updates: Value, spec: Sequence[int], ranges: Sequence[_Range]) -> list[NewNode]:
+        """Return the nodes, given the shape that makes the updates the box where they need one."""
+        source: Source = updates
+        if spec:
+            shape = self.editor.integers(spec, f"{self.out.name}_updates_shape")
+            source = self._make("Reshape", [updates, shape], "updates")
+        self._concat(self.node.inputs[0], source, ranges, self.out.name, self.node)
+        return self.made
+
+    def _concat(self, data: Source, updates: Source, ranges: Sequence[_Range], out: str, like: Node | None) -> None:
+        """Put what is before the box, the box and what is after it together, along the first axis of these."""
+        here, *inner = ranges
+        parts: list[Source] = []
+        if here.start != 0:
+            parts.append(self._slice(data, "before", _Range(here.axis, 0, here.start)))
+        if inner:
+            parts.append(name := self.editor.fresh(f"{self.out.name}_inner"))
+            self._concat(self._slice(data, "middle", here), updates, inner, name, None)
+        else:
+            parts.append(updates)
+        if here.end != END:
+            parts.append(self._slice(data, "after", _Range(here.axis, here.end, END)))
+        self.made.append(NewNode("Concat", parts, [out], {"axis": here.axis}, like=like))
+
+    def _slice(self, data: Source, role: str, part: _Range) -> str:
+        bounds = {"start": part.start, "end": part.end, "axis": part.axis}
+        inputs = [self._vector(bound, f"{self.out.name}_{role}_{name}") for name, bound in bounds.items()]
+        return self._make("Slice", [data, *inputs], role)
+
+    def _vector(self, bound: Bound, name: str) -> Source:
+        if isinstance(bound, int):
+            return self.editor.integers([bound], name)
+        if self.editor.shapes[bound].rank == 1:
+            return bound
+        return self._make("Reshape", [bound, self.editor.integers([1], "one")], "bound")
+
+    def _make(self, op_type: str, inputs: Sequence[Source], role: str) -> str:
+        name = self.editor.fresh(f"{self.out.name}_{role}")
+        self.made.append(NewNode(op_type, inputs, [name]))
+        return name
+
+
+def _other(expr: Expr, op: str, limit: Expr) -> Expr:
+    """Return the other argument of a min or max with a limit, else the expression."""
+    atom = expr.atom
+    rest = [arg for arg in atom.args if arg != limit] if isinstance(atom, Call) and atom.op == op else []
+    return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr

@@ -1,0 +1,105 @@
+"""Passes that are edits of a view, and several of them together, swept over a model until nothing changes.
+
+One sweep infers shapes once, collects the edits of all its rewrites, builds the model once and removes what is dead
+then: ten rewrites cost little more than one of them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.dead_code import remove_dead_code, without_outputs
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.options import Ranges
+from graphkit.shapes import Finding, Shapes
+
+__all__ = ["Counts", "Rewrite", "described", "sweep"]
+
+MAX_SWEEPS = 20
+Counts = Counter[tuple[str, str]]  # by pass and change
+
+
+@dataclass(frozen=True)
+class Rewrite(Pass):
+    """Base of the passes that edit a view; each is repeated until it changes nothing.
+
+    Attributes:
+        ranges: Bounds of symbols, (name, least, largest), None for an open end.
+    """
+
+    ranges: Ranges = field(default=(), kw_only=True)
+
+    @abstractmethod
+    def edit(self, editor: Editor) -> None:
+        """Say what is to be different, of nodes that no other edit has taken."""
+
+    def run(self, model: Model) -> Outcome:
+        counts: Counts = Counter()
+        outcome = sweep(model, [self], self.ranges, counts)
+        return replace(outcome, changes=tuple(f"{count:,} {text}" for (_, text), count in counts.items()))
+
+
+def _contradiction(finding: Finding) -> Declined:
+    return Declined(
+        finding.node, f"nothing is rewritten, for the shapes of the model contradict each other: {finding.message}"
+    )
+
+
+def _impossible(shapes: Shapes) -> list[Declined]:
+    """Say which bodies are left alone because they cannot run."""
+    return [
+        Declined(body.path, f"stays as it is, for it cannot run at these dims: {finding.message} ('{finding.node}')")
+        for body, finding in shapes.impossible.items()
+    ]
+
+
+def described(counts: Counts) -> tuple[str, ...]:
+    """Return what was counted, a sentence each."""
+    return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
+
+
+def sweep(
+    model: Model,
+    rewrites: Sequence[Rewrite],
+    ranges: Ranges = (),
+    counts: Counts | None = None,
+    *,
+    keep_fusions: bool = False,
+) -> Outcome:
+    """Run rewrites together until none changes anything.
+
+    Args:
+        model: The model to start from; it stays as it is.
+        rewrites: In the order in which they may take nodes.
+        ranges: Bounds of symbols.
+        counts: Of earlier sweeps, to which those of this one are added.
+        keep_fusions: Whether what fusions of onnxruntime look for stays as it is.
+
+    Returns:
+        The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
+        the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong. So does a
+        body that cannot run, such as the branch of the first step at the dims of a later one; the rest is rewritten.
+    """
+    counts = Counter() if counts is None else counts
+    if (without := without_outputs(model)) is not None:
+        return Outcome(model, described(counts), (without,))
+    declined: list[Declined] = []
+    for _ in range(MAX_SWEEPS):
+        editor = Editor(model, ranges, keep_fusions=keep_fusions)
+        if contradictions := editor.shapes.contradictions:
+            declined = [_contradiction(finding) for finding in contradictions]
+            break
+        for rewrite in rewrites:
+            before = Counter(editor.changes)
+            rewrite.edit(editor)
+            counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
+        declined = [*_impossible(editor.shapes), *editor.declined]
+        if not editor.is_changed:
+            break
+        model = remove_dead_code(editor.result()).model
+    return Outcome(model, described(counts), tuple(declined))

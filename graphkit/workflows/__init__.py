@@ -1,0 +1,1 @@
+"""Work on files from start to end: read, rewrite, write, prove, report."""

@@ -1,0 +1,195 @@
+"""Fold a model on disk: rewrite, write, prove, report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
+from graphkit.analysis.shape_ops import SHAPE_OPS, Change, shape_ops
+from graphkit.graph.view import all_nodes
+from graphkit.model import Model, load
+from graphkit.passes.fold import FOLD_LIMIT, fold
+from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
+from graphkit.rewrite.base import grouped
+from graphkit.rewrite.options import InputShapes, Ranges, Sizes
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import check_files
+from graphkit.save import Placement, save_models, unused_text
+from graphkit.shapes import declarations
+from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite import verify_rewrite
+
+__all__ = ["FoldOptions", "FoldReport", "fold_file"]
+
+OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
+SHOWN_DECLINED = 20
+
+
+@dataclass(frozen=True)
+class FoldOptions:
+    """How to fold.
+
+    Attributes:
+        dims: Numbers for symbols.
+        inputs: Shapes for inputs.
+        ranges: Bounds of symbols.
+        limit: Bytes of the largest constant that is made; all of them together add at most 64 times as many.
+        weights: Where they go: see `graphkit.save.save_models`.
+        verify: Whether to run the proof.
+        overwrite: Replace files that exist.
+        tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
+        limits: What a model may take of time and memory in the proof.
+        keep_fusions: Whether what onnxruntime's own fusions look for stays as it is.
+    """
+
+    dims: Sizes = ()
+    inputs: InputShapes = ()
+    ranges: Ranges = ()
+    limit: int = FOLD_LIMIT
+    weights: Placement = "shared"
+    verify: bool = True
+    overwrite: bool = False
+    tolerance: float | None = None
+    limits: Limits = DEFAULT_LIMITS
+    keep_fusions: bool = True
+
+
+@dataclass(frozen=True)
+class FoldReport(Result):
+    """What folding made.
+
+    Attributes:
+        source: The model.
+        files: What was written.
+        frozen: Dims that have a number now.
+        counts: Operators that shape plumbing is made of; the last two rows are the nodes that compute shapes, and all.
+        changes: What was done, a sentence each.
+        declined: What was not, and why.
+        notes: Declared dims that contradict what the nodes compute, in one sentence.
+        remaining: The Shape nodes that stay, but those of bodies that stay as they were.
+        proof: None where it was not run.
+        unused: Data files of the model that was replaced, which this one does not use.
+    """
+
+    title: ClassVar[str] = "Fold"
+    source: str
+    files: tuple[str, ...]
+    frozen: tuple[str, ...]
+    counts: tuple[Change, ...]
+    changes: tuple[str, ...]
+    declined: tuple[str, ...]
+    notes: tuple[str, ...]
+    remaining: RemainingShapes
+    proof: RewriteProof | None
+    unused: tuple[str, ...] = ()
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def heading(self) -> str:
+        return f"Fold of {self.source}"
+
+    def blocks(self) -> Iterator[Block]:
+        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
+        if not self.changes:
+            reason = f": {self.declined[0]}" if self.declined else ", for there is nothing to fold"
+            yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
+        yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
+        yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+        yield Table(
+            (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
+            [
+                (c.op, c.before, c.after, f"{c.after - c.before:+,}" if c.after != c.before else "0")
+                for c in self.counts
+            ],
+        )
+        yield Heading("What stays")
+        yield from self.remaining.blocks()
+        declined = grouped(self.declined)
+        yield from (Prose(text) for text in declined[:SHOWN_DECLINED])
+        if len(declined) > SHOWN_DECLINED:
+            yield Prose(f"... and {len(declined) - SHOWN_DECLINED:,} more (see the JSON).")
+        yield Heading("What was done")
+        steps = [change.partition(": ") for change in self.changes]
+        yield Table((Column("Pass"), Column("Change")), [(name, text) for name, _, text in steps])
+        yield Heading("Proof")
+        if self.proof is None:
+            yield Prose("Not run: the file is unverified. `graphkit verify` runs it.", "warning")
+        else:
+            yield from self.proof.blocks()
+
+
+def fold_file(
+    model: Model | str | Path,
+    output: str | Path,
+    options: FoldOptions = FoldOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> FoldReport:
+    """Fold a model, write it, and prove it.
+
+    Args:
+        model: The model, read from a file, or the path of that file.
+        output: The file to write; with shared weights, NAME_data goes beside it.
+        options: How.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The file stays in any case.
+
+    Raises:
+        UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run the model.
+    """
+    model, output = model if isinstance(model, Model) else load(model), Path(output)
+    if options.verify:
+        check_files(model)
+    progress("folding")
+    dims, inputs = dict(options.dims), dict(options.inputs)
+    ranges = {name: (low, high) for name, low, high in options.ranges}
+    outcome = fold(
+        model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit, keep_fusions=options.keep_fusions
+    )
+    progress("writing")
+    written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
+    proof = None
+    if options.verify:
+        proof = verify_rewrite(
+            model.path if model.path is not None else model,
+            output,
+            dims=dims,
+            inputs=inputs,
+            ranges=ranges,
+            tolerance=options.tolerance,
+            limits=options.limits,
+            progress=progress,
+        )
+    frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
+    return FoldReport(
+        model.name,
+        tuple(path.name for path in written),
+        frozen,
+        _counts(model, outcome.model),
+        tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
+        tuple(map(str, outcome.declined)),
+        declarations(model).notes,
+        remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
+        proof,
+        tuple(path.name for path in written.unused),
+    )
+
+
+def _counts(before: Model, after: Model) -> tuple[Change, ...]:
+    was, now = (Counter(node.op_type for node in all_nodes(m.scopes) if not node.domain) for m in (before, after))
+    rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
+    plumbing = (shape_ops(before).on_shapes, shape_ops(after).on_shapes)
+    nodes = [sum(1 for _ in all_nodes(m.scopes)) for m in (before, after)]
+    return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *nodes))

@@ -1,0 +1,220 @@
+"""Sessions of one model folded for the shapes that it is run at, each made once.
+
+What a session costs depends on where its weights are. These have none of their own: a folded model refers to the
+places of its weights in the files of the original, which onnxruntime maps, so that all sessions read the same pages.
+Kernels would keep copies in a layout of their own (prepacking), as large as the weights, in each session; that is off
+by default, and makes floating-point MatMuls of several rows slower.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphkit.errors import GraphkitError, ModelError, UsageError
+from graphkit.model import Model, load
+from graphkit.passes.fold import fold
+from graphkit.runtime.session import Session
+from graphkit.shapes import declarations
+from graphkit.shapes.inputs import Inputs
+from graphkit.verify.binding import fed_inputs, given_shapes, solve
+from graphkit.verify.sizes import symbol_roles
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["Specializer"]
+
+MAX_SESSIONS = 8
+MAX_REASONS = 100
+MAX_WISHES = 1024  # shapes whose session is known at once
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Sequence[int]]
+Key = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, Shape], ...]]
+_FOLDING = Lock()  # the shape engine's tables of known expressions belong to one thread at a time
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A session, or the place of one that a thread is making."""
+
+    lock: Lock = field(default_factory=Lock)
+    session: Session | None = None
+
+
+class Specializer:
+    """Gives sessions of a model folded for given shapes.
+
+        specializer = graphkit.Specializer("model.onnx")
+        session = specializer.session(pixel_values=(1, 3, 800, 800))
+        outputs = specializer.run({"pixel_values": image})
+
+    A new shape costs a fold and the opening of a session; the weights are neither read nor copied. The sessions that
+    were asked for last are kept. All methods may be called from several threads.
+
+    Args:
+        model: A model, or its file.
+        max_sessions: Sessions to keep.
+        dynamic: Symbols that stay open whatever shapes are given, such as the past that grows with each token.
+        ranges: Least and largest size of symbols; None for an open end. A past may be empty unless these say otherwise.
+        optimize: Whether onnxruntime may fuse operators.
+        prepack: Whether kernels may keep copies of weights: faster MatMuls of several rows, but each session then
+            takes about as much memory as the weights, and the time to copy them.
+        threads: Threads inside an operator; 0 for onnxruntime's choice.
+
+    Attributes:
+        fallbacks: Why the model itself was run instead of one that is folded, and how often; up to 100 reasons.
+
+    Raises:
+        UsageError: A symbol does not exist, or no session may be kept.
+        ModelError: The model cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | Path,
+        *,
+        max_sessions: int = MAX_SESSIONS,
+        dynamic: Collection[str] = (),
+        ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+        optimize: bool = True,
+        prepack: bool = False,
+        threads: int = 0,
+    ) -> None:
+        self._model = declarations(model if isinstance(model, Model) else load(model)).model
+        if max_sessions < 1:
+            raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
+        self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)
+        self._optimize, self._prepack, self._threads = optimize, prepack, threads
+        roles = symbol_roles(self._model.graph)
+        empty = {name: (0, None) for name, role in roles.items() if role == "past"}
+        self._ranges = {**empty, **(ranges or {})}
+        self._check_symbols()
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._lock = Lock()
+        self._key = lru_cache(MAX_WISHES)(self._known)
+        self._folded: Model | None = None
+        self._original = _Entry()
+        self.fallbacks: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def session(
+        self, inputs: Shapes | None = None, /, *, dims: Mapping[str, int] | None = None, **more: Sequence[int]
+    ) -> onnxruntime.InferenceSession:
+        """Return the session for shapes; what they leave open stays dynamic.
+
+        The model may lack inputs of the original, of which only the shape was read.
+
+        Args:
+            inputs: Shapes of inputs by name, for names that are no Python names.
+            dims: Sizes of symbols.
+            **more: Shapes of inputs by name.
+
+        Raises:
+            UsageError: An input or a symbol does not exist, a rank is wrong, or the numbers contradict each other.
+            ModelError: A data file is missing, or onnxruntime does not load the model.
+        """
+        return self._session({**(inputs or {}), **more}, dims or {}).onnx
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the session for the shapes of some arrays, and return its outputs by name.
+
+        Arrays that the model runs with give its outputs, whatever its inputs declare: where no session can be made for
+        their shapes, such as those of two inputs that declare the same symbol and differ, the model itself is run. A
+        RuntimeWarning says why, once for each reason; `fallbacks` counts them.
+
+        Raises:
+            UsageError: An input is missing or does not exist, or its rank is wrong.
+            ModelError: See `session`; or onnxruntime fails on these inputs.
+        """
+        try:
+            session = self._session({name: np.shape(array) for name, array in feed.items()}, {})
+            if missing := [name for name in session.inputs if name not in feed]:
+                raise UsageError(f"no array for input {', '.join(missing)} - feed all inputs")
+            return session.run({name: array for name, array in feed.items() if name in session.inputs})
+        except GraphkitError as error:
+            names = {value.name for value in self._model.graph.inputs}
+            if not fed_inputs(self._model).keys() <= feed.keys() <= names:
+                raise
+            return self._fall_back(feed, error)
+
+    def _fall_back(self, feed: Mapping[str, np.ndarray], error: GraphkitError) -> dict[str, np.ndarray]:
+        """Run the model that nothing is folded of, and tell why; an error where it does not run either."""
+        try:
+            outputs = self._original_session().run(feed)
+        except ModelError:
+            raise error from None
+        reason = str(error)
+        with self._lock:
+            is_new = reason not in self.fallbacks
+            if not is_new or len(self.fallbacks) < MAX_REASONS:
+                self.fallbacks[reason] += 1
+        if is_new:
+            warnings.warn(f"the model itself is run: {reason}", RuntimeWarning, stacklevel=3)
+        return outputs
+
+    def _original_session(self) -> Session:
+        with self._original.lock:
+            if self._original.session is None:
+                self._original.session = Session(
+                    self._model, optimize=self._optimize, threads=self._threads, prepack=self._prepack
+                )
+            return self._original.session
+
+    def clear(self) -> None:
+        """Forget all sessions; those that are in use stay as they are."""
+        with self._lock:
+            self._entries.clear()
+            self._original = _Entry()
+
+    def _check_symbols(self) -> None:
+        names = Inputs(self._model, {}, {}, self._ranges, {}).names
+        for name in sorted(self._dynamic.difference(names)):
+            raise UsageError(f"no input has a dim '{name}' - there are {', '.join(names) or 'none'}")
+
+    def _session(self, shapes: Shapes, dims: Mapping[str, int]) -> Session:
+        wish = tuple(sorted((name, tuple(shape)) for name, shape in shapes.items())), tuple(sorted(dims.items()))
+        key = self._key(*wish)
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._max_sessions:
+                self._entries.popitem(last=False)
+        with entry.lock:
+            try:
+                if entry.session is None:
+                    entry.session = self._made(key)
+            finally:
+                if entry.session is None:
+                    self._forget(key, entry)
+            return entry.session
+
+    def _forget(self, key: Key, entry: _Entry) -> None:
+        with self._lock:
+            if self._entries.get(key) is entry:
+                del self._entries[key]
+
+    def _known(self, shapes: Iterable[tuple[str, Shape]], dims: Iterable[tuple[str, int]]) -> Key:
+        """Return what shapes fix: sizes of symbols, and shapes of inputs that are declared without rank."""
+        solved, _ = solve(given_shapes(self._model, dict(shapes)), dict(dims))
+        given = Inputs(self._model, solved, dict(shapes), self._ranges, {})
+        numbers = ((name, size) for name, size in sorted(given.numbers.items()) if name not in self._dynamic)
+        kinds = ((name, shape, given.declared[name]) for name, shape in shapes)
+        return tuple(numbers), tuple((name, shape) for name, shape, kind in kinds if kind and kind.dims is None)
+
+    def _made(self, key: Key) -> Session:
+        with _FOLDING:
+            if self._folded is None:
+                self._folded = fold(self._model, ranges=self._ranges).model  # every shape starts from here
+            model = fold(self._folded, dims=dict(key[0]), inputs=dict(key[1]), ranges=self._ranges).model
+        return Session(model, optimize=self._optimize, threads=self._threads, prepack=self._prepack)

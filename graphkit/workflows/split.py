@@ -1,0 +1,205 @@
+"""Split a merged decoder on disk: two models, their weights, the proof, and a report of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.interface import Interface, interface
+from graphkit.analysis.kv_cache import KVCache, kv_cache
+from graphkit.io.transaction import made_folder
+from graphkit.model import Model, load
+from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.save import Placement, save_models, unused_text
+from graphkit.shapes import declarations
+from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
+
+__all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
+
+FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
+DATA_NAME = "decoder_shared.onnx_data"
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """How to split.
+
+    Attributes:
+        weights: Where they go: see `graphkit.save.save_models`.
+        verify: Whether to run the proof.
+        keep_names: Leave the `_merged_0` of shared weights.
+        condition: The boolean input, where there are several merged decoders.
+        overwrite: Replace files that exist.
+        steps: Greedy steps of the proof.
+        tolerance: Largest difference that counts as equal.
+        limits: What a model may take of time and memory in the proof.
+    """
+
+    weights: Placement = "shared"
+    verify: bool = True
+    keep_names: bool = False
+    condition: str | None = None
+    overwrite: bool = False
+    steps: int = DEFAULT_STEPS
+    tolerance: float = 0.0
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """A file before or after, and its bytes; None where it is missing."""
+
+    name: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class SplitReport(Result):
+    """What a split made.
+
+    Attributes:
+        source: The merged model.
+        condition: The input that is gone.
+        before, after: Files.
+        weights: Where the weights are.
+        first, with_past: Interfaces of the two models.
+        first_changes, with_past_changes: What was done, a sentence each.
+        first_cache, with_past_cache: What the KV cache asks for.
+        notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
+        proof: None where it was not run.
+        unused: Data files of the models that were replaced, which these do not use.
+    """
+
+    title: ClassVar[str] = "Split"
+    source: str
+    condition: str
+    before: tuple[SplitFile, ...]
+    after: tuple[SplitFile, ...]
+    weights: str
+    first: Interface
+    with_past: Interface
+    first_changes: tuple[str, ...]
+    with_past_changes: tuple[str, ...]
+    first_cache: KVCache
+    with_past_cache: KVCache
+    notes: tuple[str, ...]
+    proof: SplitProof | None
+    unused: tuple[str, ...] = ()
+
+    def heading(self) -> str:
+        return f"Split of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self._sizes()
+        yield from (Prose(note, "warning") for note in self.notes)
+        yield Heading("KV strategy")
+        yield from self._strategy()
+        for name, ports, changes in (
+            (FIRST_NAME, self.first, self.first_changes),
+            (PAST_NAME, self.with_past, self.with_past_changes),
+        ):
+            yield Heading(name)
+            yield from (Prose(change) for change in changes)
+            yield from ports.blocks()
+        yield Heading("Proof")
+        if self.proof is None:
+            yield Prose("Not run: the files are unverified. `graphkit verify` runs it.", "warning")
+        else:
+            yield from self.proof.blocks()
+
+    def _sizes(self) -> Iterator[Block]:
+        rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
+        yield Table((Column("When"), Column("File", "code"), Column("Bytes", "number")), rows)
+        before = sum(f.bytes or 0 for f in self.before)
+        after = sum(f.bytes or 0 for f in self.after)
+        if self.weights == "in-place":
+            yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
+        elif before:
+            yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+
+    def _strategy(self) -> Iterator[Block]:
+        yield Prose(
+            f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the token before as "
+            f"input_ids. The input {self.condition} is gone."
+        )
+        for feed in self.with_past_cache.feeds:
+            if feed.present:
+                yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
+            else:
+                yield Prose(f"Keep from step 1 for all later steps: {feed.past} stays what {FIRST_NAME} gave.")
+
+
+def split_file(
+    model: Model | str | Path,
+    folder: str | Path,
+    options: SplitOptions = SplitOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> SplitReport:
+    """Split a merged decoder into two files in a folder, and prove them.
+
+    Args:
+        model: The merged decoder, read from a file, or the path of that file.
+        folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, and the data file beside them.
+        options: How.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
+
+    Raises:
+        UsageError: The model is not a merged decoder, with the reason.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run a model.
+    """
+    model, folder = model if isinstance(model, Model) else load(model), Path(folder)
+    progress("splitting")
+    made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
+    paths = folder / FIRST_NAME, folder / PAST_NAME
+    progress("writing")
+    with made_folder(folder):
+        written = save_models(
+            {paths[0]: made.first, paths[1]: made.with_past},
+            weights=options.weights,
+            data_name=DATA_NAME,
+            overwrite=options.overwrite,
+        )
+    first, with_past = load(paths[0]), load(paths[1])
+    proof = None
+    if options.verify:
+        progress("proving")
+        proof = verify_split(
+            model,
+            first,
+            with_past,
+            steps=options.steps,
+            tolerance=options.tolerance,
+            limits=options.limits,
+            progress=progress,
+        )
+    return SplitReport(
+        model.name,
+        made.condition,
+        tuple(SplitFile(path.name, path.stat().st_size if path.exists() else None) for path in model.files),
+        tuple(SplitFile(path.name, path.stat().st_size) for path in written),
+        options.weights,
+        interface(first),
+        interface(with_past),
+        made.first_changes,
+        made.with_past_changes,
+        kv_cache(first),
+        kv_cache(with_past),
+        declarations(model).notes,
+        proof,
+        tuple(path.name for path in written.unused),
+    )

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from rewriting import SIZES, check, feeds_of, lines, model_of, reasons, run
+
+from graphkit.model import Model
+from graphkit.passes.clean_up.drop_zero_adds import BLIND, FAITHFUL, DropZeroAdds
+
+PASS = DropZeroAdds()
+SIGN = "it adds zeros, but something behind it may depend on the sign of a zero"
+ZEROS = "float[4] c = {0, 0, 0, 0}, float[1] d = {-0.0}, float[1, 4] wide = {0, 0, 0, 0}, float[4] other = {0, 0, 1, 0}"
+INPUTS = "float[N, 4] x"
+
+
+def graph(nodes: str, inputs: str = INPUTS, opset: int = 17) -> Model:
+    return model_of(f"g ({inputs}) => (y) <{ZEROS}> {{ {nodes} }}", opset)
+
+
+GONE = {
+    "x + 0": graph("a = Add (x, c) y = Softmax (a)"),
+    "0 + x": graph("a = Add (c, x) y = Softmax (a)"),
+    "x - 0": graph("a = Sub (x, c) y = Softmax (a)"),
+    "-0.0": graph("a = Add (x, d) y = Softmax (a)"),
+    "what only passes zeros on": graph("a = Add (x, c) b = Neg (a) e = Transpose (b) y = Relu (e)"),
+    "a division of it": graph("a = Add (x, c) y = Div (a, x)"),
+    "a square": graph("a = Add (x, c) two = Constant <value = float {2}> () b = Pow (a, two) y = Reciprocal (b)"),
+    "a comparison": graph("a = Add (x, c) y = Greater (a, x)"),
+    "a Cast to integers": graph("a = Add (x, c) y = Cast <to = 7> (a)"),
+    "to be quantised": graph("a = Add (x, c) s = Constant <value = float {0.5}> () y = QuantizeLinear (a, s)"),
+}
+
+
+@pytest.mark.parametrize("model", GONE.values(), ids=GONE)
+def test_it_goes(model: Model) -> None:
+    outcome = check(PASS, model)
+    assert not any(line.startswith("a = ") for line in lines(outcome.model))
+    assert outcome.changes == ("1 additions of zeros are gone",)
+
+
+DECLINED = {
+    "a divisor": graph("a = Add (x, c) y = Div (x, a)"),
+    "a divisor behind others": graph("a = Add (x, c) b = Neg (a) e = Transpose (x) f = Transpose (b) y = Div (e, f)"),
+    "a reciprocal": graph("a = Add (x, c) y = Reciprocal (a)"),
+    "a cube": graph("a = Add (x, c) three = Constant <value = float {3}> () y = Pow (a, three)"),
+    "a power that is data": graph("a = Add (x, c) y = Pow (a, x)"),
+    "a base that is data": graph("a = Add (x, c) y = Pow (x, a)"),
+    "a text": graph("a = Add (x, c) y = Cast <to = 8> (a)"),
+    "another domain": graph("a = Add (x, c) y = com.microsoft.Gelu (a)"),
+    "an operator that is not known here": graph("a = Add (x, c) y = Atan (a)"),
+    "the scale of a quantisation": graph("a = Add (s, d) y = QuantizeLinear (x, a)", f"{INPUTS}, float[1] s"),
+    "the state of a loop": model_of(f"""
+        g (float[N, 4] x) => (float[N, 4] y) <{ZEROS}, int64 two = {{2}}, bool true = {{1}}> {{
+            a = Add (x, c)
+            l = Loop (two, true, a) < body = b (int64 i, bool go, float[N, 4] s) => (bool on, float[N, 4] t)
+                {{ on = Identity (go) t = Neg (s) }} >
+            y = Softmax (l)
+        }}"""),
+}
+
+
+@pytest.mark.parametrize("model", DECLINED.values(), ids=DECLINED)
+def test_it_stays_where_a_sign_may_become_more(model: Model) -> None:
+    outcome = PASS.run(model)
+    assert not outcome.changes
+    assert [reason.partition(": ")[2] for reason in reasons(outcome)] == [SIGN]
+
+
+STAYS = {
+    "an output": graph("y = Add (x, c)"),
+    "zeros that broadcast": graph("a = Add (x, wide) y = Softmax (a)", "float[4] x"),
+    "not all zeros": graph("a = Add (x, other) y = Softmax (a)"),
+    "0 - x": graph("a = Sub (c, x) y = Softmax (a)"),
+    "integers": model_of("g (int64[N] x) => (y) <int64[1] c = {0}> { a = Add (x, c) y = Neg (a) }"),
+    "a default that a caller may change": model_of(
+        "g (float[N] x, float[1] c = {0}) => (y) { a = Add (x, c) y = Softmax (a) }"
+    ),
+    "an input without rank": graph("a = Add (x, c) y = Softmax (a)", "float[] x"),
+}
+
+
+@pytest.mark.parametrize("model", STAYS.values(), ids=STAYS)
+def test_it_stays(model: Model) -> None:
+    outcome = PASS.run(model)
+    assert (outcome.changes, outcome.declined) == ((), ())
+
+
+def test_zeros_in_a_missing_file_are_not_read() -> None:
+    model = graph("a = Add (x, w) y = Softmax (a)")
+    tensor = model.proto.graph.initializer.add(name="w", dims=[4], data_type=TensorProto.FLOAT)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="missing.bin")
+    assert not PASS.run(Model.from_proto(model.proto)).changes
+
+
+def test_what_a_branch_gives_is_followed_to_what_reads_it() -> None:
+    text = """
+        g (float[N, 4] x, bool k) => (float[N, 4] y) <ZEROS> {
+            i = If (k) < then_branch = t () => (float[N, 4] q) { a = Add (x, c) q = Neg (a) },
+                         else_branch = f () => (float[N, 4] r) { r = Abs (x) } >
+            y = LAST (i)
+        }""".replace("ZEROS", ZEROS)
+    model = model_of(text.replace("LAST", "Softmax"))
+    feeds = [{**feeds_of(model, size), "k": np.array(flag)} for size in SIZES for flag in (True, False)]
+    assert "q = Neg (x)" in lines(check(PASS, model, feeds=feeds).model)[0]
+    assert not PASS.run(model_of(text.replace("LAST", "Reciprocal"))).changes
+
+
+def test_an_unsorted_graph_is_left() -> None:
+    model = graph("y = Softmax (a) a = Add (x, c)")
+    assert [reason.partition(": ")[2] for reason in reasons(PASS.run(model))] == [SIGN]
+
+
+UNARY = """Abs Ceil Cos Cosh Elu Erf Exp Floor HardSwish Identity IsInf IsNaN LeakyRelu Neg ReduceL1 ReduceL2 ReduceMax
+    ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Round Sigmoid Sin Softmax Softplus Sqrt Tanh"""
+
+
+@pytest.mark.parametrize("op", UNARY.split())
+def test_what_is_called_blind_or_faithful_is_so(op: str) -> None:
+    """Of zeros of another sign, the first gives the same bits, the other equal numbers."""
+    model = model_of(f"g (float[2] x) => (y) {{ y = {op} (x) }}", opset=14)
+    feeds = [{"x": np.array([zero, zero], np.float32)} for zero in (0.0, -0.0)]
+    one, two = (run(model, feed)[0] for feed in feeds)
+    np.testing.assert_array_equal(one, two)
+    assert op in BLIND | FAITHFUL
+    if op in BLIND:
+        assert one.tobytes() == two.tobytes()

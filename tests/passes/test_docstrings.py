@@ -1,0 +1,58 @@
+"""The Before and After of each pass's docstring: parsed, rewritten, compared, run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser, printer
+from onnx.reference import ReferenceEvaluator
+
+from graphkit.model import Model
+from graphkit.passes import PASSES
+from graphkit.passes.pipeline import parse_pipeline
+from graphkit.rewrite.base import Pass
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
+EXAMPLE = re.compile(
+    r"Before:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)", re.S
+)
+
+
+def example(kind: type[Pass]) -> tuple[onnx.ModelProto, str, onnx.ModelProto]:
+    match = EXAMPLE.search(inspect.getdoc(kind) or "")
+    assert match, f"{kind.name()} has no Before and After in its docstring"
+    before, after = (parser.parse_model(HEADER + textwrap.dedent(match[part])) for part in ("before", "after"))
+    return before, match["call"] or kind.name(), after
+
+
+def feed(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    arrays = {}
+    for info in model.graph.input:
+        tensor = info.type.tensor_type
+        shape = [dim.dim_value or 3 for dim in tensor.shape.dim]
+        arrays[info.name] = np.full(shape, 1, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return arrays
+
+
+@pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
+def test_the_pass_does_what_its_docstring_shows(kind: type[Pass]) -> None:
+    before, call, after = example(kind)
+    (step,) = parse_pipeline(call)
+    result = step.run(Model.from_proto(before)).model.proto
+    assert printer.to_text(result.graph) == printer.to_text(after.graph)
+
+
+@pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
+def test_before_and_after_give_the_same(kind: type[Pass]) -> None:
+    before, _, after = example(kind)
+    expected = dict(
+        zip((o.name for o in before.graph.output), ReferenceEvaluator(before).run(None, feed(before)), strict=True)
+    )
+    actual = ReferenceEvaluator(after).run(None, feed(after))
+    for info, value in zip(after.graph.output, actual, strict=True):
+        np.testing.assert_array_equal(value, expected[info.name])

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from graphkit.errors import UsageError
+from graphkit.passes import PASSES
+from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
+from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
+from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.pipeline import explain, parse_pipeline
+
+
+def test_passes_with_and_without_options() -> None:
+    text = "specialize-input{input=use_cache, value=true}, drop-empty-outputs{},eliminate-dead-code"
+    assert parse_pipeline(text) == (SpecializeInput("use_cache", True), DropEmptyOutputs(), EliminateDeadCode())
+
+
+def test_an_integer_option() -> None:
+    assert parse_pipeline("specialize-input{input=mode,value=-3}") == (SpecializeInput("mode", -3),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no passes - there are: inline-functions"),
+        ("no-such-pass", "no pass 'no-such-pass' - there are: inline-functions"),
+        ("eliminate-dead-code{x=1}", "eliminate-dead-code: no option 'x' - its options are: none"),
+        ("specialize-input{input=a}", r"specialize-input: option 'value' is missing"),
+        ("specialize-input{input=a,value=maybe}", "option 'value' is 'maybe' - it takes bool or int"),
+        ("eliminate-dead-code;", "cannot read the pipeline at 'eliminate-dead-code;'"),
+        ("specialize-input{input=a", "cannot read the pipeline at 'specialize-input"),
+    ],
+)
+def test_what_does_not_parse_is_told(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_pipeline(text)
+
+
+def test_names_of_passes_match_their_modules() -> None:
+    for kind in PASSES:
+        room, name = kind.__module__.removeprefix("graphkit.passes.").split(".")
+        assert room in ("clean_up", "control_flow", "shapes")
+        assert name == kind.name().replace("-", "_")
+
+
+def test_explain_gives_the_docstring() -> None:
+    text = explain("eliminate-dead-code")
+    assert text.startswith("eliminate-dead-code\n\nRemove nodes whose outputs nothing reads")
+    assert "Before:" in text
+    assert "After:" in text

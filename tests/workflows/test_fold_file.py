@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, parser
+
+import graphkit.workflows.fold
+from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+from graphkit.model import load
+from graphkit.rewrite.base import Declined, Outcome
+from graphkit.workflows.fold import FoldOptions, fold_file
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17], producer_name: "somebody">
+g (float[N, L, 4] x, float[N, L] mask) => (float[N, L, 4] y, float[M] z) <float[4] w = {1, 2, 3, 4}> {
+    [first] s = Shape (x)
+    zero = Constant <value = int64 {0}> ()
+    one = Constant <value = int64 {1}> ()
+    n = Gather (s, zero)
+    l = Gather (s, one)
+    axis = Constant <value = int64[1] {0}> ()
+    nu = Unsqueeze (n, axis)
+    lu = Unsqueeze (l, axis)
+    four = Constant <value = int64[1] {4}> ()
+    to = Concat <axis = 0> (nu, lu, four)
+    e = Expand (w, to)
+    a = Add (x, e)
+    y = Identity (a)
+    q = Mul (nu, lu)
+    [filled] r = ConstantOfShape (q)
+    z = Exp (r)
+}
+"""
+REPORT = """\
+Fold of m.onnx
+
+Wrote out.onnx. As dynamic as before.
+
+Op                         Before  After  Change
+─────────────────────────────────────────────────
+Shape                           1      2      +1
+Gather                          2      0      -2
+Unsqueeze                       2      0      -2
+Concat                          1      0      -1
+Expand                          1      0      -1
+ConstantOfShape                 1      1       0
+Identity                        1      0      -1
+Constant                        4      0      -4
+nodes that compute shapes       6      2      -4
+all nodes                      16      6     -10
+
+What stays
+
+Node                                    Reads shape of  Feeds
+──────────────────────────────────────────────────────────────
+dims/L                                  x                   1
+  feeds ConstantOfShape filled (shape)
+dims/N                                  x                   1
+  feeds ConstantOfShape filled (shape)
+
+What was done
+
+Pass                  Change
+────────────────────────────────────────────────────────────────────
+eliminate-identity    1 nodes that change nothing are gone
+fold-constants        4 Constant nodes are initializers
+drop-broadcasts       1 Expands are gone, their consumers broadcast
+rematerialize-shapes  6 nodes that compute shapes are gone
+rematerialize-shapes  3 nodes compute shapes from the graph inputs
+
+Proof
+
+Warning: Not run: the file is unverified. `graphkit verify` runs it.
+
+"""
+UNPROVEN = FoldOptions(verify=False)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(TEXT), path)
+    return path
+
+
+def test_the_report(source: Path) -> None:
+    report = fold_file(load(source), source.with_name("out.onnx"), UNPROVEN)
+    assert report.to_text() == REPORT
+
+
+def test_the_report_in_numbers(source: Path) -> None:
+    report = fold_file(load(source), source.with_name("out.onnx"), UNPROVEN)
+    found = json.loads(report.to_json())
+    assert (found["source"], found["files"], found["proof"]) == ("m.onnx", ["out.onnx"], None)
+    assert found["remaining"]["shapes"][0]["feeds"] == [{"node": "filled", "op": "ConstantOfShape", "input": "shape"}]
+    assert (report.findings(), report.frozen, report.declined) == ((), (), ())
+
+
+def test_what_is_written_is_proven(source: Path) -> None:
+    steps: list[str] = []
+    report = fold_file(load(source), source.with_name("out.onnx"), progress=steps.append)
+    assert report.proof is not None
+    assert report.proof.passed
+    assert len(report.proof.runs) >= 4
+    assert steps[:2] == ["folding", "writing"]
+    written = onnx.load(source.with_name("out.onnx"))
+    onnx.checker.check_model(written, full_check=True)
+    assert written.producer_name == "somebody"
+
+
+def test_the_source_is_not_modified(source: Path) -> None:
+    before = source.read_bytes()
+    fold_file(load(source), source.with_name("out.onnx"))
+    assert source.read_bytes() == before
+
+
+def test_frozen_dims_are_told(source: Path) -> None:
+    report = fold_file(load(source), source.with_name("out.onnx"), FoldOptions(inputs=(("x", (2, 3, 4)),)))
+    assert report.frozen == ("N is 2", "L is 3")
+    assert "Frozen: N is 2, L is 3." in report.to_text()
+    assert "No node reads the shape of a tensor." in report.to_text()
+    assert report.proof is not None
+    assert report.proof.passed
+
+
+def test_a_proof_that_fails_is_a_finding_and_the_file_stays(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = onnx.load(source)
+    broken.graph.initializer[0].float_data[0] = 9.0
+    onnx.save(broken, source.with_name("broken.onnx"))
+    made = load(source.with_name("broken.onnx"))
+    monkeypatch.setattr(graphkit.workflows.fold, "fold", lambda *_, **__: Outcome(made))
+    report = fold_file(load(source), source.with_name("out.onnx"))
+    assert report.proof is not None
+    assert not report.proof.passed
+    assert report.findings()
+    assert source.with_name("out.onnx").exists()
+
+
+def test_many_reasons_are_cut_short_in_the_text_and_not_in_the_json(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(source)
+    declined = tuple(Declined(f"node {number}", f"it may not, {number % 23}") for number in range(25))
+    monkeypatch.setattr(graphkit.workflows.fold, "fold", lambda *_, **__: Outcome(model, declined=declined))
+    report = fold_file(model, source.with_name("out.onnx"), UNPROVEN)
+    text = report.to_text()
+    assert text.splitlines()[2] == "Warning: Nothing was folded: node 0: it may not, 0."
+    assert "node 0 and 1 more: it may not, 0" in text
+    assert "node 19: it may not, 19" in text
+    assert "node 20" not in text
+    assert "... and 3 more (see the JSON)." in text
+    assert len(json.loads(report.to_json())["declined"]) == 25
+
+
+# Weights
+
+
+def large(path: Path) -> Path:
+    """Write a model with a large weight."""
+    weight = np.arange(4096, dtype=np.float32)
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4096] x) => (float[N, 4096] y) '
+        "{ s = Shape (x) e = Expand (w, s) y = Mul (x, e) }"
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("weights", "files"),
+    [
+        ("shared", ("out.onnx_data", "out.onnx")),
+        ("in-place", ("out.onnx",)),
+        ("inline", ("out.onnx",)),
+    ],
+)
+def test_where_the_weights_go(tmp_path: Path, weights: str, files: tuple[str, ...]) -> None:
+    source = large(tmp_path / "m.onnx")
+    report = fold_file(load(source), tmp_path / "out.onnx", FoldOptions(weights=weights))
+    assert report.files == files
+    assert report.proof is not None
+    assert report.proof.passed
+    assert [node.op_type for node in load(tmp_path / "out.onnx").graph.nodes] == ["Mul"]
+
+
+def test_a_model_without_its_weights_folds_where_they_stay(tmp_path: Path) -> None:
+    source = large(tmp_path / "m.onnx")
+    proto = onnx.load(source)
+    del proto.graph.initializer[:]
+    tensor = proto.graph.initializer.add(name="w", dims=[4096], data_type=TensorProto.FLOAT)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
+    onnx.save(proto, source)
+    model = load(source)
+    report = fold_file(model, tmp_path / "out.onnx", FoldOptions(weights="in-place", verify=False))
+    assert report.files == ("out.onnx",)
+    for options in (FoldOptions(weights="in-place"), FoldOptions(verify=False)):
+        with pytest.raises(ModelError, match=r"weights\.bin.*its data file is missing"):
+            fold_file(model, tmp_path / "other.onnx", options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
+
+
+# What does not fit
+
+ERRORS = {
+    "a symbol that is none": (
+        {"dims": (("Q", 1),)},
+        UsageError,
+        "no input has a dim 'Q' - there are L, N",
+    ),
+    "an input that is none": (
+        {"inputs": (("q", (1,)),)},
+        UsageError,
+        "there is no input 'q' - there are x, mask",
+    ),
+    "sizes that contradict": (
+        {"dims": (("N", 1),), "inputs": (("mask", (2, 3)),)},
+        UsageError,
+        "a dim of input 'mask' is N - not 2, or it needs --dim for its symbols",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), ERRORS.values(), ids=ERRORS)
+def test_what_does_not_fit_writes_nothing(
+    source: Path, options: dict[str, object], kind: type[GraphkitError], message: str
+) -> None:
+    with pytest.raises(kind) as error:
+        fold_file(load(source), source.with_name("out.onnx"), FoldOptions(**options))
+    assert str(error.value) == message
+    assert list(source.parent.iterdir()) == [source]
+
+
+def test_an_output_that_exists_is_replaced_only_if_told(source: Path) -> None:
+    output = source.with_name("out.onnx")
+    output.write_bytes(b"mine")
+    with pytest.raises(OutputError, match="exists - "):
+        fold_file(load(source), output, UNPROVEN)
+    assert output.read_bytes() == b"mine"
+    fold_file(load(source), output, FoldOptions(verify=False, overwrite=True))
+    assert load(output).graph.nodes
+
+
+def test_an_output_that_is_the_input_is_never_replaced(source: Path) -> None:
+    before = source.read_bytes()
+    with pytest.raises(OutputError, match="is an input, which is never overwritten"):
+        fold_file(load(source), source, FoldOptions(verify=False, overwrite=True))
+    assert source.read_bytes() == before
+
+
+def test_in_place_weights_of_another_folder(tmp_path: Path) -> None:
+    source, folder = large(tmp_path / "m.onnx"), tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(OutputError, match="data in place can only be referred to from there"):
+        fold_file(load(source), folder / "out.onnx", FoldOptions(weights="in-place", verify=False))
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_is_missing(source: Path) -> None:
+    with pytest.raises(OutputError, match="is not a folder - create it"):
+        fold_file(load(source), source.parent / "nowhere" / "out.onnx", UNPROVEN)
+
+
+def test_paths_may_be_text(source: Path) -> None:
+    report = fold_file(str(source), str(source.with_name("out.onnx")), UNPROVEN)
+    assert report.files == ("out.onnx",)
