@@ -69,8 +69,8 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
         return None
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:  # not in this version
-        return None
+    except onnx.defs.SchemaError:  # not in this version: runtimes knew some operators before ONNX did
+        schema = onnx.defs.get_schema(op_type, domain)
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     return _Form(
         tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single),

@@ -74,6 +74,14 @@ def test_an_operator_that_onnx_does_not_know_may_have_any_form() -> None:
     model("g (float[N] x) => (float[N] y) { y = Gelu2 <axis = 1.5> () }").check_soundness()
 
 
+def test_an_operator_has_its_form_in_opsets_before_it_too() -> None:
+    older = onnx.parser.parse_model(
+        HEADER.replace("17", "9") + "g (float[N] x) => (float[N] y) { y = Abs (x) = ScatterND (x, x, x) }"
+    )
+    with pytest.raises(ModelError, match="ScatterND has 0 outputs and needs 1"):
+        fold(Model.from_proto(older))
+
+
 def test_a_name_may_mean_another_value_in_a_body() -> None:
     text = """g (bool c, float[N] x) => (float[N] y) {
         y = If (c) <then_branch = t () => (float[N] b) { b = Abs (x) },
