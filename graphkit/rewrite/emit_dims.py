@@ -14,7 +14,7 @@ import onnx
 
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
-from graphkit.rewrite.editor import Editor, NewNode, Source
+from graphkit.rewrite.editor import Editor, NewNode, NodeInput
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr import Atom, Call, Symbol
 
@@ -151,10 +151,10 @@ class DimsEmitter:
         self._preferred[found[0]] += 1
         return found
 
-    def _node(self, op_type: str, inputs: Sequence[Source], text: str, **attributes: int) -> str:
+    def _node(self, op_type: str, inputs: Sequence[NodeInput], text: str, **attributes: int) -> str:
         key = (op_type, *inputs, *sorted(attributes.items()))
         if key not in self._known:
-            name = self.editor.fresh(f"dims/{text}")
+            name = self.editor.unique_name(f"dims/{text}")
             self._known[key] = name
             self.nodes.append(NewNode(op_type, tuple(inputs), [name], attributes, name))
         return self._known[key]

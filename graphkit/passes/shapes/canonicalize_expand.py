@@ -51,7 +51,7 @@ class CanonicalizeExpand(Rewrite):
             if before is None or after is None or not _is_expansion(node, before, after):
                 continue
             if before == after:
-                if editor.forward(node, data):
+                if editor.bypass(node, data):
                     editor.note(f"{node.op_type}s that change nothing are gone")
                 continue
             spec = expand_spec(before, after)
