@@ -1,4 +1,4 @@
-"""The pipeline behind `graphkit fold`: no shape plumbing left that need not be there."""
+"""The pipeline of `graphkit fold`: fold what is constant, and simplify how shapes are computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's own functions, and what is to be made explicit before onnx inlines them.
+"""The functions of a model, and what has to be made explicit before onnx inlines them.
 
 `onnx.inliner` (of onnx 1.23) drops attributes that a call leaves to their defaults, does not import the operator sets
 that only functions have, loses an output that is an input, and takes over the names of dims.

@@ -1,4 +1,4 @@
-"""Put the branches that Ifs always run where the Ifs stand."""
+"""Inline the branches of Ifs whose conditions are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep frozen dims from bodies that cannot run at them, so that a runtime still loads the model.
+"""Hide frozen dims from bodies that cannot run at them, so that a runtime still loads the model.
 
 At the dims of a decode step the first step's branch of a merged decoder may be impossible: a mask of 6 meets one token.
 The model is sound, for that branch is not run; yet onnxruntime infers shapes in it while it loads, and refuses the

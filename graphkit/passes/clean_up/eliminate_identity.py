@@ -1,4 +1,4 @@
-"""Remove nodes that give back what they read."""
+"""Remove nodes that return their input unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give each Expand, and each Tile that only repeats dims of 1, constants, or remove it."""
+"""Give each Expand, and each Tile that only repeats dims of 1, a constant shape, or remove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give each Slice constant bounds where it can have them, and remove those that cut nothing off."""
+"""Give each Slice constant bounds where possible, and remove a Slice that takes everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the shapes that must stay dynamic anew, from the dims of the graph inputs."""
+"""Recompute the shapes that must stay dynamic, directly from the dims of the graph inputs."""
 
 from __future__ import annotations
 

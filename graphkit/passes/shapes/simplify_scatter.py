@@ -1,4 +1,4 @@
-"""Replace the Scatter of a sliced assignment by what it gives: the updates, or a Concat of slices."""
+"""Replace the Scatter of a sliced assignment by its updates, or by a Concat of slices."""
 
 from __future__ import annotations
 
