@@ -1,4 +1,4 @@
-"""The pipeline behind `graphkit fold`: no shape plumbing left that need not be there."""
+"""The pipeline of `graphkit fold`: fold what is constant, and simplify how shapes are computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.rewrite.base import Declined, Outcome
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.fixpoint import Counts, Rewrite, described, sweep
+from graphkit.rewrite.fixpoint import Counts, Rewrite, described, run_to_fixpoint
 from graphkit.shapes import declarations
 from graphkit.shapes.inputs import Inputs
 
@@ -65,11 +65,11 @@ def fold(
     declined: tuple[Declined, ...] = ()
     counts: Counts = Counter()
     for _ in range(MAX_ROUNDS):
-        outcome = sweep(model, _rewrites(limit), bounds, counts, keep_fusions=keep_fusions)
+        outcome = run_to_fixpoint(model, _rewrites(limit), bounds, counts, keep_fusions=keep_fusions)
         declined = outcome.declined
         inlined = InlineConstantIf(ranges=bounds).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
-        last = sweep(inlined.model, [RematerializeShapes()], bounds, counts, keep_fusions=keep_fusions).model
+        last = run_to_fixpoint(inlined.model, [RematerializeShapes()], bounds, counts, keep_fusions=keep_fusions).model
         is_done = last is outcome.model
         model = last
         if is_done:

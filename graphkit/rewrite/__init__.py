@@ -1,1 +1,1 @@
-"""The machinery of passes: the editor, rewrites run to a fixpoint, and what passes share."""
+"""The machinery of passes: the editor, running rewrites to a fixpoint, and what passes share."""

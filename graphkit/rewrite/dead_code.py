@@ -1,4 +1,4 @@
-"""Dead code: what no output needs, found and removed."""
+"""Find and remove dead code: what no output needs."""
 
 from __future__ import annotations
 

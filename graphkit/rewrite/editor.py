@@ -2,7 +2,8 @@
 
 A rewrite reads the view, which does not change, and says what is to be different; `Editor.result` builds the new model.
 What an edit must keep: every value that still exists has the same elements as before, so that edits of different nodes
-never disturb each other. A node is edited once in a sweep; who comes second finds it taken and waits for the next.
+never disturb each other. A node is edited once in a round; a rewrite that comes second finds it taken and waits for the
+next round.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.tensor import FLOATS, INTEGERS
 
-__all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "Source"]
+__all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "NodeInput"]
 
-Source = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
+NodeInput = Value | str | None  # an input of a node: a value of the view, the name of a new one, or left out
 Holder = onnx.GraphProto | onnx.FunctionProto
 
 MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
@@ -52,7 +53,7 @@ class NewNode:
     """
 
     op_type: str
-    inputs: Sequence[Source]
+    inputs: Sequence[NodeInput]
     outputs: Sequence[str]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
@@ -68,7 +69,7 @@ def _possible(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
                 yield from _possible(body, impossible)
 
 
-@lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next sweep
+@lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next run
 def _shapes(model: Model, ranges: Ranges) -> Shapes:
     return infer(model, ranges={name: (low, high) for name, low, high in ranges})
 
@@ -91,7 +92,7 @@ class Editor:
         self.changes: Counter[str] = Counter()
         self.declined: list[Declined] = []
         self._aliases: dict[Value, Value | str] = {}
-        self._inputs: dict[Node, dict[int, Source]] = defaultdict(dict)
+        self._inputs: dict[Node, dict[int, NodeInput]] = defaultdict(dict)
         self._replaced: dict[Node, Sequence[NewNode]] = {}
         self._heads: dict[Scope, list[NewNode]] = defaultdict(list)
         self._before: dict[Node, Sequence[NewNode]] = {}
@@ -180,7 +181,7 @@ class Editor:
             self._inner_names[scope] = {name for body in scope.walk() if body is not scope for name in body.values}
         return self._inner_names[scope]
 
-    def final(self, value: Value, scope: Scope | None = None) -> Value | str:
+    def resolve(self, value: Value, scope: Scope | None = None) -> Value | str:
         """Return what the consumers of a value will read, those in a scope as far as the names mean the same there."""
         found: Value | str = value
         while isinstance(found, Value) and found in self._aliases:
@@ -210,7 +211,7 @@ class Editor:
 
     def new_reads(self) -> set[Value]:
         """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
-        sources: list[Source] = [*self._aliases.values()]
+        sources: list[NodeInput] = [*self._aliases.values()]
         sources += [source for changed in self._inputs.values() for source in changed.values()]
         made = [*self._replaced.values(), *self._before.values(), *self._heads.values()]
         sources += [source for nodes in made for node in nodes for source in node.inputs]
@@ -226,31 +227,31 @@ class Editor:
         """Say why a node stays as it is."""
         self.declined.append(Declined(node.path, reason))
 
-    def use(self, value: Value, instead: Value | str) -> bool:
+    def replace_all_uses(self, value: Value, instead: Value | str) -> bool:
         """Let all consumers of a value read another one, which has the same elements; return whether they can."""
-        if not self.may_use(value, instead):
+        if not self.can_replace_all_uses(value, instead):
             return False
         self._aliases[value] = instead
         return True
 
-    def may_use(self, value: Value, instead: Value | str) -> bool:
+    def can_replace_all_uses(self, value: Value, instead: Value | str) -> bool:
         """Whether all consumers of a value can read another one."""
         return isinstance(instead, str) or all(self.is_visible(instead, node.scope) for node, _ in value.consumers)
 
-    def forward(self, node: Node, source: Value | str, output: int = 0) -> bool:
+    def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph's output stays as a name.
 
         Only for a node of whose outputs no other one is in use. Returns whether it is possible.
         """
         value = node.outputs[output]
         assert value is not None
-        is_used = self.use(value, source)
+        is_used = self.replace_all_uses(value, source)
         if self.is_output(value):
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))
             return True
         return is_used
 
-    def set_inputs(self, node: Node, inputs: Mapping[int, Source]) -> None:
+    def set_inputs(self, node: Node, inputs: Mapping[int, NodeInput]) -> None:
         """Change what a node reads."""
         self._inputs[node].update(inputs)
 
@@ -276,7 +277,7 @@ class Editor:
         """Return the name of a constant that every graph can read, the same one for equal arrays."""
         key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self.fresh(name)
+            self._constants[key] = self.unique_name(name)
             self._tensors.append(onnx.numpy_helper.from_array(np.array(array, order="C"), self._constants[key]))
         return self._constants[key]
 
@@ -284,7 +285,7 @@ class Editor:
         """Return the name of a constant that every graph can read, made of a tensor whatever its form."""
         made = onnx.TensorProto()
         made.CopyFrom(tensor)
-        made.name = self.fresh(name)
+        made.name = self.unique_name(name)
         self._tensors.append(made)
         return made.name
 
@@ -292,7 +293,7 @@ class Editor:
         """Return the name of an int64 constant of rank 1."""
         return self.constant(np.array(numbers, np.int64), name)
 
-    def fresh(self, name: str) -> str:
+    def unique_name(self, name: str) -> str:
         """Return a name that no value and no node has in any graph, as near as can be to the wished one."""
         chosen, number = name, 1
         while chosen in self._names:
@@ -375,10 +376,10 @@ class Editor:
             if value in self._renamed:
                 proto.output[index] = self._renamed[value]
 
-    def _name(self, source: Source, scope: Scope) -> str:
+    def _name(self, source: NodeInput, scope: Scope) -> str:
         if source is None:
             return ""
-        found = self.final(source, scope) if isinstance(source, Value) else source
+        found = self.resolve(source, scope) if isinstance(source, Value) else source
         return self._renamed.get(found, found.name) if isinstance(found, Value) else found
 
     def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:

@@ -1,4 +1,4 @@
-"""Nodes that compute expressions in the dims of graph inputs, each symbol and each expression once.
+"""Emit nodes that compute expressions in the dims of graph inputs, each symbol and each expression once.
 
 Everything is an int64 tensor of rank 1 with one element until it is put together; only what is asked for as a scalar
 is squeezed. ONNX's Div cuts off towards zero, so that a division whose dividend may be negative takes Mod as well.
@@ -14,7 +14,7 @@ import onnx
 
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
-from graphkit.rewrite.editor import Editor, NewNode, Source
+from graphkit.rewrite.editor import Editor, NewNode, NodeInput
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr import Atom, Call, Symbol
 
@@ -151,10 +151,10 @@ class DimsEmitter:
         self._preferred[found[0]] += 1
         return found
 
-    def _node(self, op_type: str, inputs: Sequence[Source], text: str, **attributes: int) -> str:
+    def _node(self, op_type: str, inputs: Sequence[NodeInput], text: str, **attributes: int) -> str:
         key = (op_type, *inputs, *sorted(attributes.items()))
         if key not in self._known:
-            name = self.editor.fresh(f"dims/{text}")
+            name = self.editor.unique_name(f"dims/{text}")
             self._known[key] = name
             self.nodes.append(NewNode(op_type, tuple(inputs), [name], attributes, name))
         return self._known[key]

@@ -1,7 +1,7 @@
-"""Passes that are edits of a view, and several of them together, swept over a model until nothing changes.
+"""Rewrites: passes that edit a view, run together to a fixpoint, until none of them changes anything.
 
-One sweep infers shapes once, collects the edits of all its rewrites, builds the model once and removes what is dead
-then: ten rewrites cost little more than one of them.
+A round infers shapes once, collects the edits of all rewrites, builds the model once and removes dead code: ten
+rewrites cost little more than one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Finding, Shapes
 
-__all__ = ["Counts", "Rewrite", "described", "sweep"]
+__all__ = ["Counts", "Rewrite", "described", "run_to_fixpoint"]
 
-MAX_SWEEPS = 20
+MAX_ROUNDS = 20
 Counts = Counter[tuple[str, str]]  # by pass and change
 
 
@@ -40,7 +40,7 @@ class Rewrite(Pass):
 
     def run(self, model: Model) -> Outcome:
         counts: Counts = Counter()
-        outcome = sweep(model, [self], self.ranges, counts)
+        outcome = run_to_fixpoint(model, [self], self.ranges, counts)
         return replace(outcome, changes=tuple(f"{count:,} {text}" for (_, text), count in counts.items()))
 
 
@@ -63,7 +63,7 @@ def described(counts: Counts) -> tuple[str, ...]:
     return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
 
 
-def sweep(
+def run_to_fixpoint(
     model: Model,
     rewrites: Sequence[Rewrite],
     ranges: Ranges = (),
@@ -77,11 +77,11 @@ def sweep(
         model: The model to start from; it stays as it is.
         rewrites: In the order in which they may take nodes.
         ranges: Bounds of symbols.
-        counts: Of earlier sweeps, to which those of this one are added.
+        counts: The counts of earlier runs, to which those of this run are added.
         keep_fusions: Whether what fusions of onnxruntime look for stays as it is.
 
     Returns:
-        The result, without dead code where anything has changed; what was declined in the last sweep. A model of which
+        The result, without dead code where anything has changed; what was declined in the last round. A model of which
         the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong. So does a
         body that cannot run, such as the branch of the first step at the dims of a later one; the rest is rewritten.
     """
@@ -89,7 +89,7 @@ def sweep(
     if (without := without_outputs(model)) is not None:
         return Outcome(model, described(counts), (without,))
     declined: list[Declined] = []
-    for _ in range(MAX_SWEEPS):
+    for _ in range(MAX_ROUNDS):
         editor = Editor(model, ranges, keep_fusions=keep_fusions)
         if contradictions := editor.shapes.contradictions:
             declined = [_contradiction(finding) for finding in contradictions]

@@ -1,4 +1,4 @@
-"""A model's own functions, and what is to be made explicit before onnx inlines them.
+"""The functions of a model, and what has to be made explicit before onnx inlines them.
 
 `onnx.inliner` (of onnx 1.23) drops attributes that a call leaves to their defaults, does not import the operator sets
 that only functions have, loses an output that is an input, and takes over the names of dims.
@@ -134,10 +134,10 @@ def _copy_outputs(function: onnx.FunctionProto) -> None:
     taken.update(function.input)
     for index, name in enumerate(function.output):
         if name in function.input:
-            fresh = next(f"{name}_{n}" for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
-            function.node.append(onnx.helper.make_node("Identity", [name], [fresh]))
-            function.output[index] = fresh
-            taken.add(fresh)
+            unique_name = next(f"{name}_{n}" for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
+            function.node.append(onnx.helper.make_node("Identity", [name], [unique_name]))
+            function.output[index] = unique_name
+            taken.add(unique_name)
 
 
 def _forget_dims(function: onnx.FunctionProto) -> None:

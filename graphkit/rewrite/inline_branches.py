@@ -1,4 +1,4 @@
-"""Put the branches that Ifs always run where the Ifs stand."""
+"""Inline the branches of Ifs whose conditions are known."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Inliner:
                     self.final[inner_value] = self.name(outer)
             for value in body.values.values():
                 if value not in self.final:
-                    self.final[value] = _fresh(value.name, self.used)
+                    self.final[value] = _unique_name(value.name, self.used)
             self._assign(body)
 
     def _takes_name(self, value: Value, body: Scope) -> bool:
@@ -124,7 +124,7 @@ class _Inliner:
         own = {node.proto.name for node in scope.nodes if node.proto.name}
         clashing = sorted(own & taken) if taken is not None else ()
         taken = own if taken is None else taken
-        renamed = {name: _fresh(name, taken) for name in clashing}
+        renamed = {name: _unique_name(name, taken) for name in clashing}
         taken |= own
         for node in scope.nodes:
             body = self.decisions.get(node)
@@ -198,7 +198,7 @@ class _Inliner:
                 yield onnx.helper.make_node("Identity", [self.name(inner)], [self.name(outer)], name=name)
 
 
-def _fresh(name: str, used: set[str]) -> str:
+def _unique_name(name: str, used: set[str]) -> str:
     """Return a name that is not in use, and note it."""
     stem, number = re.sub(r"__\d+$", "", name), 1
     while name in used:

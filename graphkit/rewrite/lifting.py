@@ -1,4 +1,4 @@
-"""Which operators do the same to each slice of the leading dim, and how they are written where that dim is several.
+"""Rules per operator: whether a node on `[p*q, ...]` can work on `[p, q, ...]` instead, and with which attributes.
 
 A MatMul of `[p*q, s, d]` does for each of the `p*q` matrices what a MatMul of `[p, q, s, d]` does: such a node can be
 lifted, and gives the same elements, only its axes shift. The rules say for which nodes that holds.
@@ -18,7 +18,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
 
-__all__ = ["Lift", "Site", "is_liftable", "lift"]
+__all__ = ["Candidate", "Lift", "is_liftable", "lift"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def shifted(axis: int, extra: int) -> int:
 
 
 @dataclass(frozen=True)
-class Site:
-    """A node and what is known of its tensors.
+class Candidate:
+    """A node that could be lifted, and what is known of its tensors.
 
     Attributes:
         node: The node.
@@ -109,7 +109,7 @@ class Site:
         return axis if axis is not None and is_trailing(axis, rank) else None
 
 
-Rule = Callable[[Site], Lift | None]
+Rule = Callable[[Candidate], Lift | None]
 
 
 def is_trailing(axis: int, rank: int) -> bool:
@@ -117,10 +117,10 @@ def is_trailing(axis: int, rank: int) -> bool:
     return 0 < (axis if axis >= 0 else axis + rank) < rank
 
 
-def lift(site: Site) -> Lift | None:
+def lift(candidate: Candidate) -> Lift | None:
     """Return how a node is lifted, None where it is not known that it can."""
-    rule = RULES.get(site.node.op_type) if not site.node.domain else None
-    return rule(site) if rule is not None else None
+    rule = RULES.get(candidate.node.op_type) if not candidate.node.domain else None
+    return rule(candidate) if rule is not None else None
 
 
 def is_liftable(node: Node) -> bool:
@@ -128,67 +128,75 @@ def is_liftable(node: Node) -> bool:
     return not node.domain and node.op_type in RULES
 
 
-def _elementwise(site: Site) -> Lift | None:
-    if len(site.inputs) > 1 and site.node.scope.opset() < BROADCASTS_SINCE:
+def _elementwise(candidate: Candidate) -> Lift | None:
+    if len(candidate.inputs) > 1 and candidate.node.scope.opset() < BROADCASTS_SINCE:
         return None
-    return Lift(site.flat) if all(site.fits(index) for index in range(len(site.inputs))) else None
+    return Lift(candidate.flat) if all(candidate.fits(index) for index in range(len(candidate.inputs))) else None
 
 
 def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
     """Return the rule of a MatMul of two inputs, with scales and zero points of which some may be one a column."""
 
-    def rule(site: Site) -> Lift | None:
-        if not site.flat <= {left, right} or not all(site.is_single(index) for index in single):
+    def rule(candidate: Candidate) -> Lift | None:
+        if not candidate.flat <= {left, right} or not all(candidate.is_single(index) for index in single):
             return None
-        if not all(site.is_absent(index) or site.rank(index) in (0, 1) for index in per_column):
+        if not all(candidate.is_absent(index) or candidate.rank(index) in (0, 1) for index in per_column):
             return None
-        if site.rank(left) == 2 and site.rank(right) == 2:  # rows of one matrix
-            return Lift(site.flat) if site.flat == {left} else None
-        if left not in site.flat and lower(site.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
+        if candidate.rank(left) == 2 and candidate.rank(right) == 2:  # rows of one matrix
+            return Lift(candidate.flat) if candidate.flat == {left} else None
+        if left not in candidate.flat and lower(candidate.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
             return None
-        is_batched = min(site.rank(left), site.rank(right)) >= 2 and site.fits(left) and site.fits(right)
-        return Lift(site.flat) if is_batched else None
+        is_batched = (
+            min(candidate.rank(left), candidate.rank(right)) >= 2 and candidate.fits(left) and candidate.fits(right)
+        )
+        return Lift(candidate.flat) if is_batched else None
 
     return rule
 
 
-def _transpose(site: Site) -> Lift | None:
-    attribute = site.node.attributes.get("perm")
+def _transpose(candidate: Candidate) -> Lift | None:
+    attribute = candidate.node.attributes.get("perm")
     perm = list(attribute.ints) if attribute is not None else []
-    return Lift(site.flat, axes={"perm": perm}) if perm[:1] == [0] else None
+    return Lift(candidate.flat, axes={"perm": perm}) if perm[:1] == [0] else None
 
 
 def _along(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
     """Return the rule of an operator that works along an axis of its first input."""
 
-    def rule(site: Site) -> Lift | None:
-        chosen = default if site.node.scope.opset() >= default_since else before
-        axis = site.axis(chosen, site.rank(0))
-        outputs = tuple(range(len(site.node.outputs)))
-        return Lift(site.flat, outputs, {"axis": axis}) if site.flat == {0} and axis is not None else None
+    def rule(candidate: Candidate) -> Lift | None:
+        chosen = default if candidate.node.scope.opset() >= default_since else before
+        axis = candidate.axis(chosen, candidate.rank(0))
+        outputs = tuple(range(len(candidate.node.outputs)))
+        return Lift(candidate.flat, outputs, {"axis": axis}) if candidate.flat == {0} and axis is not None else None
 
     return rule
 
 
-def _gather(site: Site) -> Lift | None:
-    axis = site.node.attributes.get("axis")
-    is_first = axis is None or axis.i in (0, -site.rank(0))
-    return Lift(site.flat) if site.flat == {1} and is_first else _along(None)(site)
+def _gather(candidate: Candidate) -> Lift | None:
+    axis = candidate.node.attributes.get("axis")
+    is_first = axis is None or axis.i in (0, -candidate.rank(0))
+    return Lift(candidate.flat) if candidate.flat == {1} and is_first else _along(None)(candidate)
 
 
-def _concat(site: Site) -> Lift | None:
-    axis = site.axis(None, site.rank(0))
-    return Lift(site.flat, axes={"axis": axis}) if len(site.flat) == len(site.inputs) and axis is not None else None
+def _concat(candidate: Candidate) -> Lift | None:
+    axis = candidate.axis(None, candidate.rank(0))
+    return (
+        Lift(candidate.flat, axes={"axis": axis})
+        if len(candidate.flat) == len(candidate.inputs) and axis is not None
+        else None
+    )
 
 
-def _normalize(site: Site) -> Lift | None:
-    axis = site.axis(-1, site.rank(0))
-    ranks = range(site.rank(0))
-    if not all(site.is_absent(index) or site.rank(index) in ranks for index in range(1, len(site.inputs))):
+def _normalize(candidate: Candidate) -> Lift | None:
+    axis = candidate.axis(-1, candidate.rank(0))
+    ranks = range(candidate.rank(0))
+    if not all(
+        candidate.is_absent(index) or candidate.rank(index) in ranks for index in range(1, len(candidate.inputs))
+    ):
         return None
-    if any(value is not None and value.consumers for value in site.node.outputs[1:]):
+    if any(value is not None and value.consumers for value in candidate.node.outputs[1:]):
         return None
-    return Lift(site.flat, axes={"axis": axis}) if site.flat == {0} and axis is not None else None
+    return Lift(candidate.flat, axes={"axis": axis}) if candidate.flat == {0} and axis is not None else None
 
 
 def _axes(index: int, *, of_output: bool = False) -> Rule:
@@ -197,38 +205,38 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
     They count from the start then: onnxruntime's reductions of an empty tensor ignore axes that count from the end.
     """
 
-    def rule(site: Site) -> Lift | None:
-        attribute = site.node.attributes.get("axes")
-        array = np.array(attribute.ints, np.int64) if attribute is not None else site.numbers(index)
-        if site.flat != {0} or array is None or not array.size:
+    def rule(candidate: Candidate) -> Lift | None:
+        attribute = candidate.node.attributes.get("axes")
+        array = np.array(attribute.ints, np.int64) if attribute is not None else candidate.numbers(index)
+        if candidate.flat != {0} or array is None or not array.size:
             return None
-        rank = len(site.out) if of_output else site.rank(0)
+        rank = len(candidate.out) if of_output else candidate.rank(0)
         if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
             return None
         array = np.where(array < 0, array + rank, array).astype(array.dtype)
         return (
-            Lift(site.flat, arrays={index: array})
+            Lift(candidate.flat, arrays={index: array})
             if attribute is None
-            else Lift(site.flat, axes={"axes": array.tolist()})
+            else Lift(candidate.flat, axes={"axes": array.tolist()})
         )
 
     return rule
 
 
-def _quantize(site: Site) -> Lift | None:
-    block = site.node.attributes.get("block_size")
-    if site.flat != {0} or (block is not None and block.i):
+def _quantize(candidate: Candidate) -> Lift | None:
+    block = candidate.node.attributes.get("block_size")
+    if candidate.flat != {0} or (block is not None and block.i):
         return None
-    if site.is_single(1) and site.is_single(2):
-        return Lift(site.flat)
-    axis = site.axis(1, site.rank(0))
-    if axis is None or site.rank(1) != 1 or (not site.is_absent(2) and site.rank(2) != 1):
+    if candidate.is_single(1) and candidate.is_single(2):
+        return Lift(candidate.flat)
+    axis = candidate.axis(1, candidate.rank(0))
+    if axis is None or candidate.rank(1) != 1 or (not candidate.is_absent(2) and candidate.rank(2) != 1):
         return None
-    return Lift(site.flat, axes={"axis": axis})
+    return Lift(candidate.flat, axes={"axis": axis})
 
 
-def _whole(site: Site) -> Lift | None:
-    return Lift(site.flat)
+def _whole(candidate: Candidate) -> Lift | None:
+    return Lift(candidate.flat)
 
 
 ELEMENTWISE = {"Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil"}

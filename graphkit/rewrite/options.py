@@ -1,4 +1,4 @@
-"""Options of passes that are more than a word or a number, and how they are written."""
+"""Types of pass options that are more than a word or a number, and how to read them from text."""
 
 from __future__ import annotations
 

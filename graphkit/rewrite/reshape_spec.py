@@ -1,4 +1,4 @@
-"""The second input of a Reshape that gives certain dims: numbers, 0 for a dim that is copied, at most one -1."""
+"""The shape input of a Reshape to given dims: numbers, 0 for a dim that is copied, at most one -1."""
 
 from __future__ import annotations
 

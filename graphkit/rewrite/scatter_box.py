@@ -1,4 +1,4 @@
-"""Where a ScatterND or ScatterElements writes, if that is a box: a range along each axis of its data."""
+"""The box that a ScatterND or ScatterElements writes: a range along each axis of its data, if it is one."""
 
 from __future__ import annotations
 

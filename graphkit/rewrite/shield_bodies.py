@@ -1,4 +1,4 @@
-"""Keep frozen dims from bodies that cannot run at them, so that a runtime still loads the model.
+"""Hide frozen dims from bodies that cannot run at them, so that a runtime still loads the model.
 
 At the dims of a decode step the first step's branch of a merged decoder may be impossible: a mask of 6 meets one token.
 The model is sound, for that branch is not run; yet onnxruntime infers shapes in it while it loads, and refuses the
@@ -44,15 +44,15 @@ def _shield(editor: Editor, body: Scope, shapes: Shapes) -> None:
     visible = [value for value in read if all(editor.is_visible(value, node.scope) for node in _readers(body, value))]
     if source is None or not visible:
         return
-    number = editor.fresh(f"{source.name}/number")
+    number = editor.unique_name(f"{source.name}/number")
     editor.insert_first(body, NewNode("Cast", [source], [number], {"to": INT64}, number))
     copies: dict[int, str] = {}
     for rank in sorted({read[value] for value in visible}):
-        copies[rank] = editor.fresh(f"{source.name}/copy_{rank}")
+        copies[rank] = editor.unique_name(f"{source.name}/copy_{rank}")
         zeros = editor.integers([0] * rank, f"dims/{','.join(['0'] * rank)}")
         editor.insert_first(body, NewNode("Mul", [number, zeros], [copies[rank]], {}, copies[rank]))
     for value in visible:
-        name = editor.fresh(f"{value.name}/any_shape")
+        name = editor.unique_name(f"{value.name}/any_shape")
         editor.insert_first(body, NewNode("Reshape", [value, copies[read[value]]], [name], {}, name))
         for node in dict.fromkeys(_readers(body, value)):
             editor.set_inputs(node, {index: name for index, one in enumerate(node.inputs) if one is value})

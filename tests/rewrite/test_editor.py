@@ -14,7 +14,7 @@ from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.fold_shapes import FoldShapes
 from graphkit.rewrite.editor import Editor, NewNode
-from graphkit.rewrite.fixpoint import MAX_SWEEPS, Rewrite, sweep
+from graphkit.rewrite.fixpoint import MAX_ROUNDS, Rewrite, run_to_fixpoint
 
 
 def editor_of(text: str, opset: int = 17, ir: int = 8) -> Editor:
@@ -45,8 +45,8 @@ def test_without_edits_the_model_is_the_same_one() -> None:
 
 def test_a_value_is_read_instead_of_another_through_several() -> None:
     editor = editor_of(CHAIN)
-    editor.use(value(editor, "b"), value(editor, "a"))
-    editor.use(value(editor, "a"), value(editor, "x"))
+    editor.replace_all_uses(value(editor, "b"), value(editor, "a"))
+    editor.replace_all_uses(value(editor, "a"), value(editor, "x"))
     assert lines(editor.result()) == ["a = Neg (x)", "b = Abs (x)", "y = Exp (x)"]
 
 
@@ -60,7 +60,7 @@ def test_inputs_are_set_and_added() -> None:
 def test_a_node_is_replaced_by_several() -> None:
     editor = editor_of(CHAIN)
     node = producer(editor, "b")
-    name = editor.fresh("b")
+    name = editor.unique_name("b")
     new = [NewNode("Sin", [node.input(0)], [name]), NewNode("Cos", [name], ["b"], {}, "last", like=node)]
     editor.replace(node, *new)
     assert lines(editor.result()) == ["a = Neg (x)", "b_1 = Sin (a)", "[last] b = Cos (b_1)", "y = Exp (b)"]
@@ -95,8 +95,8 @@ def test_what_is_taken_is_not_offered_again() -> None:
 
 def test_forward_keeps_the_name_of_an_output() -> None:
     editor = editor_of(CHAIN)
-    editor.forward(producer(editor, "y"), value(editor, "x"))
-    editor.forward(producer(editor, "b"), value(editor, "x"))
+    editor.bypass(producer(editor, "y"), value(editor, "x"))
+    editor.bypass(producer(editor, "b"), value(editor, "x"))
     assert lines(editor.result()) == ["a = Neg (x)", "b = Abs (a)", "y = Identity (x)"]
 
 
@@ -141,16 +141,15 @@ def test_a_new_name_is_none_of_any_graph() -> None:
             y = If (c) < then_branch = t () => (float[N] inner) { inner = Neg (x) },
                          else_branch = f () => (float[N] e) { e = Abs (x) } >
         }""")
-    assert [editor.fresh("inner"), editor.fresh("inner"), editor.fresh("x"), editor.fresh("free")] == [
-        "inner_1", "inner_2", "x_1", "free"
-    ]  # fmt: skip
+    names = [editor.unique_name(wished) for wished in ("inner", "inner", "x", "free")]
+    assert names == ["inner_1", "inner_2", "x_1", "free"]
 
 
 def test_a_new_name_is_that_of_no_node() -> None:
     """onnxruntime refuses two nodes of one name."""
     model = model_of("g (float[N] x) => (float[N] y) { y = Neg (x) }")
     model.proto.graph.node[0].name = "dims/N"
-    assert Editor(Model.from_proto(model.proto)).fresh("dims/N") == "dims/N_1"
+    assert Editor(Model.from_proto(model.proto)).unique_name("dims/N") == "dims/N_1"
 
 
 def test_below_ir_version_4_a_constant_is_a_node_at_the_start() -> None:
@@ -185,7 +184,7 @@ def test_quantization_annotations_follow_their_tensors() -> None:
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="t")
     editor = Editor(Model.from_proto(model.proto))
     editor.rename(value(editor, "a"), "b")
-    editor.use(value(editor, "t"), value(editor, "s"))
+    editor.replace_all_uses(value(editor, "t"), value(editor, "s"))
     (found,) = editor.result().proto.graph.quantization_annotation
     assert (found.tensor_name, found.quant_parameter_tensor_names[0].value) == ("b", "s")
 
@@ -208,7 +207,7 @@ def test_what_no_edit_concerns_stays_field_by_field() -> None:
     node.metadata_props.add(key="from", value="here")
     before = node.SerializeToString()
     editor = Editor(Model.from_proto(model.proto))
-    editor.use(value(editor, "b"), value(editor, "x"))
+    editor.replace_all_uses(value(editor, "b"), value(editor, "x"))
     result = editor.result().proto
     assert (result.doc_string, result.metadata_props[0].value, result.graph.doc_string) == ("a model", "v", "a graph")
     result.graph.node[2].input[0] = "b"
@@ -229,14 +228,14 @@ SHADOW = """
 
 def test_a_tensor_is_not_read_where_a_body_gives_its_name_to_another() -> None:
     editor = editor_of(SHADOW)
-    assert not editor.use(value(editor, "b"), value(editor, "a"))
+    assert not editor.replace_all_uses(value(editor, "b"), value(editor, "a"))
     assert not editor.is_changed
 
 
 def test_a_chain_of_readings_ends_where_the_name_means_another_tensor() -> None:
     editor = editor_of(SHADOW.replace("b = Identity (a)", "q = Identity (a) b = Identity (q)"))
-    assert editor.use(value(editor, "b"), value(editor, "q"))
-    assert editor.use(value(editor, "q"), value(editor, "a"))
+    assert editor.replace_all_uses(value(editor, "b"), value(editor, "q"))
+    assert editor.replace_all_uses(value(editor, "q"), value(editor, "a"))
     text = lines(editor.result())
     assert text[2] == "b = Identity (a)"
     assert "r = Mul (q, a)" in text[3]
@@ -244,7 +243,7 @@ def test_a_chain_of_readings_ends_where_the_name_means_another_tensor() -> None:
     assert text[4] == "y = Add (i, a)"
 
 
-# Sweeps
+# Fixpoint
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,7 @@ class Edit(Rewrite):
 
 def test_a_sweep_ends_where_nothing_changes_and_says_what_was_done() -> None:
     text = "g (float[N, 4] x) => (y) { s = Shape <start = 1> (x) t = ConstantOfShape (s) u = Neg (t) y = Add (x, u) }"
-    outcome = check(lambda model: sweep(model, [FoldShapes(), FoldConstants()]), model_of(text))
+    outcome = check(lambda model: run_to_fixpoint(model, [FoldShapes(), FoldConstants()]), model_of(text))
     assert lines(outcome.model) == ["y = Add (x, u_value)"]
     assert outcome.changes == (
         "fold-shapes: 1 shape tensors are constants",
@@ -275,19 +274,19 @@ def test_a_sweep_that_would_not_end_ends() -> None:
         editor.set_inputs(node, {0: node.input(1), 1: node.input(0)})
         turns.append(1)
 
-    sweep(model_of("g (float[N] x, float[N] z) => (y) { y = Add (x, z) }"), [Edit(change=swap)])
-    assert len(turns) == MAX_SWEEPS
+    run_to_fixpoint(model_of("g (float[N] x, float[N] z) => (y) { y = Add (x, z) }"), [Edit(change=swap)])
+    assert len(turns) == MAX_ROUNDS
 
 
 def test_dead_code_is_removed_only_with_a_change() -> None:
     text = "g (float[N, 4] x) => (y) { unused = Neg (x) y = Abs (x) }"
-    assert len(lines(sweep(model_of(text), [FoldShapes()]).model)) == 2
+    assert len(lines(run_to_fixpoint(model_of(text), [FoldShapes()]).model)) == 2
 
 
 def test_one_shape_inference_serves_all_rewrites_of_a_sweep() -> None:
     seen = []
     rewrites = [Edit(change=lambda editor: seen.append(editor.shapes)) for _ in range(3)]
-    sweep(model_of(CHAIN), rewrites)
+    run_to_fixpoint(model_of(CHAIN), rewrites)
     assert len(seen) == 3
     assert len({id(shapes) for shapes in seen}) == 1
 
@@ -297,7 +296,7 @@ def test_a_model_whose_shapes_contradict_each_other_stays() -> None:
     text = """g (float[N] x) => (p, z) <float[1, 1, 2, 2] w = {1, 2, 3, 4}> {
         p = AveragePool <kernel_shape = [3, 3], strides = [3, 3]> (w) s = Shape (w) z = Expand (x, s) }"""
     model = model_of(text)
-    outcome = sweep(model, [FoldShapes(), FoldConstants()])
+    outcome = run_to_fixpoint(model, [FoldShapes(), FoldConstants()])
     assert outcome.model is model
     assert reasons(outcome) == [
         "AveragePool#0: nothing is rewritten, for the shapes of the model contradict each other: "

@@ -1,1 +1,1 @@
-"""Passes that remove what nothing needs, and compute equal or constant things once."""
+"""Passes that remove what is unused, merge what is equal and fold what is constant."""

@@ -56,7 +56,7 @@ def _drop(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> Non
     if len(kept) > 1:
         attributes = {"axis": node.attributes["axis"].i} if "axis" in node.attributes else {}
         editor.replace(node, NewNode("Concat", kept, [out.name], attributes, like=node))
-    elif first.dims != after.dims or first.dtype != after.dtype or not editor.forward(node, kept[0]):
+    elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
         return
     editor.note("inputs without elements are gone", len(parts) - len(kept))
 

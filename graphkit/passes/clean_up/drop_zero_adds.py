@@ -108,7 +108,7 @@ class DropZeroAdds(Rewrite):
             if out in exposed or not is_sorted:
                 editor.decline(node, "it adds zeros, but something behind it may depend on the sign of a zero")
                 continue
-            if editor.use(out, source):
+            if editor.replace_all_uses(out, source):
                 editor.set_inputs(node, {})
                 editor.note("additions of zeros are gone")
 

@@ -1,4 +1,4 @@
-"""Remove nodes that give back what they read."""
+"""Remove nodes that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EliminateIdentity(Rewrite):
                 if out is None or any(_is_used(editor, value) for value in node.outputs[1:]):
                     continue
                 may_rename = node.is_op("Identity") and editor.is_output(out)
-                if _give_name(editor, source, out) if may_rename else editor.forward(node, source):
+                if _give_name(editor, source, out) if may_rename else editor.bypass(node, source):
                     editor.note("nodes that change nothing are gone")
 
 
@@ -69,7 +69,7 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     if editor.inner_names(out.scope) & {source.name, out.name}:
         return False
     editor.rename(source, out.name)
-    editor.use(out, source)
+    editor.replace_all_uses(out, source)
     if out.producer is not None:
         editor.replace(out.producer)
     return True

@@ -135,7 +135,7 @@ class _Room:
 
     @cached_property
     def added(self) -> int:
-        """The bytes that earlier sweeps have added."""
+        """The bytes that earlier rounds have added."""
         return self.model.growth()
 
     def take(self, count: int) -> bool:
@@ -178,7 +178,7 @@ def _hoist(editor: Editor, node: Node, out: Value) -> None:
         return
     found = constant_tensor(node)
     if found is not None:
-        editor.use(out, editor.tensor(found, out.name))
+        editor.replace_all_uses(out, editor.tensor(found, out.name))
         editor.note("Constant nodes are initializers")
 
 
@@ -219,7 +219,7 @@ def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None
     outputs: list[NewNode] = []
     for value, array in arrays.items():
         name = editor.constant(array, f"{value.name}_value")
-        editor.use(value, name)
+        editor.replace_all_uses(value, name)
         editor.note("constant results are constants")
         if editor.is_output(value):
             outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))

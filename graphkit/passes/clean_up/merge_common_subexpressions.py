@@ -54,7 +54,7 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
             first = known.setdefault(key, value) if key is not None else value
             if not isinstance(first, Value) or first is value or editor.has_alias(value):
                 continue
-            if editor.use(value, first):
+            if editor.replace_all_uses(value, first):
                 editor.note("constants are merged with equal ones")
     for node in scope.nodes:
         for body in node.bodies.values():
@@ -75,18 +75,18 @@ def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
     pairs = [(one, other) for one, other in zip(node.outputs, twin.outputs, strict=False) if one is not None]
     if any(other is None or editor.is_output(one) or editor.has_alias(one) for one, other in pairs):
         return
-    if not all(editor.may_use(one, other) for one, other in pairs if other is not None):
+    if not all(editor.can_replace_all_uses(one, other) for one, other in pairs if other is not None):
         return
     for one, other in pairs:
         if other is not None:
-            editor.use(one, other)
+            editor.replace_all_uses(one, other)
     editor.note("nodes are merged with equal ones")
 
 
 def _key(editor: Editor, node: Node) -> Key | None:
     if node.bodies or node.domain not in ("", "com.microsoft") or node.op_type in IMPURE or editor.is_taken(node):
         return None
-    inputs = tuple(None if value is None else editor.final(value) for value in node.inputs)
+    inputs = tuple(None if value is None else editor.resolve(value) for value in node.inputs)
     attributes = tuple(sorted(_attribute_key(attribute) for attribute in node.proto.attribute))
     if any(not text for _, text in attributes):
         return None

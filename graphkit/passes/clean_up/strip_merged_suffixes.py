@@ -1,4 +1,4 @@
-"""Give initializers of a merged decoder their names back."""
+"""Remove the suffixes that merging two decoders added to the names of initializers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Passes that decide branches, and put functions and branches where they are called."""
+"""Passes that decide branches, and inline branches and functions."""

@@ -1,1 +1,1 @@
-"""Passes that make shapes constant, or compute them once where they stay dynamic."""
+"""Passes that make shapes constant, or compute a shape once where it stays dynamic."""

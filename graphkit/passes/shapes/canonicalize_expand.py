@@ -1,4 +1,4 @@
-"""Give each Expand, and each Tile that only repeats dims of 1, constants, or remove it."""
+"""Give each Expand, and each Tile that only repeats dims of 1, a constant shape, or remove it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CanonicalizeExpand(Rewrite):
             if before is None or after is None or not _is_expansion(node, before, after):
                 continue
             if before == after:
-                if editor.forward(node, data):
+                if editor.bypass(node, data):
                     editor.note(f"{node.op_type}s that change nothing are gone")
                 continue
             spec = expand_spec(before, after)

@@ -49,7 +49,7 @@ class CanonicalizeReshape(Rewrite):
             if before is None or after is None:
                 continue
             if before == after:
-                if editor.forward(node, data):
+                if editor.bypass(node, data):
                     editor.note("Reshapes that change nothing are gone")
             elif not shape.is_constant:
                 _canonicalize(editor, node, before, after)

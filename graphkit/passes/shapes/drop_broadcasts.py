@@ -9,7 +9,7 @@ import numpy as np
 
 from graphkit.graph.operators import BROADCASTING, BROADCASTS_SINCE
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, Source
+from graphkit.rewrite.editor import Editor, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims
@@ -48,7 +48,7 @@ class DropBroadcasts(Rewrite):
             dims = _small(editor, node)
             if dims is None or not _all_broadcast(editor, node, out, dims):
                 continue
-            source: Source = node.input(0)
+            source: NodeInput = node.input(0)
             if node.op_type == "ConstantOfShape":
                 source = editor.constant(fill(editor, node).reshape((1,) * len(dims)), f"{out.name}_value")
             for consumer, index in out.consumers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NewNode, Source
+from graphkit.rewrite.editor import Editor, NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.flat_regions import FlatRegions, Region, Spec
 from graphkit.rewrite.lifting import Lift, is_liftable
@@ -72,7 +72,7 @@ def _lift(editor: Editor, found: FlatRegions, region: Region) -> None:
         assert source is not None
         lifted[value] = source
         if spec is not None:
-            name = lifted[value] = editor.fresh(f"{value.name}_lifted")
+            name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
             editor.insert_before(reshape, _reshape(editor, reshape, source, name, spec))
     for node in region.nodes:
         _lift_node(editor, node, found.lifts[node], lifted, len(region.lead) - 1)
@@ -81,19 +81,21 @@ def _lift(editor: Editor, found: FlatRegions, region: Region) -> None:
         assert flat is not None
         assert out is not None
         if spec is None:
-            editor.forward(reshape, lifted[flat])
+            editor.bypass(reshape, lifted[flat])
         else:
             editor.replace(reshape, _reshape(editor, reshape, lifted[flat], out.name, spec))
 
 
-def _reshape(editor: Editor, node: Node, source: Source, name: str, spec: Spec) -> NewNode:
+def _reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec: Spec) -> NewNode:
     """Return a Reshape in the place of another one."""
     return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=node)
 
 
 def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int) -> None:
     """Put the lifted node before the flat one, which nothing reads then."""
-    inputs: list[Source] = [lifted[v] if v is not None and i in lift.inputs else v for i, v in enumerate(node.inputs)]
+    inputs: list[NodeInput] = [
+        lifted[v] if v is not None and i in lift.inputs else v for i, v in enumerate(node.inputs)
+    ]
     for index, array in lift.constants(extra).items():
         inputs[index] = editor.constant(array, f"{node.outputs[0].name if node.outputs[0] else node.label}_axes")
     outputs = [_output(editor, value, index in lift.outputs, lifted) for index, value in enumerate(node.outputs)]
@@ -104,9 +106,9 @@ def _output(editor: Editor, value: Value | None, is_lifted: bool, lifted: Names)
     """Return the name of an output of a lifted node, "" for one that nothing reads."""
     if value is None or not (is_lifted or value.consumers):
         return ""
-    name = editor.fresh(f"{value.name}_lifted" if is_lifted else value.name)
+    name = editor.unique_name(f"{value.name}_lifted" if is_lifted else value.name)
     if is_lifted:
         lifted[value] = name
     else:
-        editor.use(value, name)
+        editor.replace_all_uses(value, name)
     return name

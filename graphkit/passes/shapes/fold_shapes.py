@@ -52,10 +52,10 @@ def _fold(editor: Editor, value: Value, index: int, array: np.ndarray) -> None:
     is_read = any(not _vanishes(editor, consumer) for consumer, _ in value.consumers)
     is_output = editor.is_output(value) and len(node.outputs) == 1
     if is_output:
-        editor.forward(node, editor.constant(array, f"{value.name}_value"), index)
+        editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
         editor.note("shape tensors are constants")
     elif is_read:
-        editor.use(value, editor.constant(array, f"{value.name}_value"))
+        editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
         editor.note("shape tensors are constants")
 
 

@@ -1,4 +1,4 @@
-"""Give dims of the inputs a number."""
+"""Replace symbolic dims of the inputs by numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declare the dims of the outputs anew, as far as they follow from the inputs."""
+"""Declare the inferred dims of the outputs, as far as they follow from the inputs."""
 
 from __future__ import annotations
 

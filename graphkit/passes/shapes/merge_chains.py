@@ -65,7 +65,7 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
     for source in reversed(chain):
         before = editor.shapes[source].dims
         if before == after:
-            if editor.forward(node, source):
+            if editor.bypass(node, source):
                 editor.note("chains of reshapes change nothing and are gone")
             return
     first = 0 if node.is_op("Transpose") else 1
@@ -118,7 +118,7 @@ def _merge_transposes(editor: Editor, node: Node) -> None:
         return
     perm = [first[axis] for axis in second]
     if perm == sorted(perm):
-        if (start := producer.input(0)) is not None and editor.forward(node, start):
+        if (start := producer.input(0)) is not None and editor.bypass(node, start):
             editor.note("Transposes undo each other and are gone")
     elif source is not None and len(source.consumers) == 1 and not editor.is_output(source):
         editor.replace(node, NewNode("Transpose", [producer.input(0)], [out.name], {"perm": perm}, like=node))

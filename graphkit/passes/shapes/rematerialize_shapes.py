@@ -1,4 +1,4 @@
-"""Compute the shapes that must stay dynamic anew, from the dims of the graph inputs."""
+"""Recompute the shapes that must stay dynamic, directly from the dims of the graph inputs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Need:
-    """Elements that a node reads at an input and that have to be computed at run time."""
+class DynamicInput:
+    """An input of a node whose elements have to be computed at run time."""
 
     node: Node
     index: int
@@ -104,7 +104,7 @@ def _elements(editor: Editor, value: Value) -> Elements | None:
     return known if len(known) == len(elements) else None
 
 
-def _needs(editor: Editor, nodes: set[Node]) -> Iterator[Need]:
+def _needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
     """Yield what nodes other than those that compute shapes read of these."""
     for scope in editor.scopes:
         for node in scope.nodes:
@@ -119,13 +119,13 @@ def _needs(editor: Editor, nodes: set[Node]) -> Iterator[Need]:
                         yield need
 
 
-def _need(editor: Editor, node: Node, index: int, value: Value) -> Need | None:
+def _need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput | None:
     found, elements = editor.shapes[value], _elements(editor, value)
     if elements is None or found.rank is None or found.rank > 1:
         return None
     if found.dtype not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
         return None
-    return Need(node, index, _least(editor, node, index, value, elements), found.rank, found.dtype)
+    return DynamicInput(node, index, _least(editor, node, index, value, elements), found.rank, found.dtype)
 
 
 def _least(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
@@ -153,7 +153,7 @@ def _allows_zero(node: Node) -> bool:
     return "allowzero" in node.attributes and bool(node.attributes["allowzero"].i)
 
 
-def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], Need]) -> set[Node]:
+def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], DynamicInput]) -> set[Node]:
     """Return those of the nodes that something else than what is met still reads."""
     needed: set[Node] = set()
     for scope in editor.scopes:

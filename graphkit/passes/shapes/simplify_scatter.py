@@ -1,4 +1,4 @@
-"""Replace the Scatter of a sliced assignment by what it gives: the updates, or a Concat of slices."""
+"""Replace the Scatter of a sliced assignment by its updates, or by a Concat of slices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NewNode, Source
+from graphkit.rewrite.editor import Editor, NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
@@ -87,7 +87,7 @@ def _replace(editor: Editor, node: Node, out: Value, box: Box) -> None:
         shape = editor.integers(spec, f"{out.name}_shape")
         editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
     else:
-        editor.forward(node, updates)
+        editor.bypass(node, updates)
     editor.note("Scatters that write everything are their updates")
 
 
@@ -152,21 +152,23 @@ class _Plan:
 
     def nodes(self, updates: Value, spec: Sequence[int], ranges: Sequence[_Range]) -> list[NewNode]:
         """Return the nodes, given the shape that makes the updates the box where they need one."""
-        source: Source = updates
+        source: NodeInput = updates
         if spec:
             shape = self.editor.integers(spec, f"{self.out.name}_updates_shape")
             source = self._make("Reshape", [updates, shape], "updates")
         self._concat(self.node.inputs[0], source, ranges, self.out.name, self.node)
         return self.made
 
-    def _concat(self, data: Source, updates: Source, ranges: Sequence[_Range], out: str, like: Node | None) -> None:
+    def _concat(
+        self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range], out: str, like: Node | None
+    ) -> None:
         """Put what is before the box, the box and what is after it together, along the first axis of these."""
         here, *inner = ranges
-        parts: list[Source] = []
+        parts: list[NodeInput] = []
         if here.start != 0:
             parts.append(self._slice(data, "before", _Range(here.axis, 0, here.start)))
         if inner:
-            parts.append(name := self.editor.fresh(f"{self.out.name}_inner"))
+            parts.append(name := self.editor.unique_name(f"{self.out.name}_inner"))
             self._concat(self._slice(data, "middle", here), updates, inner, name, None)
         else:
             parts.append(updates)
@@ -174,20 +176,20 @@ class _Plan:
             parts.append(self._slice(data, "after", _Range(here.axis, here.end, END)))
         self.made.append(NewNode("Concat", parts, [out], {"axis": here.axis}, like=like))
 
-    def _slice(self, data: Source, role: str, part: _Range) -> str:
+    def _slice(self, data: NodeInput, role: str, part: _Range) -> str:
         bounds = {"start": part.start, "end": part.end, "axis": part.axis}
         inputs = [self._vector(bound, f"{self.out.name}_{role}_{name}") for name, bound in bounds.items()]
         return self._make("Slice", [data, *inputs], role)
 
-    def _vector(self, bound: Bound, name: str) -> Source:
+    def _vector(self, bound: Bound, name: str) -> NodeInput:
         if isinstance(bound, int):
             return self.editor.integers([bound], name)
         if self.editor.shapes[bound].rank == 1:
             return bound
         return self._make("Reshape", [bound, self.editor.integers([1], "one")], "bound")
 
-    def _make(self, op_type: str, inputs: Sequence[Source], role: str) -> str:
-        name = self.editor.fresh(f"{self.out.name}_{role}")
+    def _make(self, op_type: str, inputs: Sequence[NodeInput], role: str) -> str:
+        name = self.editor.unique_name(f"{self.out.name}_{role}")
         self.made.append(NewNode(op_type, inputs, [name]))
         return name
 

@@ -16,7 +16,7 @@ from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.merge_chains import MergeChains
-from graphkit.rewrite.fixpoint import sweep
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.verify.rewrite import verify_rewrite
 
@@ -538,7 +538,7 @@ def test_a_reshape_between_two_others_is_the_end_of_one_region_only() -> None:
 
 
 def test_what_an_edit_of_this_sweep_reads_is_not_computed_twice() -> None:
-    """The two Reshapes after b undo each other, so that its flat form is read by f from this sweep on."""
+    """The two Reshapes after b undo each other, so that its flat form is read by f from this round on."""
     model = model_of("""
         agraph (float[N, 4, 6, 8] x) => (float[N, 4, 6, 8] y, float[M, 6, 8] z)
         <int64[3] flat = {-1, 6, 8}, int64[4] back = {-1, 4, 6, 8}> {
@@ -550,7 +550,7 @@ def test_what_an_edit_of_this_sweep_reads_is_not_computed_twice() -> None:
             f = Softmax <axis = 0> (e)
             z = Neg (f)
         }""")
-    assert operators(sweep(model, [MergeChains(), FlattenFreeMatmul()]).model).count("Relu") == 1
+    assert operators(run_to_fixpoint(model, [MergeChains(), FlattenFreeMatmul()]).model).count("Relu") == 1
 
 
 def test_another_split_that_no_constant_shape_gives_stays() -> None:
@@ -578,7 +578,7 @@ def test_another_split_that_no_constant_shape_gives_stays() -> None:
 
 
 def test_edits_of_this_sweep_are_waited_for() -> None:
-    """The Identity goes in the first sweep, what reads it is lifted in the second."""
+    """The Identity goes in the first round, what reads it is lifted in the second."""
     model = between("b = Relu (a)  i = Identity (b)  c = Softmax (i)", (6, 8))
     result = fold(model).model
     assert operators(result) == ["Relu", "Softmax"]
