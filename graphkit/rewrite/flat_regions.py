@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fusions import permutation, spoils_product
-from graphkit.rewrite.lifting import Lift, Site, is_liftable, lift
+from graphkit.rewrite.lifting import Lift, LiftView, is_liftable, lift
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 from graphkit.shapes.expr import TooComplexError
@@ -155,7 +155,7 @@ class FlatRegions:
         more = frozenset(index for index, value in enumerate(node.inputs) if self._is_reshaped(value, first))
         for inputs in (flat, flat | more):
             known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
-            found = lift(Site(node, known, self.dims(outputs[0]), inputs))
+            found = lift(LiftView(node, known, self.dims(outputs[0]), inputs))
             if found is not None and self._gives(node, found, first):
                 return found
         return None

@@ -18,7 +18,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
 
-__all__ = ["Lift", "Site", "is_liftable", "lift"]
+__all__ = ["Lift", "LiftView", "is_liftable", "lift"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def shifted(axis: int, extra: int) -> int:
 
 
 @dataclass(frozen=True)
-class Site:
+class LiftView:
     """A node and what is known of its tensors.
 
     Attributes:
@@ -109,7 +109,7 @@ class Site:
         return axis if axis is not None and is_trailing(axis, rank) else None
 
 
-Rule = Callable[[Site], Lift | None]
+Rule = Callable[[LiftView], Lift | None]
 
 
 def is_trailing(axis: int, rank: int) -> bool:
@@ -117,10 +117,10 @@ def is_trailing(axis: int, rank: int) -> bool:
     return 0 < (axis if axis >= 0 else axis + rank) < rank
 
 
-def lift(site: Site) -> Lift | None:
+def lift(view: LiftView) -> Lift | None:
     """Return how a node is lifted, None where it is not known that it can."""
-    rule = RULES.get(site.node.op_type) if not site.node.domain else None
-    return rule(site) if rule is not None else None
+    rule = RULES.get(view.node.op_type) if not view.node.domain else None
+    return rule(view) if rule is not None else None
 
 
 def is_liftable(node: Node) -> bool:
@@ -128,67 +128,67 @@ def is_liftable(node: Node) -> bool:
     return not node.domain and node.op_type in RULES
 
 
-def _elementwise(site: Site) -> Lift | None:
-    if len(site.inputs) > 1 and site.node.scope.opset() < BROADCASTS_SINCE:
+def _elementwise(view: LiftView) -> Lift | None:
+    if len(view.inputs) > 1 and view.node.scope.opset() < BROADCASTS_SINCE:
         return None
-    return Lift(site.flat) if all(site.fits(index) for index in range(len(site.inputs))) else None
+    return Lift(view.flat) if all(view.fits(index) for index in range(len(view.inputs))) else None
 
 
 def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
     """Return the rule of a MatMul of two inputs, with scales and zero points of which some may be one a column."""
 
-    def rule(site: Site) -> Lift | None:
-        if not site.flat <= {left, right} or not all(site.is_single(index) for index in single):
+    def rule(view: LiftView) -> Lift | None:
+        if not view.flat <= {left, right} or not all(view.is_single(index) for index in single):
             return None
-        if not all(site.is_absent(index) or site.rank(index) in (0, 1) for index in per_column):
+        if not all(view.is_absent(index) or view.rank(index) in (0, 1) for index in per_column):
             return None
-        if site.rank(left) == 2 and site.rank(right) == 2:  # rows of one matrix
-            return Lift(site.flat) if site.flat == {left} else None
-        if left not in site.flat and lower(site.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
+        if view.rank(left) == 2 and view.rank(right) == 2:  # rows of one matrix
+            return Lift(view.flat) if view.flat == {left} else None
+        if left not in view.flat and lower(view.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
             return None
-        is_batched = min(site.rank(left), site.rank(right)) >= 2 and site.fits(left) and site.fits(right)
-        return Lift(site.flat) if is_batched else None
+        is_batched = min(view.rank(left), view.rank(right)) >= 2 and view.fits(left) and view.fits(right)
+        return Lift(view.flat) if is_batched else None
 
     return rule
 
 
-def _transpose(site: Site) -> Lift | None:
-    attribute = site.node.attributes.get("perm")
+def _transpose(view: LiftView) -> Lift | None:
+    attribute = view.node.attributes.get("perm")
     perm = list(attribute.ints) if attribute is not None else []
-    return Lift(site.flat, axes={"perm": perm}) if perm[:1] == [0] else None
+    return Lift(view.flat, axes={"perm": perm}) if perm[:1] == [0] else None
 
 
 def _along(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
     """Return the rule of an operator that works along an axis of its first input."""
 
-    def rule(site: Site) -> Lift | None:
-        chosen = default if site.node.scope.opset() >= default_since else before
-        axis = site.axis(chosen, site.rank(0))
-        outputs = tuple(range(len(site.node.outputs)))
-        return Lift(site.flat, outputs, {"axis": axis}) if site.flat == {0} and axis is not None else None
+    def rule(view: LiftView) -> Lift | None:
+        chosen = default if view.node.scope.opset() >= default_since else before
+        axis = view.axis(chosen, view.rank(0))
+        outputs = tuple(range(len(view.node.outputs)))
+        return Lift(view.flat, outputs, {"axis": axis}) if view.flat == {0} and axis is not None else None
 
     return rule
 
 
-def _gather(site: Site) -> Lift | None:
-    axis = site.node.attributes.get("axis")
-    is_first = axis is None or axis.i in (0, -site.rank(0))
-    return Lift(site.flat) if site.flat == {1} and is_first else _along(None)(site)
+def _gather(view: LiftView) -> Lift | None:
+    axis = view.node.attributes.get("axis")
+    is_first = axis is None or axis.i in (0, -view.rank(0))
+    return Lift(view.flat) if view.flat == {1} and is_first else _along(None)(view)
 
 
-def _concat(site: Site) -> Lift | None:
-    axis = site.axis(None, site.rank(0))
-    return Lift(site.flat, axes={"axis": axis}) if len(site.flat) == len(site.inputs) and axis is not None else None
+def _concat(view: LiftView) -> Lift | None:
+    axis = view.axis(None, view.rank(0))
+    return Lift(view.flat, axes={"axis": axis}) if len(view.flat) == len(view.inputs) and axis is not None else None
 
 
-def _normalize(site: Site) -> Lift | None:
-    axis = site.axis(-1, site.rank(0))
-    ranks = range(site.rank(0))
-    if not all(site.is_absent(index) or site.rank(index) in ranks for index in range(1, len(site.inputs))):
+def _normalize(view: LiftView) -> Lift | None:
+    axis = view.axis(-1, view.rank(0))
+    ranks = range(view.rank(0))
+    if not all(view.is_absent(index) or view.rank(index) in ranks for index in range(1, len(view.inputs))):
         return None
-    if any(value is not None and value.consumers for value in site.node.outputs[1:]):
+    if any(value is not None and value.consumers for value in view.node.outputs[1:]):
         return None
-    return Lift(site.flat, axes={"axis": axis}) if site.flat == {0} and axis is not None else None
+    return Lift(view.flat, axes={"axis": axis}) if view.flat == {0} and axis is not None else None
 
 
 def _axes(index: int, *, of_output: bool = False) -> Rule:
@@ -197,38 +197,38 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
     They count from the start then: onnxruntime's reductions of an empty tensor ignore axes that count from the end.
     """
 
-    def rule(site: Site) -> Lift | None:
-        attribute = site.node.attributes.get("axes")
-        array = np.array(attribute.ints, np.int64) if attribute is not None else site.numbers(index)
-        if site.flat != {0} or array is None or not array.size:
+    def rule(view: LiftView) -> Lift | None:
+        attribute = view.node.attributes.get("axes")
+        array = np.array(attribute.ints, np.int64) if attribute is not None else view.numbers(index)
+        if view.flat != {0} or array is None or not array.size:
             return None
-        rank = len(site.out) if of_output else site.rank(0)
+        rank = len(view.out) if of_output else view.rank(0)
         if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
             return None
         array = np.where(array < 0, array + rank, array).astype(array.dtype)
         return (
-            Lift(site.flat, arrays={index: array})
+            Lift(view.flat, arrays={index: array})
             if attribute is None
-            else Lift(site.flat, axes={"axes": array.tolist()})
+            else Lift(view.flat, axes={"axes": array.tolist()})
         )
 
     return rule
 
 
-def _quantize(site: Site) -> Lift | None:
-    block = site.node.attributes.get("block_size")
-    if site.flat != {0} or (block is not None and block.i):
+def _quantize(view: LiftView) -> Lift | None:
+    block = view.node.attributes.get("block_size")
+    if view.flat != {0} or (block is not None and block.i):
         return None
-    if site.is_single(1) and site.is_single(2):
-        return Lift(site.flat)
-    axis = site.axis(1, site.rank(0))
-    if axis is None or site.rank(1) != 1 or (not site.is_absent(2) and site.rank(2) != 1):
+    if view.is_single(1) and view.is_single(2):
+        return Lift(view.flat)
+    axis = view.axis(1, view.rank(0))
+    if axis is None or view.rank(1) != 1 or (not view.is_absent(2) and view.rank(2) != 1):
         return None
-    return Lift(site.flat, axes={"axis": axis})
+    return Lift(view.flat, axes={"axis": axis})
 
 
-def _whole(site: Site) -> Lift | None:
-    return Lift(site.flat)
+def _whole(view: LiftView) -> Lift | None:
+    return Lift(view.flat)
 
 
 ELEMENTWISE = {"Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil"}
