@@ -13,7 +13,7 @@ import numpy as np
 from graphkit.needs.common import NeedRule, integers, same
 from graphkit.needs.need import FAILS, Fit, Ints, Need, Trouble, named
 from graphkit.shapes import Expr, const, is_known, lower
-from graphkit.shapes.site import Site
+from graphkit.shapes.node_view import NodeView
 
 __all__ = ["RULES"]
 
@@ -66,18 +66,18 @@ class OneByOne(Need):
         return Trouble(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")
 
 
-def grouped(site: Site) -> Iterator[Need]:
+def grouped(view: NodeView) -> Iterator[Need]:
     """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, cos_cache, sin_cache)."""
-    query, (total,) = site.dims(0), integers(site, 6)
-    past = site.dims(3)[2] if site.has(3) else const(0)
-    new = site.dims(1)[1] if site.has(1) and len(site.dims(1)) == 3 else query[1]
+    query, (total,) = view.dims(0), integers(view, 6)
+    past = view.dims(3)[2] if view.has(3) else const(0)
+    new = view.dims(1)[1] if view.has(1) and len(view.dims(1)) == 3 else query[1]
     if not all(map(is_known, (query[0], total, past, new))):
         return
-    if not site.integer("sliding_window_cache", 0):
+    if not view.integer("sliding_window_cache", 0):
         yield Cached(total, past, new)
     yield OneByOne(query[0], query[1], total)
-    if site.integer("do_rotary", 0) and site.has(7):
-        yield from table(total, site.dims(7)[0], "cos_cache dimension 0")
+    if view.integer("do_rotary", 0) and view.has(7):
+        yield from table(total, view.dims(7)[0], "cos_cache dimension 0")
 
 
 def table(length: Expr, most: Expr, says: str) -> Iterator[Need]:
@@ -86,36 +86,36 @@ def table(length: Expr, most: Expr, says: str) -> Iterator[Need]:
         yield Fit(length, most, "more positions than the table has", says)
 
 
-def rotary(site: Site) -> Iterator[Need]:
+def rotary(view: NodeView) -> Iterator[Need]:
     """com.microsoft RotaryEmbedding(input, position_ids, cos_cache, sin_cache)."""
-    dims = site.dims(0)
-    yield from table(dims[1] if len(dims) == 3 else dims[2], site.dims(2)[0], "cos_cache")
+    dims = view.dims(0)
+    yield from table(dims[1] if len(dims) == 3 else dims[2], view.dims(2)[0], "cos_cache")
 
 
-def embedding(site: Site) -> Iterator[Need]:
+def embedding(view: NodeView) -> Iterator[Need]:
     """EmbedLayerNormalization(ids, segments, words, positions, ..., position_ids): a table of positions."""
-    if not site.has(8):
-        yield from table(site.dims(0)[1], site.dims(3)[0], "")
+    if not view.has(8):
+        yield from table(view.dims(0)[1], view.dims(3)[0], "")
 
 
 def packed(mask: int, past: int) -> NeedRule:
     """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
 
-    def attention(site: Site) -> Iterator[Need]:
-        if not site.has(mask) or len(site.dims(mask)) != 2 or site.integer("past_present_share_buffer", 0):
+    def attention(view: NodeView) -> Iterator[Need]:
+        if not view.has(mask) or len(view.dims(mask)) != 2 or view.integer("past_present_share_buffer", 0):
             return
-        before = site.dims(past)[3] if site.has(past) else const(0)
-        total = before + site.dims(0)[1]
+        before = view.dims(past)[3] if view.has(past) else const(0)
+        total = before + view.dims(0)[1]
         yield from same(
-            site.dims(mask)[1], total, "the lengths of the mask, and of past and new together,", "mask_index"
+            view.dims(mask)[1], total, "the lengths of the mask, and of past and new together,", "mask_index"
         )
 
     return attention
 
 
-def attention(site: Site) -> Iterator[Need]:
+def attention(view: NodeView) -> Iterator[Need]:
     """Attention of opset 23: as many values as keys."""
-    lengths = [dims[2] if len(dims) == 4 else dims[1] for dims in (site.dims(1), site.dims(2))]
+    lengths = [dims[2] if len(dims) == 4 else dims[1] for dims in (view.dims(1), view.dims(2))]
     yield from same(lengths[0], lengths[1], "the lengths of keys and values", "inconsistent kv_sequence_length")
 
 

@@ -12,8 +12,8 @@ from graphkit.needs.known import Known
 from graphkit.needs.need import AtLeast, Index, Need, Same
 from graphkit.needs.rules import RULES
 from graphkit.shapes import Expr, Shapes, const, is_known, lower
+from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.site import Site, UnknownError
 
 __all__ = ["Needed", "collect"]
 
@@ -57,28 +57,28 @@ class _Collector:
         if rule is None and not node.is_op("Gather", "GatherND"):
             yield from self.noted.get(node, ())
             return
-        site = self.known.site(node)
-        if site is None:
+        view = self.known.view(node)
+        if view is None:
             return
         try:
-            yield from [need for need in self.needs(site) if _has_symbols(need)]
+            yield from [need for need in self.needs(view) if _has_symbols(need)]
         except (UnknownError, ArithmeticError, LookupError, ValueError):  # not known, too complex, or no valid node
             return
 
-    def needs(self, site: Site) -> Iterator[Need]:
+    def needs(self, view: NodeView) -> Iterator[Need]:
         """Yield what the rule of a node yields, or that its indices are inside."""
-        dims = site.dims(0) if site.has(0) else ()
-        if site.node.is_op("Gather"):
-            size = dims[site.axis(site.integer("axis", 0), len(dims))]
+        dims = view.dims(0) if view.has(0) else ()
+        if view.node.is_op("Gather"):
+            size = dims[view.axis(view.integer("axis", 0), len(dims))]
             yield from self.inside(
-                site.node.input(1), size, product(site.dims(1)), "indices element out of data bounds"
+                view.node.input(1), size, product(view.dims(1)), "indices element out of data bounds"
             )
-        elif site.node.is_op("GatherND"):
-            columns = _columns(site.node) if not site.integer("batch_dims", 0) else ()
+        elif view.node.is_op("GatherND"):
+            columns = _columns(view.node) if not view.integer("batch_dims", 0) else ()
             for column, size in zip(columns, dims, strict=False):
-                yield from self.inside(column, size, product(site.dims(1)), "invalid index found")
+                yield from self.inside(column, size, product(view.dims(1)), "invalid index found")
         else:
-            yield from RULES[site.node.operator](site)
+            yield from RULES[view.node.operator](view)
 
     def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Need]:
         extent = self.extents.of(indices) if is_known(size) else None

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from graphkit.needs.joined import Broadcast
 from graphkit.needs.need import AtLeast, Need, Same
 from graphkit.shapes import Expr, const, is_known, lower
-from graphkit.shapes.site import Site
+from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["NeedRule", "broadcast", "integers", "least", "same"]
 
-NeedRule = Callable[[Site], Iterator[Need]]
+NeedRule = Callable[[NodeView], Iterator[Need]]
 BROADCAST = "broadcast"
 
 
@@ -28,13 +28,13 @@ def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Need]:
         yield Same(left, right, what, says)
 
 
-def integers(site: Site, index: int) -> list[Expr]:
+def integers(view: NodeView, index: int) -> list[Expr]:
     """Return the elements of an integer input.
 
     Raises:
         UnknownError: They are not known.
     """
-    return [Expr.of(element) for element in site.values(index) if isinstance(element, (int, Expr))]
+    return [Expr.of(element) for element in view.values(index) if isinstance(element, (int, Expr))]
 
 
 def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Need]:

@@ -7,34 +7,34 @@ from collections.abc import Iterator, Mapping
 from graphkit.needs.common import NeedRule, broadcast, integers, least, same
 from graphkit.needs.need import Need, NotZero
 from graphkit.shapes import Expr, const, is_known, lower, upper
+from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.site import Site
 from graphkit.shapes.tensor import INTEGERS, Dims
 
 __all__ = ["RULES"]
 
 
-def elementwise(site: Site) -> Iterator[Need]:
+def elementwise(view: NodeView) -> Iterator[Need]:
     """All inputs broadcast; an integer is not divided by 0."""
-    given = [index for index in range(len(site.inputs)) if site.has(index)]
-    yield from broadcast([site.dims(index) for index in given])
-    if site.node.op_type in ("Div", "Mod") and site.tensor(1).dtype in INTEGERS and site.tensor(1).may_have_data:
-        count = product(site.broadcast(*(site.dims(index) for index in given)))
-        for element in integers(site, 1):
+    given = [index for index in range(len(view.inputs)) if view.has(index)]
+    yield from broadcast([view.dims(index) for index in given])
+    if view.node.op_type in ("Div", "Mod") and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
+        count = product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
+        for element in integers(view, 1):
             if is_known(element) and is_known(count) and lower(element) <= 0 <= upper(element):
                 yield NotZero(element, count, "a divisor of 0", "by zero")
 
 
-def qlinear(site: Site) -> Iterator[Need]:
+def qlinear(view: NodeView) -> Iterator[Need]:
     """QLinearAdd, QLinearMul(a, a_scale, a_zero, b, ...): both broadcast."""
-    yield from broadcast([site.dims(0), site.dims(3)])
+    yield from broadcast([view.dims(0), view.dims(3)])
 
 
 def product_of(left: int, right: int) -> NeedRule:
     """Return the rule of a product of two inputs."""
 
-    def matmul(site: Site) -> Iterator[Need]:
-        first, second = site.dims(left), site.dims(right)
+    def matmul(view: NodeView) -> Iterator[Need]:
+        first, second = view.dims(left), view.dims(right)
         if first and second:
             inner = second[-2] if len(second) > 1 else second[0]
             yield from same(first[-1], inner, "the inner dims of a product", "dimension mismatch")
@@ -43,83 +43,83 @@ def product_of(left: int, right: int) -> NeedRule:
     return matmul
 
 
-def gemm(site: Site) -> Iterator[Need]:
+def gemm(view: NodeView) -> Iterator[Need]:
     """The inner dims are equal."""
-    first, second = site.dims(0), site.dims(1)
+    first, second = view.dims(0), view.dims(1)
     if len(first) == len(second) == 2:
-        inner = first[0 if site.integer("transA", 0) else 1]
-        other = second[1 if site.integer("transB", 0) else 0]
+        inner = first[0 if view.integer("transA", 0) else 1]
+        other = second[1 if view.integer("transB", 0) else 0]
         yield from same(inner, other, "the inner dims of a product", "Dimension mismatch")
 
 
-def arg_max(site: Site) -> Iterator[Need]:
+def arg_max(view: NodeView) -> Iterator[Need]:
     """There is something to choose from."""
-    dims = site.dims()
-    axis = site.axis(site.integer("axis", 0), len(dims))
+    dims = view.dims()
+    axis = view.axis(view.integer("axis", 0), len(dims))
     others = product((*dims[:axis], *dims[axis + 1 :]))
     if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
         yield NotZero(dims[axis], others, "an axis without elements", "")
 
 
-def layer_norm(site: Site) -> Iterator[Need]:
+def layer_norm(view: NodeView) -> Iterator[Need]:
     """There is something to normalise."""
-    dims = site.dims()
-    axis = site.axis(site.integer("axis", -1), len(dims))
+    dims = view.dims()
+    axis = view.axis(view.integer("axis", -1), len(dims))
     yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
 
 
 def conv(weight: int) -> NeedRule:
     """Return the rule of a convolution whose weight is that input."""
 
-    def convolution(site: Site) -> Iterator[Need]:
-        dims, kernel = site.dims(0), site.dims(weight)
+    def convolution(view: NodeView) -> Iterator[Need]:
+        dims, kernel = view.dims(0), view.dims(weight)
         if len(dims) != len(kernel) or len(dims) < 3:
             return
-        if site.integer("channels_last", 0):
+        if view.integer("channels_last", 0):
             dims = (dims[0], dims[-1], *dims[1:-1])
-        yield from same(dims[1], kernel[1] * site.integer("group", 1), "channels of input and weight", "channels")
-        for room, _ in _rooms(site, dims[2:], kernel[2:]):
+        yield from same(dims[1], kernel[1] * view.integer("group", 1), "channels of input and weight", "channels")
+        for room, _ in _rooms(view, dims[2:], kernel[2:]):
             yield from least(room, 0, "the window does not fit", "Invalid input shape")
 
     return convolution
 
 
-def pool(site: Site) -> Iterator[Need]:
+def pool(view: NodeView) -> Iterator[Need]:
     """A window fits, as onnxruntime counts: it rounds towards 0, so that one that hardly does not gives a dim too."""
-    dims = site.dims()
-    kernel = tuple(const(size) for size in site.integers("kernel_shape") or [])
-    if len(kernel) != len(dims) - 2 or site.integer("ceil_mode", 0):
+    dims = view.dims()
+    kernel = tuple(const(size) for size in view.integers("kernel_shape") or [])
+    if len(kernel) != len(dims) - 2 or view.integer("ceil_mode", 0):
         return
-    for room, stride in _rooms(site, dims[2:], kernel):
+    for room, stride in _rooms(view, dims[2:], kernel):
         yield from least(room, 1 - 2 * stride, "the window does not fit", "output dimension is negative")
 
 
-def _rooms(site: Site, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
+def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
     """Yield how far a window can move, and the stride, for each spatial dim."""
-    count, automatic = len(dims), site.text("auto_pad", "NOTSET")
+    count, automatic = len(dims), view.text("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return
-    pads = (site.integers("pads") if automatic == "NOTSET" else None) or [0] * (2 * count)
-    dilations, strides = site.integers("dilations") or [1] * count, site.integers("strides") or [1] * count
+    pads = (view.integers("pads") if automatic == "NOTSET" else None) or [0] * (2 * count)
+    dilations, strides = view.integers("dilations") or [1] * count, view.integers("strides") or [1] * count
     for axis, dim in enumerate(dims):
         extent = (kernel[axis] - 1) * dilations[axis] + 1
         yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
 
 
-def global_pool(site: Site) -> Iterator[Need]:
+def global_pool(view: NodeView) -> Iterator[Need]:
     """No dim but the batch is 0."""
-    for dim in site.dims()[1:]:
+    for dim in view.dims()[1:]:
         yield from least(dim, 1, "a dim without elements", "Only N can be zero")
 
 
-def einsum(site: Site) -> Iterator[Need]:
+def einsum(view: NodeView) -> Iterator[Need]:
     """Equal letters are dims that broadcast."""
-    terms = site.text("equation", "").replace(" ", "").partition("->")[0].split(",")
-    if "." in "".join(terms) or len(terms) != len(site.inputs):
+    terms = view.text("equation", "").replace(" ", "").partition("->")[0].split(",")
+    if "." in "".join(terms) or len(terms) != len(view.inputs):
         return
     letters: dict[str, dict[Expr, None]] = {}
     for index, term in enumerate(terms):
-        for letter, dim in zip(term, site.dims(index), strict=False):
+        for letter, dim in zip(term, view.dims(index), strict=False):
             letters.setdefault(letter, {})[dim] = None
     for dims in letters.values():
         yield from broadcast([(dim,) for dim in dims], "could not be broadcast")

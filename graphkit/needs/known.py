@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import onnx
-
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Value
 from graphkit.shapes import Expr, Shapes, Tensor, is_known
-from graphkit.shapes.site import Site
+from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.tensor import unknown
 
 __all__ = ["Known"]
@@ -39,51 +35,14 @@ class Known:
         last = self.shapes.table.get(value)
         return last or first or unknown("nothing leads to it")
 
-    def site(self, node: Node) -> Site | None:
+    def view(self, node: Node) -> NodeView | None:
         """Return a view of a node for its rule; None where an attribute is that of a function's call."""
         if any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
         inputs = [None if value is None else self.tensor(value) for value in node.inputs]
-        return Site(node, inputs, _SILENT, node.attributes)
+        return NodeView(node, inputs, node.attributes)
 
 
 def _is_known_data(tensor: Tensor) -> bool:
     data = tensor.data if tensor.is_shape_like else None
     return data is None or all(is_known(element) for element in data.ravel().tolist() if isinstance(element, Expr))
-
-
-class _Silent:
-    """An engine that notes nothing: what a rule asks of it is known from the inference."""
-
-    def fresh(self, label: str, reason: str, low: float) -> Expr:
-        raise NotImplementedError
-
-    def note_finding(self, node: Node, message: str) -> None:
-        """Note nothing."""
-
-    def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
-        """Note nothing."""
-
-    def note_joined(self, node: Node, left: Expr, right: Expr) -> None:
-        """Note nothing."""
-
-    def note_least(self, node: Node, expr: Expr, least: int) -> None:
-        """Note nothing."""
-
-    def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
-        raise NotImplementedError
-
-    def contradiction(self, body: Scope) -> str:
-        raise NotImplementedError
-
-    def load(self, tensor: onnx.TensorProto) -> Tensor:
-        raise NotImplementedError
-
-    def mark(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def rewind(self, mark: tuple[int, ...]) -> None:
-        raise NotImplementedError
-
-
-_SILENT = _Silent()

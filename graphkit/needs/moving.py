@@ -11,8 +11,8 @@ from graphkit.needs.reshape import Reshaped
 from graphkit.needs.sliced import Sliced
 from graphkit.shapes import const, is_known, lower, upper
 from graphkit.shapes.algebra import divide_exactly
+from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.site import Site
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["RULES"]
@@ -21,14 +21,14 @@ NEGATIVE = "Tensor shape.Size() must be >= 0"
 MAX_RANK = 8  # of what is compared dim by dim
 
 
-def reshape(site: Site) -> Iterator[Need]:
+def reshape(view: NodeView) -> Iterator[Need]:
     """The target's elements mean what they say, and as many elements are there as it wants."""
-    if site.opset < 5:
+    if view.opset < 5:
         return
-    source, target = site.dims(), tuple(integers(site, 1))
+    source, target = view.dims(), tuple(integers(view, 1))
     if not all(map(is_known, (*source, *target))) or _always_reshapes(source, target):
         return
-    yield Reshaped(source, target, bool(site.integer("allowzero", 0)))
+    yield Reshaped(source, target, bool(view.integer("allowzero", 0)))
 
 
 def _always_reshapes(source: Dims, target: Dims) -> bool:
@@ -46,40 +46,40 @@ def _always_reshapes(source: Dims, target: Dims) -> bool:
     return wanted.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
 
 
-def expand(site: Site) -> Iterator[Need]:
+def expand(view: NodeView) -> Iterator[Need]:
     """Dims and target broadcast; the target is not below 0."""
-    target = tuple(integers(site, 1))
+    target = tuple(integers(view, 1))
     for element in target:
         yield from least(element, 0, "a target dim below 0", "")
-    yield from broadcast([site.dims(), target], "invalid expand shape")
+    yield from broadcast([view.dims(), target], "invalid expand shape")
 
 
-def tile(site: Site) -> Iterator[Need]:
+def tile(view: NodeView) -> Iterator[Need]:
     """Repeats are not below 0."""
-    for element in integers(site, 1):
+    for element in integers(view, 1):
         yield from least(element, 0, "repeats below 0", "must be non-negative")
 
 
-def constant_of_shape(site: Site) -> Iterator[Need]:
+def constant_of_shape(view: NodeView) -> Iterator[Need]:
     """Dims are not below 0."""
-    for element in integers(site, 0):
+    for element in integers(view, 0):
         yield from least(element, 0, "a dim below 0", NEGATIVE)
 
 
-def range_(site: Site) -> Iterator[Need]:
+def range_(view: NodeView) -> Iterator[Need]:
     """The step is not 0."""
-    if site.tensor(2).may_have_data:
-        for element in integers(site, 2):
+    if view.tensor(2).may_have_data:
+        for element in integers(view, 2):
             if is_known(element) and element.constant is None:
                 yield NotZero(element, const(1), "a step of 0", "can not be zero")
 
 
-def concat(site: Site) -> Iterator[Need]:
+def concat(view: NodeView) -> Iterator[Need]:
     """Inputs with elements are equal off the axis."""
-    shapes = tuple(site.dims(index) for index in range(len(site.inputs)))
+    shapes = tuple(view.dims(index) for index in range(len(view.inputs)))
     if not shapes or len({len(dims) for dims in shapes}) > 1 or not 0 < len(shapes[0]) <= MAX_RANK:
         return
-    axis = site.axis(site.integer("axis", 1), len(shapes[0]))
+    axis = view.axis(view.integer("axis", 1), len(shapes[0]))
     places = [index for index in range(len(shapes[0])) if index != axis]
     if any(dims[index] != shapes[0][index] for dims in shapes for index in places):
         distinct = tuple(dict.fromkeys(shapes))
@@ -87,19 +87,19 @@ def concat(site: Site) -> Iterator[Need]:
             yield Concatenated(distinct, axis)
 
 
-def gather_elements(site: Site) -> Iterator[Need]:
+def gather_elements(view: NodeView) -> Iterator[Need]:
     """Indices have no larger dims than the data off the axis."""
-    dims, indices = site.dims(0), site.dims(1)
-    axis = site.axis(site.integer("axis", 0), len(dims))
-    says = "'indices' shape" if site.node.op_type == "GatherElements" else "is greater than input dim"
+    dims, indices = view.dims(0), view.dims(1)
+    axis = view.axis(view.integer("axis", 0), len(dims))
+    says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
     for index, (most, dim) in enumerate(zip(dims, indices, strict=False)):
         if index != axis and is_known(most) and is_known(dim) and lower(most - dim) < 0:
             yield Fit(dim, most, "indices of a larger dim than the data", says)
 
 
-def scatter_nd(site: Site) -> Iterator[Need]:
+def scatter_nd(view: NodeView) -> Iterator[Need]:
     """Updates have the indices' dims less the last, then the data's that it does not index."""
-    dims, indices, updates = site.dims(0), site.dims(1), site.dims(2)
+    dims, indices, updates = view.dims(0), view.dims(1), view.dims(2)
     depth = indices[-1].constant if indices else None
     if depth is None:
         return
@@ -107,68 +107,68 @@ def scatter_nd(site: Site) -> Iterator[Need]:
         yield from same(left, right, "the dims of updates and of what they replace", "updates tensor should have shape")
 
 
-def top_k(site: Site) -> Iterator[Need]:
+def top_k(view: NodeView) -> Iterator[Need]:
     """K is not below 0, and not above the dim."""
-    dims = site.dims()
-    if site.opset < 10:
-        count = const(site.integer("k", 1))
+    dims = view.dims()
+    if view.opset < 10:
+        count = const(view.integer("k", 1))
     else:
-        (count,) = integers(site, 1)
-    dim = dims[site.axis(site.integer("axis", -1), len(dims))]
+        (count,) = integers(view, 1)
+    dim = dims[view.axis(view.integer("axis", -1), len(dims))]
     yield from least(count, 0, "k below 0", "must not be negative")
     if is_known(count) and is_known(dim) and lower(dim - count) < 0:
         yield Fit(count, dim, "k is more than there is", "k argument")
 
 
-def split(site: Site) -> Iterator[Need]:
+def split(view: NodeView) -> Iterator[Need]:
     """The parts are as long as the whole."""
-    dims, count = site.dims(), len(site.node.outputs)
-    dim = dims[site.axis(site.integer("axis", 0), len(dims))]
+    dims, count = view.dims(), len(view.node.outputs)
+    dim = dims[view.axis(view.integer("axis", 0), len(dims))]
     if not is_known(dim):
         return
-    sizes = site.integers("split") if site.opset < 13 else None
-    if site.opset >= 13 and site.has(1):
-        given = integers(site, 1)
+    sizes = view.integers("split") if view.opset < 13 else None
+    if view.opset >= 13 and view.has(1):
+        given = integers(view, 1)
     elif sizes:
         given = [const(size) for size in sizes]
-    elif site.opset < 18:
+    elif view.opset < 18:
         if dim.constant is None:
             yield Multiple(dim, count, "a dim to be split evenly", "cannot be split evenly")
         return
     else:
-        parts = site.integer("num_outputs", count)
+        parts = view.integer("num_outputs", count)
         yield from least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
         return
     yield from same(sum(given, const(0)), dim, "the sum of the parts and the whole", "split")
 
 
-def squeeze(site: Site) -> Iterator[Need]:
+def squeeze(view: NodeView) -> Iterator[Need]:
     """Dims that are squeezed are 1."""
-    dims = site.dims()
-    for axis in site.axes(1, 13) or []:
-        yield from same(dims[site.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead")
+    dims = view.dims()
+    for axis in view.axes(1, 13) or []:
+        yield from same(dims[view.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead")
 
 
-def slice_(site: Site) -> Iterator[Need]:
+def slice_(view: NodeView) -> Iterator[Need]:
     """A bound that is meant from the front does not count from the end."""
-    if site.opset < 10 or not site.tensor(1).may_have_data or not site.tensor(2).may_have_data:
+    if view.opset < 10 or not view.tensor(1).may_have_data or not view.tensor(2).may_have_data:
         return
-    dims, starts, ends = site.dims(), integers(site, 1), integers(site, 2)
-    axes = site.numbers(3) if site.has(3) else list(range(len(starts)))
-    steps = site.numbers(4) if site.has(4) else [1] * len(starts)
+    dims, starts, ends = view.dims(), integers(view, 1), integers(view, 2)
+    axes = view.numbers(3) if view.has(3) else list(range(len(starts)))
+    steps = view.numbers(4) if view.has(4) else [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         may_turn = any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in (start, end))
         if may_turn and step == 1 and all(map(is_known, (start, end, *dims))):
-            yield Sliced(dims, site.axis(axis, len(dims)), start, end)
+            yield Sliced(dims, view.axis(axis, len(dims)), start, end)
 
 
-def resize(site: Site) -> Iterator[Need]:
+def resize(view: NodeView) -> Iterator[Need]:
     """A dim with elements is not resized to none, nor the other way round."""
-    if site.opset < 11 or not site.has(3) or site.tensor(3).dims == (const(0),):
+    if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
         return
-    dims = site.dims()
-    axes = [site.axis(axis, len(dims)) for axis in site.integers("axes") or range(len(dims))]
-    for axis, size in zip(axes, integers(site, 3), strict=False):
+    dims = view.dims()
+    axes = [view.axis(axis, len(dims)) for axis in view.integers("axes") or range(len(dims))]
+    for axis, size in zip(axes, integers(view, 3), strict=False):
         if is_known(size) and is_known(dims[axis]) and size != dims[axis]:
             if lower(size) < 1:
                 yield NotZero(size, dims[axis], "a dim is resized to 0", "should be greater than 0")
@@ -176,14 +176,14 @@ def resize(site: Site) -> Iterator[Need]:
                 yield NotZero(dims[axis], size, "nothing is resized", "Cannot scale 0")
 
 
-def pad(site: Site) -> Iterator[Need]:
+def pad(view: NodeView) -> Iterator[Need]:
     """No dim is cut below 0, and there is enough to reflect."""
-    if site.opset < 11:
+    if view.opset < 11:
         return
-    dims, pads, mode = site.dims(), integers(site, 1), site.text("mode", "constant")
+    dims, pads, mode = view.dims(), integers(view, 1), view.text("mode", "constant")
     axes = list(range(len(dims)))
-    if site.opset >= 18 and site.has(3):
-        axes = [site.axis(axis, len(dims)) for axis in site.numbers(3)]
+    if view.opset >= 18 and view.has(3):
+        axes = [view.axis(axis, len(dims)) for axis in view.numbers(3)]
     for position, axis in enumerate(axes):
         around = pads[position], pads[position + len(axes)]
         yield from least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
@@ -194,12 +194,12 @@ def pad(site: Site) -> Iterator[Need]:
             yield from least(dims[axis], 1, "no edge to pad with", "'edge' mode")
 
 
-def depth_to_space(site: Site) -> Iterator[Need]:
+def depth_to_space(view: NodeView) -> Iterator[Need]:
     """Channels are a multiple of the block's square, or height and width of the block."""
-    dims, size = site.dims(), site.integer("blocksize", 1)
+    dims, size = view.dims(), view.integer("blocksize", 1)
     if len(dims) != 4:
         return
-    depth = site.node.op_type == "DepthToSpace"
+    depth = view.node.op_type == "DepthToSpace"
     for dim in dims[1:2] if depth else dims[2:]:
         if is_known(dim) and dim.constant is None:
             yield Multiple(dim, size * size if depth else size, "a dim", "multiple of")

@@ -1,4 +1,4 @@
-"""Rules per operator: whether a node on `[p*q, ...]` can work on `[p, q, ...]` instead, and with which attributes.
+"""Which operators do the same to each slice of the leading dim, and how they are written where that dim is several.
 
 A MatMul of `[p*q, s, d]` does for each of the `p*q` matrices what a MatMul of `[p, q, s, d]` does: such a node can be
 lifted, and gives the same elements, only its axes shift. The rules say for which nodes that holds.
@@ -18,7 +18,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
 
-__all__ = ["Candidate", "Lift", "is_liftable", "lift"]
+__all__ = ["Lift", "Candidate", "is_liftable", "lift"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def shifted(axis: int, extra: int) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node that could be lifted, and what is known of its tensors.
+    """A node and what is known of its tensors.
 
     Attributes:
         node: The node.
@@ -117,10 +117,10 @@ def is_trailing(axis: int, rank: int) -> bool:
     return 0 < (axis if axis >= 0 else axis + rank) < rank
 
 
-def lift(candidate: Candidate) -> Lift | None:
+def lift(view: Candidate) -> Lift | None:
     """Return how a node is lifted, None where it is not known that it can."""
-    rule = RULES.get(candidate.node.op_type) if not candidate.node.domain else None
-    return rule(candidate) if rule is not None else None
+    rule = RULES.get(view.node.op_type) if not view.node.domain else None
+    return rule(view) if rule is not None else None
 
 
 def is_liftable(node: Node) -> bool:
@@ -128,75 +128,67 @@ def is_liftable(node: Node) -> bool:
     return not node.domain and node.op_type in RULES
 
 
-def _elementwise(candidate: Candidate) -> Lift | None:
-    if len(candidate.inputs) > 1 and candidate.node.scope.opset() < BROADCASTS_SINCE:
+def _elementwise(view: Candidate) -> Lift | None:
+    if len(view.inputs) > 1 and view.node.scope.opset() < BROADCASTS_SINCE:
         return None
-    return Lift(candidate.flat) if all(candidate.fits(index) for index in range(len(candidate.inputs))) else None
+    return Lift(view.flat) if all(view.fits(index) for index in range(len(view.inputs))) else None
 
 
 def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
     """Return the rule of a MatMul of two inputs, with scales and zero points of which some may be one a column."""
 
-    def rule(candidate: Candidate) -> Lift | None:
-        if not candidate.flat <= {left, right} or not all(candidate.is_single(index) for index in single):
+    def rule(view: Candidate) -> Lift | None:
+        if not view.flat <= {left, right} or not all(view.is_single(index) for index in single):
             return None
-        if not all(candidate.is_absent(index) or candidate.rank(index) in (0, 1) for index in per_column):
+        if not all(view.is_absent(index) or view.rank(index) in (0, 1) for index in per_column):
             return None
-        if candidate.rank(left) == 2 and candidate.rank(right) == 2:  # rows of one matrix
-            return Lift(candidate.flat) if candidate.flat == {left} else None
-        if left not in candidate.flat and lower(candidate.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
+        if view.rank(left) == 2 and view.rank(right) == 2:  # rows of one matrix
+            return Lift(view.flat) if view.flat == {left} else None
+        if left not in view.flat and lower(view.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
             return None
-        is_batched = (
-            min(candidate.rank(left), candidate.rank(right)) >= 2 and candidate.fits(left) and candidate.fits(right)
-        )
-        return Lift(candidate.flat) if is_batched else None
+        is_batched = min(view.rank(left), view.rank(right)) >= 2 and view.fits(left) and view.fits(right)
+        return Lift(view.flat) if is_batched else None
 
     return rule
 
 
-def _transpose(candidate: Candidate) -> Lift | None:
-    attribute = candidate.node.attributes.get("perm")
+def _transpose(view: Candidate) -> Lift | None:
+    attribute = view.node.attributes.get("perm")
     perm = list(attribute.ints) if attribute is not None else []
-    return Lift(candidate.flat, axes={"perm": perm}) if perm[:1] == [0] else None
+    return Lift(view.flat, axes={"perm": perm}) if perm[:1] == [0] else None
 
 
 def _along(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
     """Return the rule of an operator that works along an axis of its first input."""
 
-    def rule(candidate: Candidate) -> Lift | None:
-        chosen = default if candidate.node.scope.opset() >= default_since else before
-        axis = candidate.axis(chosen, candidate.rank(0))
-        outputs = tuple(range(len(candidate.node.outputs)))
-        return Lift(candidate.flat, outputs, {"axis": axis}) if candidate.flat == {0} and axis is not None else None
+    def rule(view: Candidate) -> Lift | None:
+        chosen = default if view.node.scope.opset() >= default_since else before
+        axis = view.axis(chosen, view.rank(0))
+        outputs = tuple(range(len(view.node.outputs)))
+        return Lift(view.flat, outputs, {"axis": axis}) if view.flat == {0} and axis is not None else None
 
     return rule
 
 
-def _gather(candidate: Candidate) -> Lift | None:
-    axis = candidate.node.attributes.get("axis")
-    is_first = axis is None or axis.i in (0, -candidate.rank(0))
-    return Lift(candidate.flat) if candidate.flat == {1} and is_first else _along(None)(candidate)
+def _gather(view: Candidate) -> Lift | None:
+    axis = view.node.attributes.get("axis")
+    is_first = axis is None or axis.i in (0, -view.rank(0))
+    return Lift(view.flat) if view.flat == {1} and is_first else _along(None)(view)
 
 
-def _concat(candidate: Candidate) -> Lift | None:
-    axis = candidate.axis(None, candidate.rank(0))
-    return (
-        Lift(candidate.flat, axes={"axis": axis})
-        if len(candidate.flat) == len(candidate.inputs) and axis is not None
-        else None
-    )
+def _concat(view: Candidate) -> Lift | None:
+    axis = view.axis(None, view.rank(0))
+    return Lift(view.flat, axes={"axis": axis}) if len(view.flat) == len(view.inputs) and axis is not None else None
 
 
-def _normalize(candidate: Candidate) -> Lift | None:
-    axis = candidate.axis(-1, candidate.rank(0))
-    ranks = range(candidate.rank(0))
-    if not all(
-        candidate.is_absent(index) or candidate.rank(index) in ranks for index in range(1, len(candidate.inputs))
-    ):
+def _normalize(view: Candidate) -> Lift | None:
+    axis = view.axis(-1, view.rank(0))
+    ranks = range(view.rank(0))
+    if not all(view.is_absent(index) or view.rank(index) in ranks for index in range(1, len(view.inputs))):
         return None
-    if any(value is not None and value.consumers for value in candidate.node.outputs[1:]):
+    if any(value is not None and value.consumers for value in view.node.outputs[1:]):
         return None
-    return Lift(candidate.flat, axes={"axis": axis}) if candidate.flat == {0} and axis is not None else None
+    return Lift(view.flat, axes={"axis": axis}) if view.flat == {0} and axis is not None else None
 
 
 def _axes(index: int, *, of_output: bool = False) -> Rule:
@@ -205,38 +197,38 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
     They count from the start then: onnxruntime's reductions of an empty tensor ignore axes that count from the end.
     """
 
-    def rule(candidate: Candidate) -> Lift | None:
-        attribute = candidate.node.attributes.get("axes")
-        array = np.array(attribute.ints, np.int64) if attribute is not None else candidate.numbers(index)
-        if candidate.flat != {0} or array is None or not array.size:
+    def rule(view: Candidate) -> Lift | None:
+        attribute = view.node.attributes.get("axes")
+        array = np.array(attribute.ints, np.int64) if attribute is not None else view.numbers(index)
+        if view.flat != {0} or array is None or not array.size:
             return None
-        rank = len(candidate.out) if of_output else candidate.rank(0)
+        rank = len(view.out) if of_output else view.rank(0)
         if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
             return None
         array = np.where(array < 0, array + rank, array).astype(array.dtype)
         return (
-            Lift(candidate.flat, arrays={index: array})
+            Lift(view.flat, arrays={index: array})
             if attribute is None
-            else Lift(candidate.flat, axes={"axes": array.tolist()})
+            else Lift(view.flat, axes={"axes": array.tolist()})
         )
 
     return rule
 
 
-def _quantize(candidate: Candidate) -> Lift | None:
-    block = candidate.node.attributes.get("block_size")
-    if candidate.flat != {0} or (block is not None and block.i):
+def _quantize(view: Candidate) -> Lift | None:
+    block = view.node.attributes.get("block_size")
+    if view.flat != {0} or (block is not None and block.i):
         return None
-    if candidate.is_single(1) and candidate.is_single(2):
-        return Lift(candidate.flat)
-    axis = candidate.axis(1, candidate.rank(0))
-    if axis is None or candidate.rank(1) != 1 or (not candidate.is_absent(2) and candidate.rank(2) != 1):
+    if view.is_single(1) and view.is_single(2):
+        return Lift(view.flat)
+    axis = view.axis(1, view.rank(0))
+    if axis is None or view.rank(1) != 1 or (not view.is_absent(2) and view.rank(2) != 1):
         return None
-    return Lift(candidate.flat, axes={"axis": axis})
+    return Lift(view.flat, axes={"axis": axis})
 
 
-def _whole(candidate: Candidate) -> Lift | None:
-    return Lift(candidate.flat)
+def _whole(view: Candidate) -> Lift | None:
+    return Lift(view.flat)
 
 
 ELEMENTWISE = {"Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil"}

@@ -2,6 +2,7 @@
 
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.context import Finding
 from graphkit.shapes.declarations import Correction, Declarations, declarations
 from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr, const, symbol
@@ -9,7 +10,6 @@ from graphkit.shapes.infer import infer
 from graphkit.shapes.parse import parse
 from graphkit.shapes.program import Program, program
 from graphkit.shapes.results import Shapes
-from graphkit.shapes.site import Finding
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
 __all__ = [

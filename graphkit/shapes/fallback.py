@@ -11,8 +11,9 @@ import onnx
 import onnx.checker
 from onnx import TypeProto, shape_inference
 
+from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.site import Site, UnknownError
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.tensor import FLOATS, Tensor, unknown
 
 __all__ = ["infer_node"]
@@ -27,15 +28,15 @@ REFUSALS = (
 )
 
 
-def infer_node(site: Site) -> list[Tensor]:
+def infer_node(ctx: InferenceContext) -> list[Tensor]:
     """Return what onnx knows of a node's outputs."""
-    node = site.node
+    node = ctx.node
     if node.bodies or not onnx.defs.has(node.op_type, node.domain):
         raise UnknownError(f"there is no rule for {node.operator}")
-    version = min(max(site.node.scope.opset(node.domain), 1), MAX_VERSION)
+    version = min(max(ctx.node.scope.opset(node.domain), 1), MAX_VERSION)
     names: dict[str, Expr] = {}
     types, data = {}, {}
-    for value, found in zip(node.inputs, site.inputs, strict=True):
+    for value, found in zip(node.inputs, ctx.inputs, strict=True):
         if value is None or found is None:
             continue
         if found.dims is None or not found.dtype:
@@ -46,7 +47,7 @@ def infer_node(site: Site) -> list[Tensor]:
     proto = node.proto
     if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: what the call gives
         proto = onnx.helper.make_node(node.op_type, proto.input, proto.output, domain=node.domain)
-        for name, attribute in site.attributes.items():
+        for name, attribute in ctx.attributes.items():
             proto.attribute.add().CopyFrom(attribute)
             proto.attribute[-1].name = name
     try:
@@ -57,7 +58,7 @@ def infer_node(site: Site) -> list[Tensor]:
     except REFUSALS as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:120]
         raise UnknownError(f"onnx cannot infer {node.operator}: {reason}") from error
-    return [_tensor(site, results.get(value.name) if value else None, names) for value in node.outputs]
+    return [_tensor(ctx, results.get(value.name) if value else None, names) for value in node.outputs]
 
 
 def _type(found: Tensor, names: dict[str, Expr]) -> TypeProto:
@@ -82,12 +83,12 @@ def _constant(found: Tensor) -> onnx.TensorProto | None:
     return onnx.numpy_helper.from_array(data.astype(dtype))
 
 
-def _tensor(site: Site, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:
+def _tensor(ctx: InferenceContext, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:
     if result is None or not result.HasField("tensor_type"):
-        return unknown(f"onnx infers no tensor for {site.node.operator}")
+        return unknown(f"onnx infers no tensor for {ctx.node.operator}")
     tensor_type = result.tensor_type
     if not tensor_type.HasField("shape"):
-        return unknown(f"onnx infers no rank for {site.node.operator}", tensor_type.elem_type)
+        return unknown(f"onnx infers no rank for {ctx.node.operator}", tensor_type.elem_type)
     dims = []
     for dim in tensor_type.shape.dim:
         if dim.HasField("dim_value"):
@@ -95,5 +96,5 @@ def _tensor(site: Site, result: TypeProto | None, names: dict[str, Expr]) -> Ten
         elif dim.dim_param in names:
             dims.append(names[dim.dim_param])
         else:
-            dims.append(site.fresh(f"onnx does not infer it for {site.node.operator}"))
+            dims.append(ctx.fresh(f"onnx does not infer it for {ctx.node.operator}"))
     return Tensor(tensor_type.elem_type, dims)

@@ -19,15 +19,16 @@ from graphkit.errors import ModelError
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
+from graphkit.shapes.context import Finding, InferenceContext
 from graphkit.shapes.equalities import Equality, Requirement, replacement, rewriter_of, simplified
 from graphkit.shapes.expr import Expr, TooComplexError, symbol
 from graphkit.shapes.facts import learned_ranges, merged
 from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.sequence import TensorSequence, joined
-from graphkit.shapes.site import Finding, Site, UnknownError
 from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
 
 __all__ = ["infer", "infer_from"]
@@ -212,9 +213,9 @@ class _Engine:
 
     def run_node(self, node: Node) -> None:
         inputs = [None if value is None else self.known(value) for value in node.inputs]
-        site = Site(node, inputs, self, self._attributes(node))
+        ctx = InferenceContext(node, inputs, self._attributes(node), self)
         try:
-            results = self._results(site)
+            results = self._results(ctx)
         except UnknownError as reason:
             results = [unknown(_traced(node, str(reason))) for _ in node.outputs]
         except (TooComplexError, ArithmeticError, LookupError, ValueError) as error:
@@ -235,31 +236,31 @@ class _Engine:
                 found[name] = self.bound[attribute.ref_attr_name]
         return found
 
-    def _results(self, site: Site) -> list[Tensor]:
-        node = site.node
+    def _results(self, ctx: InferenceContext) -> list[Tensor]:
+        node = ctx.node
         self.work += node.scope is not self.model.graph
         if self.work > MAX_WORK:
             raise UnknownError("the bodies and functions around it take too long")
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if function is not None:
-            return self._call(site, *function)
+            return self._call(ctx, *function)
         rule = RULES.get(node.operator)
         if rule is None:
-            return infer_node(site)
-        results = rule(site)
+            return infer_node(ctx)
+        results = rule(ctx)
         return results if isinstance(results, list) else [results]
 
-    def _call(self, site: Site, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
+    def _call(self, ctx: InferenceContext, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
         if scope in self.running:
             raise UnknownError("the function calls itself, at once or through others")
         if len(self.running) >= MAX_CALLS:
             raise UnknownError("functions call each other too deep")
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
-        outer, self.bound = self.bound, {**defaults, **site.attributes}
+        outer, self.bound = self.bound, {**defaults, **ctx.attributes}
         self.running.append(scope)
         try:
             missing = unknown("it is left out at this call")
-            given = [missing if tensor is None else tensor for tensor in site.inputs]
+            given = [missing if tensor is None else tensor for tensor in ctx.inputs]
             results = self.run_body(scope, given + [missing] * (len(scope.inputs) - len(given)))
         finally:
             self.running.pop()

@@ -11,9 +11,9 @@ from graphkit.graph.types import declared_type, dtype_name, shape_text
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
+from graphkit.shapes.context import Finding
 from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.site import Finding
 from graphkit.shapes.tensor import Tensor, unknown
 
 __all__ = ["Shapes"]

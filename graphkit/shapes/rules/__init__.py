@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphkit.shapes.context import Rule
 from graphkit.shapes.rules import (
     attention,
     control,
@@ -20,7 +21,6 @@ from graphkit.shapes.rules import (
     signal,
     spatial,
 )
-from graphkit.shapes.site import Rule
 
 __all__ = ["RULES"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.expr import INF, Expr, const
-from graphkit.shapes.site import Site
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor
 
 __all__ = ["moved", "product", "small_data", "target"]
@@ -19,28 +19,28 @@ def product(dims: Dims | list[Expr]) -> Expr:
     return total
 
 
-def moved(site: Site, dims: Dims | None, array: Array | None, index: int = 0) -> Tensor:
+def moved(ctx: InferenceContext, dims: Dims | None, array: Array | None, index: int = 0) -> Tensor:
     """Return an input with other dims; elements only where as many as the dims say."""
-    found = site.tensor(index)
+    found = ctx.tensor(index)
     result = Tensor(found.dtype, dims, None, "" if dims is not None else found.reason)
     if array is not None and result.sizes() == array.shape and array.size <= MAX_ELEMENTS:
         return Tensor(found.dtype, dims, array)
     return result
 
 
-def small_data(site: Site, index: int = 0) -> Array | None:
+def small_data(ctx: InferenceContext, index: int = 0) -> Array | None:
     """Return the elements of an input where they are followed."""
-    return site.data(index) if site.tensor(index).may_have_data else None
+    return ctx.data(index) if ctx.tensor(index).may_have_data else None
 
 
-def target(site: Site) -> list[Element]:
+def target(ctx: InferenceContext) -> list[Element]:
     """Return the second input's elements as a target shape, unknown ones where only their number is known."""
-    if site.opset < 5 and not site.node.domain:
-        return list(site.integers("shape") or [])
-    if site.data(1) is not None:
-        return site.values(1)
-    length = site.dims(1)[0].constant if site.dims(1) else None
+    if ctx.opset < 5 and not ctx.node.domain:
+        return list(ctx.integers("shape") or [])
+    if ctx.data(1) is not None:
+        return ctx.values(1)
+    length = ctx.dims(1)[0].constant if ctx.dims(1) else None
     if length is None or length > MAX_RANK:
-        return site.values(1)  # says why
-    reason = f"the value of {site.name(1)} is unknown"
-    return [site.fresh(reason, -INF) for _ in range(length)]
+        return ctx.values(1)  # says why
+    reason = f"the value of {ctx.name(1)} is unknown"
+    return [ctx.fresh(reason, -INF) for _ in range(length)]

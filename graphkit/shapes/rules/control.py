@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from onnx import TensorProto
 
 from graphkit.graph.view import Scope
-from graphkit.shapes import calc
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.sequence import TensorSequence, joined
-from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import Tensor, array_of, number, unknown
+from graphkit.shapes.value_propagation import compare
 
 __all__ = ["RULES"]
 
@@ -25,33 +26,33 @@ MAX_ROUNDS = 4  # each round makes at least one more dim unknown
 MAX_DEPTH = 3  # loops in loops that are inferred more than once
 
 
-def if_(site: Site) -> list[Tensor]:
+def if_(ctx: InferenceContext) -> list[Tensor]:
     """The branch that the condition chooses, or what both branches agree on."""
-    condition = site.data(0)
-    is_false = None if condition is None or condition.size != 1 else calc.compare("==", condition.ravel()[0], 0)
-    then = _branch(site, "then_branch", None if is_false is None else not is_false)
-    otherwise = _branch(site, "else_branch", None if is_false is None else bool(is_false))
+    condition = ctx.data(0)
+    is_false = None if condition is None or condition.size != 1 else compare("==", condition.ravel()[0], 0)
+    then = _branch(ctx, "then_branch", None if is_false is None else not is_false)
+    otherwise = _branch(ctx, "else_branch", None if is_false is None else bool(is_false))
     if is_false is not None:
         return otherwise if is_false else then
-    reasons = {name: site.engine.contradiction(body) for name, body in site.node.bodies.items()}
+    reasons = {name: ctx.engine.contradiction(body) for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
-        site.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
-    return [_merged(site, index, pair) for index, pair in enumerate(zip(then, otherwise, strict=False))]
+        ctx.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
+    return [_merged(ctx, index, pair) for index, pair in enumerate(zip(then, otherwise, strict=False))]
 
 
-def _branch(site: Site, name: str, is_chosen: bool | None) -> list[Tensor]:
+def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Tensor]:
     """Infer a branch, of which it may be known that the condition chooses it, or the other one."""
-    body = site.node.bodies.get(name)
+    body = ctx.node.bodies.get(name)
     if body is None:
         raise UnknownError(f"{name} is missing")
-    mark = site.engine.mark()
-    results = site.engine.run_body(body, (), is_certain=is_chosen is True)
+    mark = ctx.engine.mark()
+    results = ctx.engine.run_body(body, (), is_certain=is_chosen is True)
     if is_chosen is False:  # what is wrong in it never happens
-        site.engine.rewind(mark)
+        ctx.engine.rewind(mark)
     return results
 
 
-def _merged(site: Site, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
+def _merged(ctx: InferenceContext, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
     first, second = pair
     if isinstance(first, TensorSequence) and isinstance(second, TensorSequence):
         return joined(first, second)
@@ -60,9 +61,9 @@ def _merged(site: Site, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
         return unknown(first.reason or second.reason, dtype)
     if len(first.dims) != len(second.dims):
         return unknown(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
-    where = f"output {index} depends on {site.name(0)}"
+    where = f"output {index} depends on {ctx.name(0)}"
     dims = [
-        left if left == right else site.fresh(f"{where}: then_branch gives {left}, else_branch {right}")
+        left if left == right else ctx.fresh(f"{where}: then_branch gives {left}, else_branch {right}")
         for left, right in zip(first.dims, second.dims, strict=True)
     ]
     if first.may_have_data and second.may_have_data and first.elements == second.elements:
@@ -70,17 +71,17 @@ def _merged(site: Site, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
     return Tensor(dtype, dims)
 
 
-def loop(site: Site) -> list[Tensor]:
+def loop(ctx: InferenceContext) -> list[Tensor]:
     """States after the last iteration, then what each iteration gives, stacked."""
-    body = site.node.bodies.get("body")
+    body = ctx.node.bodies.get("body")
     if body is None:
         raise UnknownError("the body is missing")
     counter, condition = Tensor(TensorProto.INT64, ()), Tensor(TensorProto.BOOL, ())
-    states = [_plain(site.tensor(index)) for index in range(2, len(site.inputs))]
+    states = [_plain(ctx.tensor(index)) for index in range(2, len(ctx.inputs))]
     place = slice(1, 1 + len(states))
-    runs = _begins(site)
-    results, states = _settle(site, body, states, lambda now: [counter, condition, *now], place, runs=runs)
-    times = _iterations(site, body)
+    runs = _begins(ctx)
+    results, states = _settle(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
+    times = _iterations(ctx, body)
     stacked = [_stacked(times, 0, tensor) for tensor in results[1 + len(states) :]]
     return [*states, *stacked]
 
@@ -96,12 +97,12 @@ Inputs = Callable[[list[Tensor]], list[Tensor]]
 
 
 def _settle(
-    site: Site, body: Scope, states: list[Tensor], inputs: Inputs, place: slice, *, runs: bool
+    ctx: InferenceContext, body: Scope, states: list[Tensor], inputs: Inputs, place: slice, *, runs: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return a body's results, and states whose dims an iteration does not change.
 
     Args:
-        site: The loop.
+        ctx: The loop.
         body: Its body.
         states: What is known of the states before the first iteration.
         inputs: Makes the body's inputs of states.
@@ -112,24 +113,24 @@ def _settle(
     if rounds == 1:
         states = [unknown("it is the state of a loop in loops", state.dtype) for state in states]
     loose: set[Expr] = set()  # unknowns that stand for any number, another one at each iteration
-    mark = site.engine.mark()
+    mark = ctx.engine.mark()
     for turn in range(rounds + 1):
-        site.engine.rewind(mark)  # what was found of narrower states does not hold
-        results = site.engine.run_body(body, inputs(states), is_certain=runs)
-        after = [_widened(site, old, new, loose) for old, new in zip(states, results[place], strict=False)]
+        ctx.engine.rewind(mark)  # what was found of narrower states does not hold
+        results = ctx.engine.run_body(body, inputs(states), is_certain=runs)
+        after = [_widened(ctx, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):
             raise UnknownError("the body has fewer outputs than states")
         if all(map(_is_settled, states, after)):
             break
         states = after if turn < rounds - 1 else [unknown("an iteration changes it", s.dtype) for s in states]
-    return results, [_last(site, state, loose) for state in states]
+    return results, [_last(ctx, state, loose) for state in states]
 
 
 def _is_settled(old: Tensor, new: Tensor) -> bool:
     return old.is_like(new) if isinstance(old, TensorSequence) else old.dims == new.dims
 
 
-def _widened(site: Site, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
+def _widened(ctx: InferenceContext, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
     if isinstance(old, TensorSequence) and isinstance(new, TensorSequence):
         return joined(old, new)
     dtype = old.dtype or new.dtype
@@ -138,36 +139,36 @@ def _widened(site: Site, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
     dims = []
     for left, right in zip(old.dims, new.dims, strict=True):
         if left != right and left not in loose:
-            left = site.fresh(f"an iteration makes {right} of {left}")
+            left = ctx.fresh(f"an iteration makes {right} of {left}")
             loose.add(left)
         dims.append(left)
     return Tensor(dtype, dims, None, "it is the state of a loop")
 
 
-def _last(site: Site, state: Tensor, loose: set[Expr]) -> Tensor:
+def _last(ctx: InferenceContext, state: Tensor, loose: set[Expr]) -> Tensor:
     """Return a state after the loop, whose unknown dims are others than those inside."""
     if state.dims is None:
         return state
-    dims = [site.fresh("a loop changes it") if dim in loose else dim for dim in state.dims]
+    dims = [ctx.fresh("a loop changes it") if dim in loose else dim for dim in state.dims]
     return Tensor(state.dtype, dims, None, state.reason)
 
 
-def _begins(site: Site) -> bool:
+def _begins(ctx: InferenceContext) -> bool:
     """Whether a Loop has a first iteration at all legal dims."""
-    limit, start = site.data(0), site.data(1)
-    if (site.has(0) and limit is None) or (site.has(1) and start is None):
+    limit, start = ctx.data(0), ctx.data(1)
+    if (ctx.has(0) and limit is None) or (ctx.has(1) and start is None):
         return False
     is_many = limit is None or (limit.size == 1 and lower(Expr.of(limit.ravel()[0])) >= 1)
     return is_many and (start is None or (start.size == 1 and number(start.ravel()[0]) == 1))
 
 
-def _iterations(site: Site, body: Scope) -> Expr:
-    limit = site.data(0)
+def _iterations(ctx: InferenceContext, body: Scope) -> Expr:
+    limit = ctx.data(0)
     goes_on = len(body.outputs) > 0 and len(body.inputs) > 1 and _is_passed_on(body)
-    start = site.data(1) if site.has(1) else array_of([1])
+    start = ctx.data(1) if ctx.has(1) else array_of([1])
     if limit is not None and goes_on and start is not None and number(start.ravel()[0]) == 1:
         return maximum(0, Expr.of(limit.ravel()[0]))
-    return site.fresh("it is the number of iterations")
+    return ctx.fresh("it is the number of iterations")
 
 
 def _is_passed_on(body: Scope) -> bool:
@@ -188,25 +189,25 @@ def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:
     return Tensor(tensor.dtype, (*tensor.dims[:place], times, *tensor.dims[place:]))
 
 
-def scan(site: Site) -> list[Tensor]:
+def scan(ctx: InferenceContext) -> list[Tensor]:
     """States after the last step, then what each step gives, stacked; opset 9 and newer."""
-    body, count = site.node.bodies.get("body"), site.integer("num_scan_inputs", 0)
-    if body is None or site.opset < 9 or not 0 < count <= len(site.inputs):
+    body, count = ctx.node.bodies.get("body"), ctx.integer("num_scan_inputs", 0)
+    if body is None or ctx.opset < 9 or not 0 < count <= len(ctx.inputs):
         raise UnknownError("a Scan without body, or of opset 8")
-    split = len(site.inputs) - count
-    axes = site.integers("scan_input_axes") or [0] * count
-    states = [_plain(site.tensor(index)) for index in range(split)]
+    split = len(ctx.inputs) - count
+    axes = ctx.integers("scan_input_axes") or [0] * count
+    states = [_plain(ctx.tensor(index)) for index in range(split)]
     steps: list[Tensor] = []
     times: Expr | None = None
     for index, axis in enumerate(axes, split):
-        dims = site.dims(index)
-        place = site.axis(axis, len(dims))
-        times = dims[place] if times is None else site.same(times, dims[place], "the lengths of scanned inputs")
-        steps.append(Tensor(site.tensor(index).dtype, (*dims[:place], *dims[place + 1 :])))
+        dims = ctx.dims(index)
+        place = ctx.axis(axis, len(dims))
+        times = dims[place] if times is None else ctx.same(times, dims[place], "the lengths of scanned inputs")
+        steps.append(Tensor(ctx.tensor(index).dtype, (*dims[:place], *dims[place + 1 :])))
     runs = times is not None and lower(times) >= 1
-    results, states = _settle(site, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
-    outputs = site.integers("scan_output_axes") or [0] * (len(results) - split)
-    length = times if times is not None else site.fresh("it is the number of steps")
+    results, states = _settle(ctx, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
+    outputs = ctx.integers("scan_output_axes") or [0] * (len(results) - split)
+    length = times if times is not None else ctx.fresh("it is the number of steps")
     return [*states, *(_stacked(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]
 
 

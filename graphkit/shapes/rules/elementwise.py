@@ -7,70 +7,69 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.shapes import calc
+from graphkit.shapes import value_propagation
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
-from graphkit.shapes.site import Rule, Site
 from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Dims, Tensor, array_of
 
 __all__ = ["RULES", "finished"]
 
 
-def unary(site: Site) -> Tensor:
+def unary(ctx: InferenceContext) -> Tensor:
     """The dims of the first input."""
-    found = site.tensor()
-    data = _calculated(site, found.dtype, [found], found.dims)
+    found = ctx.tensor()
+    data = _propagated(ctx, found.dtype, [found], found.dims)
     return Tensor(found.dtype, found.dims, data, found.reason)
 
 
-def identity(site: Site) -> Tensor:
+def identity(ctx: InferenceContext) -> Tensor:
     """The first input, whose elements stay unread until something asks for them."""
-    return site.tensor()
+    return ctx.tensor()
 
 
-def truth(site: Site) -> Tensor:
+def truth(ctx: InferenceContext) -> Tensor:
     """The dims of the first input, bool."""
-    found = site.tensor()
-    return Tensor(TensorProto.BOOL, found.dims, _calculated(site, TensorProto.BOOL, [found], found.dims), found.reason)
+    found = ctx.tensor()
+    return Tensor(TensorProto.BOOL, found.dims, _propagated(ctx, TensorProto.BOOL, [found], found.dims), found.reason)
 
 
-def broadcasting(site: Site) -> Tensor:
+def broadcasting(ctx: InferenceContext) -> Tensor:
     """All inputs broadcast, of the first one's dtype."""
-    return _broadcast(site, site.tensor().dtype)
+    return _broadcast(ctx, ctx.tensor().dtype)
 
 
-def comparison(site: Site) -> Tensor:
+def comparison(ctx: InferenceContext) -> Tensor:
     """All inputs broadcast, bool."""
-    return _broadcast(site, TensorProto.BOOL)
+    return _broadcast(ctx, TensorProto.BOOL)
 
 
-def _broadcast(site: Site, dtype: int) -> Tensor:
-    tensors = [site.tensor(index) for index in range(len(site.inputs))]
-    dims = site.broadcast(*(site.dims(index) for index in range(len(tensors))))
+def _broadcast(ctx: InferenceContext, dtype: int) -> Tensor:
+    tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
+    dims = ctx.broadcast(*(ctx.dims(index) for index in range(len(tensors))))
     data = None
     if all(found.may_have_data for found in tensors):
-        data = _calculated(site, dtype, tensors, dims)
+        data = _propagated(ctx, dtype, tensors, dims)
     return Tensor(dtype, dims, data)
 
 
-def _calculated(site: Site, dtype: int, tensors: list[Tensor], dims: Dims | None) -> Array | None:
-    """Return the elements that an operator of `calc` gives."""
-    name = site.node.op_type
-    is_known_operator = name in calc.UNARY or name in calc.BINARY or name in calc.COMPARISONS
-    if not is_known_operator or dims is None or not _is_small(dims):
+def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: Dims | None) -> Array | None:
+    """Return the elements that an operator of `value_propagation` gives."""
+    name = ctx.node.op_type
+    if name not in value_propagation.OPERATORS or dims is None or not _is_small(dims):
         return None
     arrays = [found.data for found in tensors if found.may_have_data]
     present = [array for array in arrays if array is not None]
     if len({found.dtype for found in tensors}) > 1 and name != "Pow":
         return None  # no model that runs
-    if len(present) < len(tensors) or (name == "Mod" and site.integer("fmod", 0)):
+    if len(present) < len(tensors) or (name == "Mod" and ctx.integer("fmod", 0)):
         return None
     while len(present) > 2:
-        left = calc.apply(name, present[:2], dtype)
+        left = value_propagation.apply(name, present[:2], dtype)
         if left is None or None in left.ravel().tolist():
             return None
         present[:2] = [left]
-    operand = tensors[0].dtype if name in calc.COMPARISONS or name == "Not" else dtype
-    return finished(site, calc.apply(name, present, operand), dtype)
+    operand = tensors[0].dtype if name in value_propagation.COMPARISONS or name == "Not" else dtype
+    return finished(ctx, value_propagation.apply(name, present, operand), dtype)
 
 
 def _is_small(dims: Dims) -> bool:
@@ -83,7 +82,7 @@ def _is_small(dims: Dims) -> bool:
     return count <= MAX_ELEMENTS
 
 
-def finished(site: Site, data: Array | None, dtype: int) -> Array | None:
+def finished(ctx: InferenceContext, data: Array | None, dtype: int) -> Array | None:
     """Return elements with an unknown of its own for each that could not be decided; no floats with unknowns."""
     if data is None:
         return None
@@ -95,83 +94,83 @@ def finished(site: Site, data: Array | None, dtype: int) -> Array | None:
         return None
     for index in missing:
         if dtype == TensorProto.BOOL:
-            elements[index] = site.engine.fresh(site.node.label, "its value depends on what the dims are", 0)
+            elements[index] = ctx.engine.fresh(ctx.node.label, "its value depends on what the dims are", 0)
         else:
-            elements[index] = site.fresh("its value depends on data, or on what the dims are", -np.inf)
+            elements[index] = ctx.fresh("its value depends on data, or on what the dims are", -np.inf)
     return array_of(elements, data.shape)
 
 
-def where(site: Site) -> Tensor:
+def where(ctx: InferenceContext) -> Tensor:
     """All inputs broadcast; each element is chosen where the condition is known."""
-    dims = site.broadcast(site.dims(0), site.dims(1), site.dims(2))
-    dtype = site.tensor(1).dtype or site.tensor(2).dtype
-    tensors = [site.tensor(index) for index in range(3)]
+    dims = ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(2))
+    dtype = ctx.tensor(1).dtype or ctx.tensor(2).dtype
+    tensors = [ctx.tensor(index) for index in range(3)]
     if not _is_small(dims) or not all(found.may_have_data for found in tensors):
         return Tensor(dtype, dims)
     arrays = [found.data for found in tensors]
     present = [array for array in arrays if array is not None]
     if len(present) < 3:
         return Tensor(dtype, dims)
-    result = np.frompyfunc(calc.choose, 3, 1)(*present)
+    result = np.frompyfunc(value_propagation.choose, 3, 1)(*present)
     shape = np.broadcast_shapes(*(array.shape for array in present))
     chosen = array_of(result.ravel().tolist() if isinstance(result, np.ndarray) else [result], shape)
-    return Tensor(dtype, dims, finished(site, chosen, dtype))
+    return Tensor(dtype, dims, finished(ctx, chosen, dtype))
 
 
-def cast(site: Site) -> Tensor:
+def cast(ctx: InferenceContext) -> Tensor:
     """The dims of the input in another dtype, elements too."""
-    found = site.tensor()
-    to = site.integer("to", 0) if site.node.op_type == "Cast" else site.tensor(1).dtype
+    found = ctx.tensor()
+    to = ctx.integer("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
     if found.may_have_data and (array := found.data) is not None and (to in FLOATS or to in INTEGERS):
-        elements = [calc.cast(element, to, found.dtype in FLOATS) for element in array.ravel().tolist()]
-        data = finished(site, array_of(elements, array.shape), to)
+        elements = [value_propagation.cast(element, to, found.dtype in FLOATS) for element in array.ravel().tolist()]
+        data = finished(ctx, array_of(elements, array.shape), to)
     return Tensor(to, found.dims, data, found.reason)
 
 
-def is_special(site: Site) -> Tensor:
+def is_special(ctx: InferenceContext) -> Tensor:
     """IsNaN, IsInf: the dims of the input, bool."""
-    found = site.tensor()
+    found = ctx.tensor()
     return Tensor(TensorProto.BOOL, found.dims, None, found.reason)
 
 
-def dropout(site: Site) -> list[Tensor]:
+def dropout(ctx: InferenceContext) -> list[Tensor]:
     """The input, and a mask of its dims."""
-    found = site.tensor()
-    mask = Tensor(TensorProto.BOOL if site.opset >= 12 else found.dtype, found.dims, None, found.reason)
+    found = ctx.tensor()
+    mask = Tensor(TensorProto.BOOL if ctx.opset >= 12 else found.dtype, found.dims, None, found.reason)
     return [Tensor(found.dtype, found.dims, None, found.reason), mask]
 
 
-def second(site: Site) -> Tensor:
+def second(ctx: InferenceContext) -> Tensor:
     """NGramRepeatBlock(ids, scores): the dims of the second input."""
-    return Tensor(site.tensor(1).dtype, site.dims(1))
+    return Tensor(ctx.tensor(1).dtype, ctx.dims(1))
 
 
-def hash_(site: Site) -> Tensor:
+def hash_(ctx: InferenceContext) -> Tensor:
     """MurmurHash3: the dims of the input in 32 bits."""
-    dtype = TensorProto.UINT32 if site.integer("positive", 1) else TensorProto.INT32
-    return Tensor(dtype, site.tensor().dims, None, site.tensor().reason)
+    dtype = TensorProto.UINT32 if ctx.integer("positive", 1) else TensorProto.INT32
+    return Tensor(dtype, ctx.tensor().dims, None, ctx.tensor().reason)
 
 
-def half(site: Site) -> Tensor:
+def half(ctx: InferenceContext) -> Tensor:
     """BiasSplitGelu: half of the last dim."""
-    dims = site.dims()
-    return Tensor(site.tensor().dtype, (*dims[:-1], site.quotient(dims[-1], const(2), "the hidden size")))
+    dims = ctx.dims()
+    return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.quotient(dims[-1], const(2), "the hidden size")))
 
 
-def clip(site: Site) -> Tensor:
+def clip(ctx: InferenceContext) -> Tensor:
     """The dims of the input; elements between known limits."""
-    found = site.tensor()
-    low, high = site.data(1), site.data(2)
+    found = ctx.tensor()
+    low, high = ctx.data(1), ctx.data(2)
     data = found.data if found.may_have_data else None
-    limits_are_known = (low is not None or not site.has(1)) and (high is not None or not site.has(2))
-    if site.opset < 11 or data is None or not limits_are_known:
+    limits_are_known = (low is not None or not ctx.has(1)) and (high is not None or not ctx.has(2))
+    if ctx.opset < 11 or data is None or not limits_are_known:
         return Tensor(found.dtype, found.dims, None, found.reason)
     if low is not None:
-        data = calc.apply("Max", [data, low.reshape(())], found.dtype)
+        data = value_propagation.apply("Max", [data, low.reshape(())], found.dtype)
     if high is not None and data is not None and None not in data.ravel().tolist():
-        data = calc.apply("Min", [data, high.reshape(())], found.dtype)
-    return Tensor(found.dtype, found.dims, finished(site, data, found.dtype), found.reason)
+        data = value_propagation.apply("Min", [data, high.reshape(())], found.dtype)
+    return Tensor(found.dtype, found.dims, finished(ctx, data, found.dtype), found.reason)
 
 
 _UNARY = (

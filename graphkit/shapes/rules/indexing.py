@@ -8,9 +8,10 @@ import numpy as np
 
 from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.common import moved, small_data
-from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import Array, Element, Tensor, array_of, number
 
 __all__ = ["RULES"]
@@ -20,51 +21,51 @@ TO_THE_END = ((1 << 31) - 1, (1 << 63) - 1)  # what onnxruntime takes for "to th
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
 
-def slice_(site: Site) -> Tensor:
+def slice_(ctx: InferenceContext) -> Tensor:
     """Per axis the number of steps from start to end; the rank stays, whatever is not known."""
-    dims = list(site.dims())
-    if unknown := _unknown_axes(site):
-        return moved(site, tuple(site.fresh(unknown) for _ in dims), None)
-    bounds = _slice_bounds(site, len(dims))
-    array = small_data(site)
+    dims = list(ctx.dims())
+    if unknown := _unknown_axes(ctx):
+        return moved(ctx, tuple(ctx.fresh(unknown) for _ in dims), None)
+    bounds = _slice_bounds(ctx, len(dims))
+    array = small_data(ctx)
     for axis, start, end, step in bounds:
         array = _sliced(array, axis, start, end, step)
-        dims[axis] = _slice_dim(site, dims[axis], start, end, step)
-    return moved(site, tuple(dims), array)
+        dims[axis] = _slice_dim(ctx, dims[axis], start, end, step)
+    return moved(ctx, tuple(dims), array)
 
 
-def _unknown_axes(site: Site) -> str:
+def _unknown_axes(ctx: InferenceContext) -> str:
     """Return why it is not known which axes are sliced, "" where it is."""
-    if site.opset < 10:
+    if ctx.opset < 10:
         return ""
-    if site.has(3):
-        data = site.data(3)
+    if ctx.has(3):
+        data = ctx.data(3)
         is_known = data is not None and all(number(element) is not None for element in data.ravel().tolist())
-        return "" if is_known else f"the value of {site.name(3)} is unknown"
-    counts = [site.tensor(index).count() for index in (1, 2)]
+        return "" if is_known else f"the value of {ctx.name(3)} is unknown"
+    counts = [ctx.tensor(index).count() for index in (1, 2)]
     return "the number of sliced axes is unknown" if counts == [None, None] else ""
 
 
-def _slice_bounds(site: Site, rank: int) -> Bounds:
+def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     """Return axis, start, end and step for each axis that is sliced; None for one that is not known."""
-    if site.opset < 10:
-        starts, ends = site.integers("starts") or [], site.integers("ends") or []
-        axes = site.integers("axes") or list(range(len(starts)))
-        return [(site.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]
-    counts = [site.tensor(index).count() for index in (1, 2)]
-    counts.append(len(site.numbers(3)) if site.has(3) else None)
+    if ctx.opset < 10:
+        starts, ends = ctx.integers("starts") or [], ctx.integers("ends") or []
+        axes = ctx.integers("axes") or list(range(len(starts)))
+        return [(ctx.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]
+    counts = [ctx.tensor(index).count() for index in (1, 2)]
+    counts.append(len(ctx.numbers(3)) if ctx.has(3) else None)
     count = next(n for n in counts if n is not None)
     if count > rank:
-        site.finding(f"{count} axes are sliced of a tensor of rank {rank}")
+        ctx.finding(f"{count} axes are sliced of a tensor of rank {rank}")
         raise UnknownError("more axes are sliced than there are")
-    chosen = site.numbers(3) if site.has(3) else list(range(count))
+    chosen = ctx.numbers(3) if ctx.has(3) else list(range(count))
     columns: list[list[Element | None]] = []
     for index in (1, 2, 4):
-        data = site.data(index)
+        data = ctx.data(index)
         given: list[Element | None] = [None] * count if data is None else data.ravel().tolist()
-        columns.append([1] * count if index == 4 and not site.has(4) else given)
+        columns.append([1] * count if index == 4 and not ctx.has(4) else given)
     rows = zip(chosen, *columns, strict=False)
-    return [(site.axis(axis, rank), start, end, step) for axis, start, end, step in rows]
+    return [(ctx.axis(axis, rank), start, end, step) for axis, start, end, step in rows]
 
 
 def _sliced(array: Array | None, axis: int, start: Element | None, end: Element | None, step: object) -> Array | None:
@@ -78,17 +79,19 @@ def _sliced(array: Array | None, axis: int, start: Element | None, end: Element 
     return array[tuple(index)]
 
 
-def _slice_dim(site: Site, dim: Expr, start: Element | None, end: Element | None, step: Element | None) -> Expr:
+def _slice_dim(
+    ctx: InferenceContext, dim: Expr, start: Element | None, end: Element | None, step: Element | None
+) -> Expr:
     if start is None or end is None or step is None:
-        return site.fresh("what the Slice cuts depends on data")
+        return ctx.fresh("what the Slice cuts depends on data")
     stride = Expr.of(step)  # type: ignore[arg-type]
     if lower(stride) <= 0 <= upper(stride):
-        return site.fresh(f"the step of the Slice is {step}, which may be above or below 0")
+        return ctx.fresh(f"the step of the Slice is {step}, which may be above or below 0")
     if upper(stride) < 0 and number(end) in TO_THE_END:
-        return site.fresh(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
+        return ctx.fresh(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
     length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
-        return site.fresh(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
+        return ctx.fresh(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
     return length
 
 
@@ -113,60 +116,60 @@ def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
     return minimum(maximum(least, bound), most)  # in this order: of nothing, `most` is below `least`
 
 
-def gather(site: Site) -> Tensor:
+def gather(ctx: InferenceContext) -> Tensor:
     """The indices' dims in the place of the axis."""
-    dims, indices = site.dims(0), site.dims(1)
-    axis = site.axis(site.integer("axis", 0), len(dims))
-    array = small_data(site)
+    dims, indices = ctx.dims(0), ctx.dims(1)
+    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+    array = small_data(ctx)
     if array is not None:
-        array = _gathered(site, array, axis)
-    return moved(site, (*dims[:axis], *indices, *dims[axis + 1 :]), array)
+        array = _gathered(ctx, array, axis)
+    return moved(ctx, (*dims[:axis], *indices, *dims[axis + 1 :]), array)
 
 
-def _gathered(site: Site, array: Array, axis: int) -> Array | None:
-    indices = site.data(1)
+def _gathered(ctx: InferenceContext, array: Array, axis: int) -> Array | None:
+    indices = ctx.data(1)
     if indices is None:
         return None
     numbers = [number(element) for element in indices.ravel().tolist()]
     size = array.shape[axis]
     if any(n is None or not -size <= n < size for n in numbers):
         if any(n is not None and not -size <= n < size for n in numbers):
-            site.finding(f"an index out of the {size} that there are")
+            ctx.finding(f"an index out of the {size} that there are")
         return None
     places = np.array(numbers, dtype=np.int64)
     shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
     return array_of(array.take(places, axis).ravel().tolist(), shape)
 
 
-def gather_elements(site: Site) -> Tensor:
+def gather_elements(ctx: InferenceContext) -> Tensor:
     """The indices' dims."""
-    return Tensor(site.tensor().dtype, site.dims(1))
+    return Tensor(ctx.tensor().dtype, ctx.dims(1))
 
 
-def gather_nd(site: Site) -> Tensor:
+def gather_nd(ctx: InferenceContext) -> Tensor:
     """Batch dims, the indices' dims less the last, and the data's dims that the last does not index."""
-    dims, indices, batch = site.dims(0), site.dims(1), site.integer("batch_dims", 0)
+    dims, indices, batch = ctx.dims(0), ctx.dims(1), ctx.integer("batch_dims", 0)
     depth = indices[-1].constant if indices else None
     if depth is None:
-        raise UnknownError(f"the last dim of {site.name(1)} is no number")
+        raise UnknownError(f"the last dim of {ctx.name(1)} is no number")
     if depth + batch > len(dims):
-        site.finding(f"{depth} indices into a tensor of rank {len(dims)}")
+        ctx.finding(f"{depth} indices into a tensor of rank {len(dims)}")
         raise UnknownError("the indices do not fit the rank")
-    return Tensor(site.tensor().dtype, (*indices[:-1], *dims[batch + depth :]))
+    return Tensor(ctx.tensor().dtype, (*indices[:-1], *dims[batch + depth :]))
 
 
-def scatter(site: Site) -> Tensor:
+def scatter(ctx: InferenceContext) -> Tensor:
     """The dims of the data; elements where indices are numbers."""
-    found = site.tensor()
+    found = ctx.tensor()
     array = found.data if found.may_have_data else None
     data = None
-    if array is not None and site.node.op_type == "ScatterND" and site.text("reduction", "none") == "none":
-        data = _scattered(site, array)
+    if array is not None and ctx.node.op_type == "ScatterND" and ctx.text("reduction", "none") == "none":
+        data = _scattered(ctx, array)
     return Tensor(found.dtype, found.dims, data, found.reason)
 
 
-def _scattered(site: Site, array: Array) -> Array | None:
-    indices, updates = site.data(1), site.data(2)
+def _scattered(ctx: InferenceContext, array: Array) -> Array | None:
+    indices, updates = ctx.data(1), ctx.data(2)
     if indices is None or updates is None or indices.ndim == 0:
         return None
     result: Array = array.copy()

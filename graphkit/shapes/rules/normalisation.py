@@ -6,53 +6,53 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
-from graphkit.shapes.site import Rule, Site
 from graphkit.shapes.tensor import Tensor
 
 __all__ = ["RULES"]
 
 
-def layer(site: Site) -> list[Tensor]:
+def layer(ctx: InferenceContext) -> list[Tensor]:
     """The input's dims; mean and deviation with ones from the axis on."""
-    found, dims = site.tensor(), site.dims()
-    axis = site.axis(site.integer("axis", -1), max(len(dims), 1))
-    statistics = Tensor(site.integer("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
+    found, dims = ctx.tensor(), ctx.dims()
+    axis = ctx.axis(ctx.integer("axis", -1), max(len(dims), 1))
+    statistics = Tensor(ctx.integer("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
     return [Tensor(found.dtype, dims), statistics, statistics]
 
 
-def rms(site: Site) -> Tensor:
+def rms(ctx: InferenceContext) -> Tensor:
     """The input's dims, the scale's dtype."""
-    return Tensor(site.tensor(1).dtype, site.dims())
+    return Tensor(ctx.tensor(1).dtype, ctx.dims())
 
 
-def skip(site: Site) -> list[Tensor]:
+def skip(ctx: InferenceContext) -> list[Tensor]:
     """The input's dims; the third output is the sum of input and residual."""
-    found, dims = site.tensor(), site.dims()
+    found, dims = ctx.tensor(), ctx.dims()
     statistics = Tensor(TensorProto.FLOAT, (*dims[:-1], 1))
     return [Tensor(found.dtype, dims), statistics, statistics, Tensor(found.dtype, dims)]
 
 
-def embedding(site: Site) -> list[Tensor]:
+def embedding(ctx: InferenceContext) -> list[Tensor]:
     """EmbedLayerNormalization(ids, segments, words, ...): states, mask index, sum of embeddings."""
-    ids, hidden = site.dims(0), site.dims(2)[-1]
-    dtype = site.tensor(2).dtype
+    ids, hidden = ctx.dims(0), ctx.dims(2)[-1]
+    dtype = ctx.tensor(2).dtype
     states = Tensor(dtype, (*ids, hidden))
     return [states, Tensor(TensorProto.INT32, (ids[0],)), Tensor(dtype, (*ids, hidden))]
 
 
-def batch(site: Site) -> list[Tensor]:
+def batch(ctx: InferenceContext) -> list[Tensor]:
     """The input's dims; statistics of one dim, of the dtypes of the mean and the variance."""
-    found = site.tensor()
-    dims = site.dims()
+    found = ctx.tensor()
+    dims = ctx.dims()
     channels = dims[1] if len(dims) > 1 else const(1)
-    mean, variance = (Tensor(site.tensor(index).dtype, (channels,)) for index in (3, 4))
+    mean, variance = (Tensor(ctx.tensor(index).dtype, (channels,)) for index in (3, 4))
     return [Tensor(found.dtype, dims), mean, variance, mean, variance]
 
 
-def group(site: Site) -> list[Tensor]:
+def group(ctx: InferenceContext) -> list[Tensor]:
     """SkipGroupNorm: the input's dims, and the sum of input and residual."""
-    found = Tensor(site.tensor().dtype, site.dims())
+    found = Tensor(ctx.tensor().dtype, ctx.dims())
     return [found, found]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.shapes import calc
+from graphkit.shapes import value_propagation
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
-from graphkit.shapes.site import Rule, Site
 from graphkit.shapes.tensor import Array, Dims, Tensor, array_of
 
 __all__ = ["RULES"]
@@ -17,32 +17,32 @@ __all__ = ["RULES"]
 STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
 
 
-def reduce(site: Site) -> Tensor:
+def reduce(ctx: InferenceContext) -> Tensor:
     """All axes where none are given, unless `noop_with_empty_axes` says otherwise."""
-    found = site.tensor()
-    dims = site.dims()
-    since = 13 if site.node.op_type == "ReduceSum" else 18
-    if site.opset >= since and site.has(1) and site.data(1) is None and site.integer("keepdims", 1):
-        reason = f"the value of {site.name(1)} is unknown"
-        return Tensor(found.dtype, [dim if dim == 1 else site.fresh(reason) for dim in dims])
-    axes = site.axes(1, since)
-    if not axes and site.opset >= since and site.integer("noop_with_empty_axes", 0):
+    found = ctx.tensor()
+    dims = ctx.dims()
+    since = 13 if ctx.node.op_type == "ReduceSum" else 18
+    if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.integer("keepdims", 1):
+        reason = f"the value of {ctx.name(1)} is unknown"
+        return Tensor(found.dtype, [dim if dim == 1 else ctx.fresh(reason) for dim in dims])
+    axes = ctx.axes(1, since)
+    if not axes and ctx.opset >= since and ctx.integer("noop_with_empty_axes", 0):
         return Tensor(found.dtype, dims)
-    chosen = {site.axis(axis, len(dims)) for axis in axes} if axes else set(range(len(dims)))
-    result = _reduced(dims, chosen, bool(site.integer("keepdims", 1)))
-    return Tensor(found.dtype, result, _folded(site, chosen, result))
+    chosen = {ctx.axis(axis, len(dims)) for axis in axes} if axes else set(range(len(dims)))
+    result = _reduced(dims, chosen, bool(ctx.integer("keepdims", 1)))
+    return Tensor(found.dtype, result, _folded(ctx, chosen, result))
 
 
 def _reduced(dims: Dims, axes: set[int], keep: bool) -> Dims:
     return tuple(const(1) if i in axes else dim for i, dim in enumerate(dims) if keep or i not in axes)
 
 
-def _folded(site: Site, axes: set[int], dims: Dims) -> Array | None:
+def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     """Return the one element that a small tensor is reduced to."""
-    found = site.tensor()
-    step = STEP.get(site.node.op_type)
+    found = ctx.tensor()
+    step = STEP.get(ctx.node.op_type)
     sizes = Tensor(0, dims).sizes()
-    if step is None or not found.may_have_data or sizes is None or len(axes) < len(site.dims()):
+    if step is None or not found.may_have_data or sizes is None or len(axes) < len(ctx.dims()):
         return None
     data = found.data
     if data is None or not data.size or data.size > 32:
@@ -50,18 +50,18 @@ def _folded(site: Site, axes: set[int], dims: Dims) -> Array | None:
     elements = data.ravel().tolist()
     total = array_of(elements[:1], ())
     for element in elements[1:]:
-        result = calc.apply(step, [total, array_of([element], ())], found.dtype)
+        result = value_propagation.apply(step, [total, array_of([element], ())], found.dtype)
         if result is None or result.ravel()[0] is None:
             return None
         total = result
     return np.reshape(total, sizes)
 
 
-def arg_extreme(site: Site) -> Tensor:
+def arg_extreme(ctx: InferenceContext) -> Tensor:
     """ArgMax, ArgMin: one axis, indices."""
-    dims = site.dims()
-    axis = site.axis(site.integer("axis", 0), len(dims))
-    return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(site.integer("keepdims", 1))))
+    dims = ctx.dims()
+    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+    return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(ctx.integer("keepdims", 1))))
 
 
 _REDUCE = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

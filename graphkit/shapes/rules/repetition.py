@@ -9,76 +9,77 @@ import numpy as np
 
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.common import moved, small_data, target
-from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Element, Tensor, array_of, number
 
 __all__ = ["RULES"]
 
 
-def expand(site: Site) -> Tensor:
+def expand(ctx: InferenceContext) -> Tensor:
     """The input's dims and the target shape broadcast."""
-    wanted = target(site)
-    if site.data(1) is None:  # unknown numbers, none below 0
-        wanted = [site.fresh(f"the value of {site.name(1)} is unknown") for _ in wanted]
+    wanted = target(ctx)
+    if ctx.data(1) is None:  # unknown numbers, none below 0
+        wanted = [ctx.fresh(f"the value of {ctx.name(1)} is unknown") for _ in wanted]
     shape = tuple(Expr.of(element) for element in wanted)  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
-        site.finding(f"a target shape of [{', '.join(map(str, shape))}]")
+        ctx.finding(f"a target shape of [{', '.join(map(str, shape))}]")
         raise UnknownError("the target shape has a dim below 0")
-    dims = site.broadcast(site.dims(0), tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape))
-    array = small_data(site)
+    dims = ctx.broadcast(ctx.dims(0), tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape))
+    array = small_data(ctx)
     sizes = Tensor(0, dims).sizes()
     if array is not None and sizes is not None and prod(sizes) <= MAX_ELEMENTS:
         array = np.broadcast_to(array, sizes)
-    return moved(site, dims, array)
+    return moved(ctx, dims, array)
 
 
-def tile(site: Site) -> Tensor:
+def tile(ctx: InferenceContext) -> Tensor:
     """Each dim times its repeats."""
-    dims = site.dims()
-    repeats = [Expr.of(element) for element in site.values(1)]  # type: ignore[arg-type]
+    dims = ctx.dims()
+    repeats = [Expr.of(element) for element in ctx.values(1)]  # type: ignore[arg-type]
     if len(repeats) != len(dims):
-        site.finding(f"{len(repeats)} repeats for rank {len(dims)}")
+        ctx.finding(f"{len(repeats)} repeats for rank {len(dims)}")
         raise UnknownError("the repeats do not fit the rank")
     result = tuple(dim * times for dim, times in zip(dims, repeats, strict=True))
-    array = small_data(site)
+    array = small_data(ctx)
     numbers = [times.constant for times in repeats]
     sizes = Tensor(0, result).sizes()
     if array is None or None in numbers or sizes is None or prod(sizes) > MAX_ELEMENTS:
-        return moved(site, result, None)
-    return moved(site, result, np.tile(array, [n for n in numbers if n is not None]))
+        return moved(ctx, result, None)
+    return moved(ctx, result, np.tile(array, [n for n in numbers if n is not None]))
 
 
-def pad(site: Site) -> Tensor:
+def pad(ctx: InferenceContext) -> Tensor:
     """Each dim with what is added before and after."""
-    dims = list(site.dims())
-    pads: list[Element] = list(site.integers("pads") or []) if _has_attributes(site) else site.values(1)
+    dims = list(ctx.dims())
+    pads: list[Element] = list(ctx.integers("pads") or []) if _has_attributes(ctx) else ctx.values(1)
     axes = list(range(len(dims)))
-    if not site.node.domain and site.opset >= 18 and site.has(3):
-        axes = [site.axis(axis, len(dims)) for axis in site.numbers(3)]
+    if not ctx.node.domain and ctx.opset >= 18 and ctx.has(3):
+        axes = [ctx.axis(axis, len(dims)) for axis in ctx.numbers(3)]
     if len(pads) != 2 * len(axes):
-        site.finding(f"{len(pads)} pads for {len(axes)} axes")
+        ctx.finding(f"{len(pads)} pads for {len(axes)} axes")
         raise UnknownError("the pads do not fit the rank")
     for position, axis in enumerate(axes):
         for added in (pads[position], pads[position + len(axes)]):
             dims[axis] = dims[axis] + Expr.of(added)  # type: ignore[arg-type]
-    return moved(site, tuple(dims), _padded(site, axes, pads))
+    return moved(ctx, tuple(dims), _padded(ctx, axes, pads))
 
 
-def _has_attributes(site: Site) -> bool:
+def _has_attributes(ctx: InferenceContext) -> bool:
     """Whether pads are an attribute: before opset 11."""
-    return not site.node.domain and site.opset < 11
+    return not ctx.node.domain and ctx.opset < 11
 
 
-def _padded(site: Site, axes: list[int], pads: list[Element]) -> Array | None:
-    array = small_data(site)
+def _padded(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Array | None:
+    array = small_data(ctx)
     widths = [number(element) for element in pads]
-    fill = site.data(2) if site.has(2) else array_of([0])
-    if array is None or fill is None or None in widths or site.text("mode", "constant") != "constant":
+    fill = ctx.data(2) if ctx.has(2) else array_of([0])
+    if array is None or fill is None or None in widths or ctx.text("mode", "constant") != "constant":
         return None
     known = [n for n in widths if n is not None]
-    if min(known, default=0) < 0 or _has_attributes(site):
+    if min(known, default=0) < 0 or _has_attributes(ctx):
         return None
     around = [(0, 0)] * array.ndim
     for position, axis in enumerate(axes):

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from onnx import TensorProto
 
 from graphkit.shapes.algebra import ceil_div
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.elementwise import unary
 from graphkit.shapes.rules.movement import concat
 from graphkit.shapes.sequence import Common, TensorSequence, union
-from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import Dims, Tensor, array_of, unknown
 
 __all__ = ["RULES"]
@@ -19,80 +20,80 @@ __all__ = ["RULES"]
 MAX_ITEMS = 64  # tensors of a longer sequence are not followed one by one
 
 
-def construct(site: Site) -> Tensor:
+def construct(ctx: InferenceContext) -> Tensor:
     """SequenceConstruct: the inputs."""
-    return TensorSequence.of(tuple(site.tensor(index) for index in range(len(site.inputs))))
+    return TensorSequence.of(tuple(ctx.tensor(index) for index in range(len(ctx.inputs))))
 
 
-def empty(site: Site) -> Tensor:  # noqa: ARG001 - one signature for all
+def empty(ctx: InferenceContext) -> Tensor:  # noqa: ARG001 - one signature for all
     """SequenceEmpty."""
     return TensorSequence.of(())
 
 
-def insert(site: Site) -> Tensor:
+def insert(ctx: InferenceContext) -> Tensor:
     """SequenceInsert(sequence, tensor, position): at the end where no position is given."""
-    found, new = _sequence(site), site.tensor(1)
-    place = _position(site, 2, found) if site.has(2) else len(found.items or ())
+    found, new = _sequence(ctx), ctx.tensor(1)
+    place = _position(ctx, 2, found) if ctx.has(2) else len(found.items or ())
     if found.items is not None and len(found.items) < MAX_ITEMS and place is not None:
         return TensorSequence.of((*found.items[:place], new, *found.items[place:]))
     count = None if found.length is None else found.length + 1
     return TensorSequence(None, union(found.common, Common(new.dtype, new.dims)), count)
 
 
-def erase(site: Site) -> Tensor:
+def erase(ctx: InferenceContext) -> Tensor:
     """SequenceErase(sequence, position): the last one where no position is given."""
-    found = _sequence(site)
+    found = _sequence(ctx)
     if found.length == 0:
         raise UnknownError("there is nothing to erase in an empty sequence")
-    place = _position(site, 1, found) if site.has(1) else len(found.items or ()) - 1
+    place = _position(ctx, 1, found) if ctx.has(1) else len(found.items or ()) - 1
     if found.items and place is not None and place < len(found.items):
         return TensorSequence.of((*found.items[:place], *found.items[place + 1 :]))
     return TensorSequence(None, found.common, None if found.length is None else found.length - 1)
 
 
-def at(site: Site) -> Tensor:
+def at(ctx: InferenceContext) -> Tensor:
     """SequenceAt(sequence, position)."""
-    found, place = _sequence(site), None
-    if found.items and (place := _position(site, 1, found)) is not None and place < len(found.items):
+    found, place = _sequence(ctx), None
+    if found.items and (place := _position(ctx, 1, found)) is not None and place < len(found.items):
         return found.items[place]
-    return _any(site, found)
+    return _any(ctx, found)
 
 
-def length(site: Site) -> Tensor:
+def length(ctx: InferenceContext) -> Tensor:
     """SequenceLength."""
-    found = _sequence(site).length
-    value = site.fresh("it is the length of a sequence") if found is None else found
+    found = _sequence(ctx).length
+    value = ctx.fresh("it is the length of a sequence") if found is None else found
     number = value.constant
     return Tensor(TensorProto.INT64, (), array_of([value if number is None else number], ()))
 
 
-def concat_from(site: Site) -> Tensor:
+def concat_from(ctx: InferenceContext) -> Tensor:
     """ConcatFromSequence: along an axis, or stacked along a new one."""
-    found, is_new = _sequence(site), bool(site.integer("new_axis", 0))
+    found, is_new = _sequence(ctx), bool(ctx.integer("new_axis", 0))
     if found.items and not is_new:
-        return concat(Site(site.node, found.items, site.engine, site.attributes))
-    one = _any(site, found)
+        return concat(InferenceContext(ctx.node, found.items, ctx.attributes, ctx.engine))
+    one = _any(ctx, found)
     if one.dims is None:
         return unknown(one.reason, one.dtype)
-    axis = site.axis(site.integer("axis", 0), len(one.dims) + is_new)
+    axis = ctx.axis(ctx.integer("axis", 0), len(one.dims) + is_new)
     if not is_new:
-        total = site.fresh("it is the sum of the lengths of a sequence's tensors")
+        total = ctx.fresh("it is the sum of the lengths of a sequence's tensors")
         return Tensor(one.dtype, (*one.dims[:axis], total, *one.dims[axis + 1 :]))
-    count = found.length if found.length is not None else site.fresh("it is the length of a sequence")
+    count = found.length if found.length is not None else ctx.fresh("it is the length of a sequence")
     return Tensor(one.dtype, (*one.dims[:axis], count, *one.dims[axis:]))
 
 
-def split_to(site: Site) -> Tensor:
+def split_to(ctx: InferenceContext) -> Tensor:
     """SplitToSequence(input, split): parts of the sizes given, of one size, or of 1."""
-    found, dims = site.tensor(), site.dims()
-    axis = site.axis(site.integer("axis", 0), len(dims))
-    if site.has(1) and len(site.dims(1)) == 1:
-        return _parts(site, found, axis)
+    found, dims = ctx.tensor(), ctx.dims()
+    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+    if ctx.has(1) and len(ctx.dims(1)) == 1:
+        return _parts(ctx, found, axis)
     step = const(1)
-    if site.has(1):
-        data = site.data(1)
-        step = site.fresh(f"the value of {site.name(1)} is unknown", 1) if data is None else Expr.of(data.ravel()[0])
-    is_dropped = not site.has(1) and not site.integer("keepdims", 1)
+    if ctx.has(1):
+        data = ctx.data(1)
+        step = ctx.fresh(f"the value of {ctx.name(1)} is unknown", 1) if data is None else Expr.of(data.ravel()[0])
+    is_dropped = not ctx.has(1) and not ctx.integer("keepdims", 1)
     size, width = dims[axis].constant, step.constant
     if size is not None and width is not None and width > 0 and -(-size // width) <= MAX_ITEMS:
         widths = [min(width, size - start) for start in range(0, size, width)]
@@ -102,11 +103,11 @@ def split_to(site: Site) -> Tensor:
     return TensorSequence(None, Common(found.dtype, parts), ceil_div(dims[axis], step))
 
 
-def _parts(site: Site, found: Tensor, axis: int) -> Tensor:
+def _parts(ctx: InferenceContext, found: Tensor, axis: int) -> Tensor:
     """Return the parts of the sizes that the second input lists."""
-    dims, count = site.dims(), site.dims(1)[0]
-    if site.data(1) is not None and (count.constant or 0) <= MAX_ITEMS:
-        sizes = [Expr.of(size) for size in site.values(1)]  # type: ignore[arg-type]
+    dims, count = ctx.dims(), ctx.dims(1)[0]
+    if ctx.data(1) is not None and (count.constant or 0) <= MAX_ITEMS:
+        sizes = [Expr.of(size) for size in ctx.values(1)]  # type: ignore[arg-type]
         return TensorSequence.of(tuple(_part(found, axis, size, False) for size in sizes))
     return TensorSequence(
         None, Common(found.dtype, tuple(None if i == axis else dim for i, dim in enumerate(dims))), count
@@ -118,36 +119,36 @@ def _part(found: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:
     return Tensor(found.dtype, (*dims[:axis], *(() if is_dropped else (size,)), *dims[axis + 1 :]))
 
 
-def identity(site: Site) -> Tensor:
+def identity(ctx: InferenceContext) -> Tensor:
     """The input, a sequence too."""
-    found = site.tensor()
-    return found if isinstance(found, TensorSequence) else unary(site)
+    found = ctx.tensor()
+    return found if isinstance(found, TensorSequence) else unary(ctx)
 
 
-def _sequence(site: Site) -> TensorSequence:
-    found = site.tensor()
+def _sequence(ctx: InferenceContext) -> TensorSequence:
+    found = ctx.tensor()
     if not isinstance(found, TensorSequence):
-        raise UnknownError(found.reason or f"{site.name(0)} is no sequence")
+        raise UnknownError(found.reason or f"{ctx.name(0)} is no sequence")
     return found
 
 
-def _position(site: Site, index: int, found: TensorSequence) -> int | None:
+def _position(ctx: InferenceContext, index: int, found: TensorSequence) -> int | None:
     """Return a position counted from the front, None where it is not known or there is no such one."""
-    data, items = site.data(index), found.items or ()
+    data, items = ctx.data(index), found.items or ()
     place = None if data is None or data.size != 1 else Expr.of(data.ravel()[0]).constant
     if place is None or not -len(items) <= place <= len(items):
         return None
     return place + len(items) if place < 0 else place
 
 
-def _any(site: Site, found: TensorSequence) -> Tensor:
+def _any(ctx: InferenceContext, found: TensorSequence) -> Tensor:
     """Return what is known of whichever tensor of a sequence."""
     shared = found.common
     if shared is None or shared.dims is None:
         reason = "nothing is known to be in the sequence" if shared is None else "the tensors of the sequence differ"
         return unknown(reason, 0 if shared is None else shared.dtype)
     differs = "the tensors of the sequence differ in it"
-    return Tensor(shared.dtype, [site.fresh(differs) if dim is None else dim for dim in shared.dims])
+    return Tensor(shared.dtype, [ctx.fresh(differs) if dim is None else dim for dim in shared.dims])
 
 
 RULES: Mapping[str, Rule] = {

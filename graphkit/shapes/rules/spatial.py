@@ -9,9 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.shapes.algebra import ceil_div, floor_div, minimum
+from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.site import Rule, Site, UnknownError
 from graphkit.shapes.tensor import Dims, Element, Tensor, number
 
 __all__ = ["RULES"]
@@ -20,18 +21,18 @@ __all__ = ["RULES"]
 ASPECT = "the sizes follow an aspect ratio"
 
 
-def _list(site: Site, name: str, count: int, default: int) -> list[int]:
-    found = site.integers(name) or [default] * count
+def _list(ctx: InferenceContext, name: str, count: int, default: int) -> list[int]:
+    found = ctx.integers(name) or [default] * count
     if len(found) != count:
         raise UnknownError(f"the attribute {name} has {len(found)} numbers, not {count}")
     return found
 
 
-def _windows(site: Site, dims: Dims, kernel: list[Expr]) -> list[Expr]:
+def _windows(ctx: InferenceContext, dims: Dims, kernel: list[Expr]) -> list[Expr]:
     """Return how many windows fit along each spatial dim: at least one, though onnxruntime may pool less too."""
     count = len(dims)
-    strides, dilations = _list(site, "strides", count, 1), _list(site, "dilations", count, 1)
-    pads, automatic = _list(site, "pads", 2 * count, 0), site.text("auto_pad", "NOTSET")
+    strides, dilations = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1)
+    pads, automatic = _list(ctx, "pads", 2 * count, 0), ctx.text("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return [ceil_div(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
     if automatic == "VALID":
@@ -41,120 +42,120 @@ def _windows(site: Site, dims: Dims, kernel: list[Expr]) -> list[Expr]:
         padded = dim + pads[axis] + pads[axis + count]
         room = padded - (kernel[axis] - 1) * dilations[axis] - 1
         windows = floor_div(room, strides[axis]) + 1
-        if site.integer("ceil_mode", 0):  # the last window must begin inside the input or its left padding
+        if ctx.integer("ceil_mode", 0):  # the last window must begin inside the input or its left padding
             windows = minimum(ceil_div(room, strides[axis]), floor_div(dim + pads[axis] - 1, strides[axis])) + 1
-        site.at_least(windows, 1, "windows that fit")
+        ctx.at_least(windows, 1, "windows that fit")
         result.append(windows)
     return result
 
 
-def _conv_dims(site: Site, source: int, weight: int) -> Dims:
-    dims, kernel = site.dims(source), site.dims(weight)
+def _conv_dims(ctx: InferenceContext, source: int, weight: int) -> Dims:
+    dims, kernel = ctx.dims(source), ctx.dims(weight)
     if len(dims) != len(kernel) or len(dims) < 3:
-        site.finding(f"an input of rank {len(dims)}, a weight of rank {len(kernel)}")
+        ctx.finding(f"an input of rank {len(dims)}, a weight of rank {len(kernel)}")
         raise UnknownError("the ranks of input and weight differ")
-    site.same(dims[1], kernel[1] * site.integer("group", 1), "channels of input and weight")
-    return (dims[0], kernel[0], *_windows(site, dims[2:], list(kernel[2:])))
+    ctx.same(dims[1], kernel[1] * ctx.integer("group", 1), "channels of input and weight")
+    return (dims[0], kernel[0], *_windows(ctx, dims[2:], list(kernel[2:])))
 
 
-def conv(site: Site) -> Tensor:
+def conv(ctx: InferenceContext) -> Tensor:
     """Batch, the weight's output channels, windows."""
-    return Tensor(site.tensor().dtype, _conv_dims(site, 0, 1))
+    return Tensor(ctx.tensor().dtype, _conv_dims(ctx, 0, 1))
 
 
-def conv_last(site: Site) -> Tensor:
+def conv_last(ctx: InferenceContext) -> Tensor:
     """NhwcConv, NhwcFusedConv: channels last, the weight as Conv has it."""
-    dims, kernel = site.dims(0), site.dims(1)
-    return Tensor(site.tensor().dtype, (dims[0], *_windows(site, dims[1:-1], list(kernel[2:])), kernel[0]))
+    dims, kernel = ctx.dims(0), ctx.dims(1)
+    return Tensor(ctx.tensor().dtype, (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0]))
 
 
-def conv_integer(site: Site) -> Tensor:
+def conv_integer(ctx: InferenceContext) -> Tensor:
     """As Conv, int32."""
-    return Tensor(TensorProto.INT32, _conv_dims(site, 0, 1))
+    return Tensor(TensorProto.INT32, _conv_dims(ctx, 0, 1))
 
 
-def qlinear_conv(site: Site) -> Tensor:
+def qlinear_conv(ctx: InferenceContext) -> Tensor:
     """QLinearConv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...), `channels_last` in com.microsoft."""
-    if not site.integer("channels_last", 0):
-        return Tensor(site.tensor(7).dtype, _conv_dims(site, 0, 3))
-    dims, kernel = site.dims(0), site.dims(3)
-    return Tensor(site.tensor(7).dtype, (dims[0], *_windows(site, dims[1:-1], list(kernel[2:])), kernel[0]))
+    if not ctx.integer("channels_last", 0):
+        return Tensor(ctx.tensor(7).dtype, _conv_dims(ctx, 0, 3))
+    dims, kernel = ctx.dims(0), ctx.dims(3)
+    return Tensor(ctx.tensor(7).dtype, (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0]))
 
 
-def conv_transpose(site: Site) -> Tensor:
+def conv_transpose(ctx: InferenceContext) -> Tensor:
     """The inverse of Conv's dims, or the attribute output_shape."""
-    dims, kernel = site.dims(0), site.dims(1)
+    dims, kernel = ctx.dims(0), ctx.dims(1)
     if len(dims) != len(kernel) or len(dims) < 3:
         raise UnknownError("the ranks of input and weight differ")
     count = len(dims) - 2
-    head = (dims[0], kernel[1] * site.integer("group", 1))
-    given = site.integers("output_shape")
+    head = (dims[0], kernel[1] * ctx.integer("group", 1))
+    given = ctx.integers("output_shape")
     if given:
-        return Tensor(site.tensor().dtype, (*head, *given[-count:]))
-    strides, dilations = _list(site, "strides", count, 1), _list(site, "dilations", count, 1)
-    extra, pads = _list(site, "output_padding", count, 0), _list(site, "pads", 2 * count, 0)
-    automatic = site.text("auto_pad", "NOTSET")
+        return Tensor(ctx.tensor().dtype, (*head, *given[-count:]))
+    strides, dilations = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1)
+    extra, pads = _list(ctx, "output_padding", count, 0), _list(ctx, "pads", 2 * count, 0)
+    automatic = ctx.text("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        return Tensor(site.tensor().dtype, (*head, *(dim * step for dim, step in zip(dims[2:], strides, strict=True))))
+        return Tensor(ctx.tensor().dtype, (*head, *(dim * step for dim, step in zip(dims[2:], strides, strict=True))))
     if automatic == "VALID":
         pads = [0] * (2 * count)
     result = []
     for axis, dim in enumerate(dims[2:]):
         window = (kernel[axis + 2] - 1) * dilations[axis] + 1
         result.append((dim - 1) * strides[axis] + extra[axis] + window - pads[axis] - pads[axis + count])
-    return Tensor(site.tensor().dtype, (*head, *result))
+    return Tensor(ctx.tensor().dtype, (*head, *result))
 
 
-def pool(site: Site) -> list[Tensor]:
+def pool(ctx: InferenceContext) -> list[Tensor]:
     """Batch, channels, windows; MaxPool gives their indices too."""
-    dims = site.dims()
-    kernel = [const(size) for size in _list(site, "kernel_shape", max(len(dims) - 2, 0), 1)]
-    result = (*dims[:2], *_windows(site, dims[2:], kernel))
-    return [Tensor(site.tensor().dtype, result), Tensor(TensorProto.INT64, result)]
+    dims = ctx.dims()
+    kernel = [const(size) for size in _list(ctx, "kernel_shape", max(len(dims) - 2, 0), 1)]
+    result = (*dims[:2], *_windows(ctx, dims[2:], kernel))
+    return [Tensor(ctx.tensor().dtype, result), Tensor(TensorProto.INT64, result)]
 
 
-def pool_last(site: Site) -> Tensor:
+def pool_last(ctx: InferenceContext) -> Tensor:
     """NhwcMaxPool: channels last."""
-    dims = site.dims()
-    kernel = [const(size) for size in _list(site, "kernel_shape", max(len(dims) - 2, 0), 1)]
-    return Tensor(site.tensor().dtype, (dims[0], *_windows(site, dims[1:-1], kernel), dims[-1]))
+    dims = ctx.dims()
+    kernel = [const(size) for size in _list(ctx, "kernel_shape", max(len(dims) - 2, 0), 1)]
+    return Tensor(ctx.tensor().dtype, (dims[0], *_windows(ctx, dims[1:-1], kernel), dims[-1]))
 
 
-def global_pool(site: Site) -> Tensor:
+def global_pool(ctx: InferenceContext) -> Tensor:
     """Batch, channels, ones."""
-    dims = site.dims()
-    if site.integer("channels_last", 0):
-        return Tensor(site.tensor().dtype, (dims[0], *[1] * (len(dims) - 2), dims[-1]))
-    return Tensor(site.tensor().dtype, (*dims[:2], *[1] * (len(dims) - 2)))
+    dims = ctx.dims()
+    if ctx.integer("channels_last", 0):
+        return Tensor(ctx.tensor().dtype, (dims[0], *[1] * (len(dims) - 2), dims[-1]))
+    return Tensor(ctx.tensor().dtype, (*dims[:2], *[1] * (len(dims) - 2)))
 
 
-def resize(site: Site) -> Tensor:
+def resize(ctx: InferenceContext) -> Tensor:
     """The sizes that are given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
-    dims = list(site.dims())
-    at_scales, at_sizes = (2, 3) if site.opset >= 11 and site.node.op_type == "Resize" else (1, -1)
-    axes = [site.axis(axis, len(dims)) for axis in site.integers("axes") or range(len(dims))]
-    has_sizes = at_sizes > 0 and site.has(at_sizes) and site.tensor(at_sizes).dims != (const(0),)
+    dims = list(ctx.dims())
+    at_scales, at_sizes = (2, 3) if ctx.opset >= 11 and ctx.node.op_type == "Resize" else (1, -1)
+    axes = [ctx.axis(axis, len(dims)) for axis in ctx.integers("axes") or range(len(dims))]
+    has_sizes = at_sizes > 0 and ctx.has(at_sizes) and ctx.tensor(at_sizes).dims != (const(0),)
     given: Sequence[Element]
-    if not has_sizes and _has_scales(site):
-        given = list(site.attributes["scales"].floats)
-    elif site.data(read := at_sizes if has_sizes else at_scales) is not None:
-        given = site.values(read)
+    if not has_sizes and _has_scales(ctx):
+        given = list(ctx.attributes["scales"].floats)
+    elif ctx.data(read := at_sizes if has_sizes else at_scales) is not None:
+        given = ctx.values(read)
     else:
-        reason = f"the value of {site.name(read)} is unknown"
-        return Tensor(site.tensor().dtype, [site.fresh(reason) if i in axes else dim for i, dim in enumerate(dims)])
+        reason = f"the value of {ctx.name(read)} is unknown"
+        return Tensor(ctx.tensor().dtype, [ctx.fresh(reason) if i in axes else dim for i, dim in enumerate(dims)])
     if not has_sizes:
-        given = [_scaled(site, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
-    elif site.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        given = _fitted(site, [dims[axis] for axis in axes], given)
+        given = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
+    elif ctx.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        given = _fitted(ctx, [dims[axis] for axis in axes], given)
     if len(given) != len(axes):
-        site.finding(f"{len(given)} scales or sizes for {len(axes)} axes")
+        ctx.finding(f"{len(given)} scales or sizes for {len(axes)} axes")
         raise UnknownError("the scales do not fit the rank")
     for axis, size in zip(axes, given, strict=True):
         dims[axis] = Expr.of(size)  # type: ignore[arg-type]
-    return Tensor(site.tensor().dtype, dims)
+    return Tensor(ctx.tensor().dtype, dims)
 
 
-def _fitted(site: Site, dims: Sequence[Expr], wanted: Sequence[Element]) -> list[Element]:
+def _fitted(ctx: InferenceContext, dims: Sequence[Expr], wanted: Sequence[Element]) -> list[Element]:
     """Return sizes that keep the aspect ratio: one scale for all, the smallest or the largest that was asked for.
 
     The runtime computes in float32, so that half a pixel may be rounded either way.
@@ -162,67 +163,67 @@ def _fitted(site: Site, dims: Sequence[Expr], wanted: Sequence[Element]) -> list
     numbers = [(dim.constant, number(size)) for dim, size in zip(dims, wanted, strict=False)]
     ratios = [Fraction(size, dim) for dim, size in numbers if dim and size]
     if len(ratios) < max(len(wanted), 1):
-        return [site.fresh(ASPECT) for _ in wanted]
-    scale = min(ratios) if site.text("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
+        return [ctx.fresh(ASPECT) for _ in wanted]
+    scale = min(ratios) if ctx.text("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
     exact = [scale * dim for dim, _ in numbers if dim]
     return [
-        round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else site.fresh(ASPECT)
+        round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else ctx.fresh(ASPECT)
         for size in exact
     ]
 
 
-def _has_scales(site: Site) -> bool:
-    return site.node.op_type == "Upsample" and site.opset < 9 and "scales" in site.attributes
+def _has_scales(ctx: InferenceContext) -> bool:
+    return ctx.node.op_type == "Upsample" and ctx.opset < 9 and "scales" in ctx.attributes
 
 
-def _scaled(site: Site, dim: Expr, scale: Element) -> Expr:
+def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
     """Return a dim times a scale; onnxruntime multiplies in float32."""
     size = dim.constant
     if not isinstance(scale, (int, float)) or scale <= 0:
-        return site.fresh(f"its scale is {scale}")
+        return ctx.fresh(f"its scale is {scale}")
     if scale == 1:
         return dim
     if size is not None:
         return const(int(np.float32(size) * np.float32(scale)))
     dividend, divisor = float(scale).as_integer_ratio()
     if divisor > 64 or dividend > 1 << 12:
-        return site.fresh(f"{dim} times {scale} is rounded as a float")
+        return ctx.fresh(f"{dim} times {scale} is rounded as a float")
     return floor_div(dim * dividend, divisor)
 
 
-def roi_align(site: Site) -> Tensor:
+def roi_align(ctx: InferenceContext) -> Tensor:
     """Regions, channels, the output's height and width; RoiAlign and MaxRoiPool."""
-    sizes = [site.integer("output_height", 1), site.integer("output_width", 1)]
-    sizes = site.integers("pooled_shape") or sizes
-    return Tensor(site.tensor().dtype, (site.dims(1)[0], site.dims(0)[1], *sizes))
+    sizes = [ctx.integer("output_height", 1), ctx.integer("output_width", 1)]
+    sizes = ctx.integers("pooled_shape") or sizes
+    return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
-def crop(site: Site) -> Tensor:
+def crop(ctx: InferenceContext) -> Tensor:
     """CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
-    sizes = [Expr.of(element) for element in site.values(3)]  # type: ignore[arg-type]
-    return Tensor(site.tensor().dtype, (site.dims(1)[0], site.dims(0)[1], *sizes))
+    sizes = [Expr.of(element) for element in ctx.values(3)]  # type: ignore[arg-type]
+    return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
-def grid_sample(site: Site) -> Tensor:
+def grid_sample(ctx: InferenceContext) -> Tensor:
     """Batch and channels of the input, the grid's spatial dims."""
-    return Tensor(site.tensor().dtype, (*site.dims(0)[:2], *site.dims(1)[1:-1]))
+    return Tensor(ctx.tensor().dtype, (*ctx.dims(0)[:2], *ctx.dims(1)[1:-1]))
 
 
-def reorder_output(site: Site) -> Tensor:
+def reorder_output(ctx: InferenceContext) -> Tensor:
     """Channels without the padding of the blocked layout."""
-    dims = site.dims()
-    result: tuple[Expr | int, ...] = (dims[0], site.integer("channels", 0), *dims[2:])
-    if site.integer("channels_last", 0):
-        result = (dims[0], *dims[2:], site.integer("channels", 0))
-    return Tensor(site.tensor().dtype, result)
+    dims = ctx.dims()
+    result: tuple[Expr | int, ...] = (dims[0], ctx.integer("channels", 0), *dims[2:])
+    if ctx.integer("channels_last", 0):
+        result = (dims[0], *dims[2:], ctx.integer("channels", 0))
+    return Tensor(ctx.tensor().dtype, result)
 
 
-def col_to_image(site: Site) -> Tensor:
+def col_to_image(ctx: InferenceContext) -> Tensor:
     """Batch, channels, the image's shape: Col2Im(input, image_shape, block_shape)."""
-    dims = site.dims()
-    block = product([Expr.of(element) for element in site.values(2)])  # type: ignore[arg-type]
-    image = [Expr.of(element) for element in site.values(1)]  # type: ignore[arg-type]
-    return Tensor(site.tensor().dtype, (dims[0], site.quotient(dims[1], block, "channels"), *image))
+    dims = ctx.dims()
+    block = product([Expr.of(element) for element in ctx.values(2)])  # type: ignore[arg-type]
+    image = [Expr.of(element) for element in ctx.values(1)]  # type: ignore[arg-type]
+    return Tensor(ctx.tensor().dtype, (dims[0], ctx.quotient(dims[1], block, "channels"), *image))
 
 
 RULES: Mapping[str, Rule] = {

@@ -1,4 +1,4 @@
-"""Arithmetic on the elements of small tensors: numbers as the operator's dtype has them, expressions exactly.
+"""Value propagation: the elements of small tensors, numbers as the dtype of the operator has them, expressions exactly.
 
 Left out are operations whose last bit is not fixed by IEEE 754 (Exp, Log, Sin, ...): a value off by one bit may be cast
 to another integer than onnxruntime's. A result that cannot be decided is None.
@@ -18,7 +18,7 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.tensor import FLOATS, Array, Element, Ratio, array_of
 
-__all__ = ["BINARY", "COMPARISONS", "UNARY", "apply", "cast", "choose", "compare"]
+__all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare"]
 
 MAX_EXACT = 1 << 12  # largest divisor of a fraction that is calculated with
 BITS = {3: 8, 2: 8, 5: 16, 4: 16, 6: 32, 12: 32, 7: 64, 13: 64}  # of integer dtypes
@@ -31,7 +31,7 @@ def apply(name: str, arrays: list[Array], dtype: int) -> Array | None:
     Raises:
         ArithmeticError: A division by zero.
     """
-    function = _FUNCTIONS[name]
+    function = OPERATORS[name]
     is_float = dtype in FLOATS
     with np.errstate(all="ignore"):
         result: Any = np.frompyfunc(lambda *args: function(args, is_float, dtype), len(arrays), 1)(*arrays)
@@ -309,7 +309,8 @@ COMPARISONS = {
     "Or": _logic("or"),
     "Xor": _logic("xor"),
 }
-BINARY = {
+OPERATORS: dict[str, Callable[[tuple[Element, ...], bool, int], Result]] = {
+    **COMPARISONS,
     "Add": _add,
     "Sub": _subtract,
     "Mul": _multiply,
@@ -319,8 +320,6 @@ BINARY = {
     "Min": _extreme("min"),
     "Max": _extreme("max"),
     "Sum": _add,
-}
-UNARY = {
     "Neg": _negate,
     "Abs": _absolute,
     "Sign": _sign,
@@ -331,4 +330,3 @@ UNARY = {
     "Reciprocal": _reciprocal,
     "Not": _logic("not"),
 }
-_FUNCTIONS: dict[str, Callable[[tuple[Element, ...], bool, int], Result]] = {**COMPARISONS, **BINARY, **UNARY}

@@ -1,0 +1,114 @@
+"""A read-only view of a node for a rule: what is known of its inputs, and its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import AttributeProto
+
+from graphkit.graph.view import Node, Value
+from graphkit.shapes.tensor import Array, Dims, Element, Tensor, number
+
+__all__ = ["NodeView", "UnknownError"]
+
+
+class UnknownError(Exception):
+    """A rule's "unknown, because ...", caught in one place by the engine."""
+
+
+class NodeView:
+    """A node, its attributes, and what is known of its inputs."""
+
+    def __init__(self, node: Node, inputs: Sequence[Tensor | None], attributes: Mapping[str, AttributeProto]) -> None:
+        self.node, self.inputs, self.attributes = node, inputs, attributes
+
+    # Inputs
+
+    @property
+    def opset(self) -> int:
+        """The version of the default operator set."""
+        return self.node.scope.opset()
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def tensor(self, index: int = 0) -> Tensor:
+        """Return an input."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        if found is None:
+            raise UnknownError(f"input {index} is missing")
+        return found
+
+    def name(self, index: int) -> str:
+        """Return the name of an input."""
+        value = self.node.input(index)
+        return f"'{value.name}'" if isinstance(value, Value) else f"input {index}"
+
+    def dims(self, index: int = 0) -> Dims:
+        """Return the dims of an input, whose rank must be known."""
+        found = self.tensor(index)
+        if found.dims is None:
+            raise UnknownError(found.reason or f"the rank of {self.name(index)} is unknown")
+        return found.dims
+
+    def data(self, index: int) -> Array | None:
+        """Return the elements of an input where it is given and they are known."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        return None if found is None else found.data
+
+    def values(self, index: int) -> list[Element]:
+        """Return the elements of an input, which must be known."""
+        data = self.data(index)
+        if data is None:
+            reason = self.tensor(index).reason
+            raise UnknownError(f"the value of {self.name(index)} is unknown" + (f": {reason}" if reason else ""))
+        elements: list[Element] = data.ravel().tolist()
+        return elements
+
+    def numbers(self, index: int) -> list[int]:
+        """Return the elements of an integer input, which must be numbers."""
+        found = [number(element) for element in self.values(index)]
+        if None in found:
+            raise UnknownError(f"the value of {self.name(index)} is no constant")
+        return [n for n in found if n is not None]
+
+    # Attributes
+
+    def _attribute(self, name: str, kind: int) -> AttributeProto | None:
+        found = self.attributes.get(name)
+        if found is not None and found.type not in (kind, AttributeProto.UNDEFINED):
+            raise UnknownError(f"its attribute '{name}' is of another kind")
+        return found
+
+    def integer(self, name: str, default: int) -> int:
+        """Return an integer attribute."""
+        found = self._attribute(name, AttributeProto.INT)
+        return found.i if found is not None else default
+
+    def integers(self, name: str) -> list[int] | None:
+        """Return a list attribute, None where it is not given."""
+        found = self._attribute(name, AttributeProto.INTS)
+        return list(found.ints) if found is not None else None
+
+    def real(self, name: str, default: float) -> float:
+        """Return a float attribute."""
+        found = self._attribute(name, AttributeProto.FLOAT)
+        return found.f if found is not None else default
+
+    def text(self, name: str, default: str) -> str:
+        """Return a string attribute."""
+        found = self._attribute(name, AttributeProto.STRING)
+        return found.s.decode("utf-8", "replace") if found is not None else default
+
+    def axes(self, index: int, since: int) -> list[int] | None:
+        """Return axes: an input from an opset on, an attribute before."""
+        if self.opset >= since and not self.node.domain:
+            return self.numbers(index) if self.has(index) else None
+        return self.integers("axes")
+
+    def axis(self, value: int, rank: int) -> int:
+        """Return an axis counted from the front."""
+        if not -rank <= value < rank:
+            raise UnknownError(f"axis {value} is out of range")
+        return value % rank
