@@ -144,10 +144,12 @@ def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Seque
             return None
         if view.rank(left) == 2 and view.rank(right) == 2:  # rows of one matrix
             return Lift(view.flat) if view.flat == {left} else None
+        is_batched = min(view.rank(left), view.rank(right), len(view.out)) >= 2
+        if not is_batched or not view.fits(left) or not view.fits(right):
+            return None
         if left not in view.flat and lower(view.out[0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
             return None
-        is_batched = min(view.rank(left), view.rank(right)) >= 2 and view.fits(left) and view.fits(right)
-        return Lift(view.flat) if is_batched else None
+        return Lift(view.flat)
 
     return rule
 

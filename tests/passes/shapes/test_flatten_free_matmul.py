@@ -428,6 +428,20 @@ def unchanged(text: str) -> bool:
     return FlattenFreeMatmul().run(model).model is model
 
 
+def test_a_product_of_what_no_rule_knows_is_left() -> None:
+    text = """g (float[N, 4, 5, 8] q, float[N, 4, 8, 5] k) => (float[N, 4, 5, 5] y)
+    <int64[3] columns = {-1, 8, 5}, int64[4] heads = {-1, 4, 5, 5}> {
+        a = com.microsoft.Opaque (q)
+        b = Reshape (k, columns)
+        c = MatMul (a, b)
+        y = Reshape (c, heads)
+    }"""
+    model = Model.from_proto(
+        parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]> {text}')
+    )
+    assert operators(FlattenFreeMatmul().run(model).model) == ["Opaque", "Reshape", "MatMul", "Reshape"]
+
+
 def test_dims_that_happen_to_be_alike_do_not_mislead() -> None:
     text = """
         agraph (float[2, 4, 8, 8] x, float[2, 4, 8] z, float[8, 8] w, float[8, 8, 8] v) => (float[2, 4, N, 8] y)
