@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.needs.extent import Extents
 from graphkit.needs.known import Known
 from graphkit.needs.need import AtLeast, Index, Need, Same
 from graphkit.needs.rules import RULES
 from graphkit.shapes import Expr, Shapes, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
+from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["Needed", "collect"]
 
@@ -30,7 +30,7 @@ class Needed:
 class _Collector:
     def __init__(self, shapes: Shapes) -> None:
         self.shapes, self.known = shapes, Known(shapes)
-        self.extents = Extents(self.known)
+        self.ranges = ValueRangeAnalysis(shapes.model, self.known.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Need], Needed] = {}
         self.noted: dict[Node, list[Need]] = {}
         for equality in shapes.equalities:
@@ -81,9 +81,9 @@ class _Collector:
             yield from RULES[view.node.operator](view)
 
     def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Need]:
-        extent = self.extents.of(indices) if is_known(size) else None
-        if extent is not None and (lower(size - 1 - extent.high) < 0 or lower(extent.low + size) < 0):
-            yield Index(extent.low, extent.high, size, count if is_known(count) else const(1), says)
+        ends = self.ranges.range(indices) if is_known(size) else None
+        if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
+            yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
 
 
 def _columns(node: Node) -> Sequence[Value | None]:
