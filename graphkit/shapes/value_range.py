@@ -38,7 +38,7 @@ class ValueRange:
 
     @property
     def range(self) -> ValueRange:
-        """Itself."""
+        """The range itself."""
         return self
 
     @property
@@ -155,10 +155,10 @@ def add(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
 
 def fit(dims: Dims, data: Array | np.ndarray) -> Form | None:
     """Return what holds of all of these integers or expressions, None where there are others."""
-    if data.size == 0:
-        return uniform(0, dims)
     if data.dtype == object and not all(isinstance(element, int | Expr) for element in data.flat):
         return None
+    if data.size < 2:
+        return uniform(next(iter(data.flat), 0), dims)
     return _affine(dims, data) or _least_and_greatest(data)
 
 

@@ -1,8 +1,7 @@
 """Value-range analysis: what the elements of a model's integer tensors are, followed from operator to operator.
 
-Two questions have one answer: which function of its coordinates an element is, for who rewrites what indices choose;
-and the least and the greatest element, for who looks for indices that are out of range. A range is told only where both
-of its ends occur, for an index that never occurs is no hazard.
+It answers which function of its coordinates an element is, and what the least and the greatest element are. It gives a
+range only where both ends occur: an index that never occurs is no hazard.
 """
 
 from __future__ import annotations

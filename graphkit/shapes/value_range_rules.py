@@ -1,7 +1,6 @@
 """What each operator makes of what is known of the elements of its inputs: the rules of the value-range analysis.
 
-Followed are what positions and indices are made of: Range, CumSum over a mask, offsets, and what only moves elements.
-A rule raises UnknownError where something that it needs is not known.
+They follow Range, CumSum over a mask, offsets, and whatever only moves elements; else they raise UnknownError.
 """
 
 from __future__ import annotations
@@ -84,15 +83,11 @@ def _moved(view: ElementsView) -> Form:
     return MOVES[view.node.op_type](source, view, view.out) or source.range
 
 
-def _transposed(source: Affine, view: ElementsView, dims: Dims) -> Affine:
-    return source.transposed(view.integers("perm") or range(len(dims))[::-1])
-
-
 MOVES: Mapping[str, Callable[[Affine, ElementsView, Dims], Affine | None]] = {
     **dict.fromkeys(("Cast", "Identity"), lambda source, *_: source),
     **dict.fromkeys(("Expand", "Tile"), lambda source, _, dims: source.broadcast(dims)),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), lambda source, _, dims: source.reshaped(dims)),
-    "Transpose": _transposed,
+    "Transpose": lambda source, view, dims: source.transposed(view.integers("perm") or range(len(dims))[::-1]),
 }
 
 

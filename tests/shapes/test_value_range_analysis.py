@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
 
 from graphkit.model import Model
-from graphkit.shapes import Shapes, infer, is_known
+from graphkit.shapes import Shapes, Tensor, infer, is_known
 from graphkit.shapes.value_range import Affine
 from graphkit.shapes.value_range_analysis import MAX_DEPTH, ValueRangeAnalysis
 
@@ -294,3 +294,32 @@ def test_components_are_the_slices_along_the_last_axis():
     ranges = analysis(infer(found))
     assert [text_of(one) for one in ranges.components(found.graph.values["z"]) or ()] == ["3 ['0']", "5 ['0']"]
     assert ranges.components(found.graph.values["x"]) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("r = Range (zero, n, one)  y = Gather (r, last)", "N - 1 ['0']"),
+        ("r = Range (zero, n, one)  y = Min (r, one, p)", "unknown"),
+        ("r = Range (zero, n, one)  y = Cast <to = 3> (r)", "unknown"),
+        ("r = Range (zero, n, one)  f = Cast <to = 1> (r)  y = Cast <to = 7> (f)", "unknown"),
+        ("y = ConstantOfShape <value = float[1] {0.5}> (s)", "unknown"),
+    ],
+)
+def test_what_no_dtype_or_operator_may_change(lines, expected):
+    assert text_of(find(f"{RANGE} {lines} }}")) == expected
+
+
+def test_an_attribute_of_a_call_is_not_read_as_0():
+    text = """<ir_version: 9, opset_import: ["" : 18, "local" : 1]>
+        agraph (float[3, N] x) => (int64[A] y) { y = local.pick <axis = 1> () }
+        <domain: "local", opset_import: ["" : 18]> pick <axis> () => (z) {
+            table = Constant <value = int64[2, 2] {0, 1, 10, 11}> ()
+            first = Constant <value = int64[1] {0}> ()
+            z = Gather <axis: int = @axis> (table, first)
+        }"""
+    found = Model.from_proto(parser.parse_model(text))
+    (function,) = found.scopes[1:]
+    unknown = {function.values["z"]: Tensor(TensorProto.INT64, (2, 1))}
+    ranges = ValueRangeAnalysis(found, lambda value: unknown.get(value) or infer(found)[value])
+    assert ranges.form(function.values["z"]) is None
