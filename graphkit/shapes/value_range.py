@@ -1,9 +1,8 @@
 """What is known of all elements of an integer tensor at once: an affine function of the coordinates, or a value range.
 
-The elements of a tensor of indices, as Range, Expand and Add make it, are `start + i*stride[0] + j*stride[1] + ...`
-where its coordinates are i, j, ...: known in full by rank + 1 expressions, however many elements there are and though
-their number depends on the input dims. Of other tensors, the least and the greatest element may be known. What is said
-of a tensor without elements holds of none, and so holds.
+The elements that Range, Expand and Add make are `start + i*stride[0] + j*stride[1] + ...` at the coordinates i, j, ...:
+rank + 1 expressions say all of them, even where their number depends on the input dims. Of other tensors, the least and
+the greatest element may be known. Whatever is said of a tensor without elements is true.
 """
 
 from __future__ import annotations

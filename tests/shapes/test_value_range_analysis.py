@@ -306,7 +306,7 @@ def test_components_are_the_slices_along_the_last_axis():
         ("y = ConstantOfShape <value = float[1] {0.5}> (s)", "unknown"),
     ],
 )
-def test_what_no_dtype_or_operator_may_change(lines, expected):
+def test_what_is_declined_for_untypical_inputs(lines, expected):
     assert text_of(find(f"{RANGE} {lines} }}")) == expected
 
 
