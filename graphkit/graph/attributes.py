@@ -19,6 +19,7 @@ FIELDS: Mapping[type, tuple[int, str]] = {
     TensorProto: (AttributeProto.TENSOR, "t"),
     SparseTensorProto: (AttributeProto.SPARSE_TENSOR, "sparse_tensor"),
 }
+UNDEFINED = AttributeProto.UNDEFINED
 SCALARS = (int, float, bytes, TensorProto, SparseTensorProto)
 # The forms of a Constant without a tensor: kind and field of the attribute, dtype and field of the tensor.
 FORMS: Mapping[str, tuple[int, str, int, str]] = {
@@ -55,8 +56,10 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
 
 def _held(attribute: AttributeProto, kind: int, field: str) -> object:
     """Return what a field holds, None for an attribute of another kind; IR version 1 does not write kinds down."""
-    is_unset = attribute.type == AttributeProto.UNDEFINED and field not in {f.name for f, _ in attribute.ListFields()}
-    if attribute.ref_attr_name or attribute.type not in (kind, AttributeProto.UNDEFINED) or is_unset:
+    found = attribute.type
+    if attribute.ref_attr_name or (found != kind and found != UNDEFINED):
+        return None
+    if found == UNDEFINED and field not in {descriptor.name for descriptor, _ in attribute.ListFields()}:
         return None
     value = getattr(attribute, field)
     return value if isinstance(value, SCALARS) else tuple(value)
@@ -69,8 +72,8 @@ def constant_tensor(attributes: Mapping[str, AttributeProto]) -> TensorProto | N
         None where it is not known: the Constant is sparse, has no value or several, or one of another kind than its
         form has, or the call of a function gives it.
     """
-    names = VALUES & attributes.keys()
-    name = min(names) if len(names) == 1 else ""
+    names = attributes if len(attributes) == 1 else VALUES & attributes.keys()
+    name = next(iter(names)) if len(names) == 1 else ""
     if name == "value":
         return attribute_value(attributes[name], TensorProto)
     if name not in FORMS:

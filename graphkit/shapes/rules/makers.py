@@ -46,7 +46,8 @@ def size(ctx: InferenceContext) -> Tensor:
 
 def constant(ctx: InferenceContext) -> Tensor:
     """The attribute that is given."""
-    tensor = constant_tensor(ctx.attributes)
+    is_plain = ctx.attributes is ctx.node.attributes
+    tensor = ctx.node.constant if is_plain else constant_tensor(ctx.attributes)
     if tensor is not None:
         return ctx.engine.load(tensor)
     if len(VALUES & ctx.attributes.keys()) != 1:
