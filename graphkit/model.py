@@ -13,9 +13,10 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
+from graphkit.graph.build import build_scopes
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.view import Scope, as_text, build_scopes
+from graphkit.graph.view import Scope, as_text
 from graphkit.io import external, tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
 from graphkit.io.wire import Buffer, Reference

@@ -147,9 +147,7 @@ def _pixels(declared: TensorType) -> bool:
 def _is_causal(model: Model) -> bool:
     """Whether a graph has a triangle or a comparison of positions, which a causal mask is made with."""
     for node in all_nodes(model.scopes):
-        if node.is_op("Trilu") or any(
-            name in node.attributes and node.attributes[name].i for name in ("is_causal", "unidirectional")
-        ):
+        if node.is_op("Trilu") or any(node.attr(name, 0) for name in ("is_causal", "unidirectional")):
             return True
         if node.is_op(*MASK_COMPARISONS) and all(_is_position(node.input(index)) for index in (0, 1)):
             return True
@@ -192,14 +190,14 @@ def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | 
     votes: Counter[tuple[int | None, int | None]] = Counter()
     for node in all_nodes(model.scopes):
         for attribute in ("num_heads", "q_num_heads"):
-            if attribute in node.attributes and node.attributes[attribute].i > 0:
-                votes[node.attributes[attribute].i, None] += 1
+            if (heads := node.attr(attribute, 0)) is not None and heads > 0:
+                votes[heads, None] += 1
         if node.op_type in WEIGHTED and (vote := _projection(node, kv_heads, head_dim)) is not None:
             votes[vote] += 1
     if not votes:
         return None, kv_heads, head_dim
-    (heads, size), _ = votes.most_common(1)[0]
-    return heads, kv_heads, head_dim if head_dim is not None else size
+    (most, size), _ = votes.most_common(1)[0]
+    return most, kv_heads, head_dim if head_dim is not None else size
 
 
 def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
@@ -238,13 +236,13 @@ def _weight_name(node: Node) -> str:
 def _width(node: Node) -> int | None:
     """Return the output width of a projection."""
     if node.op_type in ("MatMulNBits", "MatMulBnb4"):
-        return int(node.attributes["N"].i) if "N" in node.attributes else None
+        return node.attr("N", int)
     weight = _weight(node)
     tensor = weight.constant if weight is not None else None
     if tensor is None or len(tensor.dims) != 2:
         return None
     direct = node.input(1)
-    transposed = bool(node.is_op("Gemm") and "transB" in node.attributes and node.attributes["transB"].i)
+    transposed = bool(node.is_op("Gemm") and node.attr("transB", 0))
     if direct is not None and direct.producer is not None and direct.producer.is_op("Transpose"):
         transposed = not transposed
     return int(tensor.dims[0] if transposed else tensor.dims[1])
@@ -281,9 +279,8 @@ def _elements(value: Value | None, depth: int = 2) -> list[int | None]:
     """Return the elements of a shape as far as constants show them; an empty list for another producer."""
     if value is None:
         return []
-    tensor = value.constant
-    if tensor is not None:
-        return _integers(tensor)
+    if value.constant is not None:
+        return _integers(value.constant)
     producer = value.producer
     if producer is not None and producer.is_op("Concat") and depth:
         parts = [_elements(part, depth - 1) or [None] for part in producer.inputs]

@@ -18,7 +18,6 @@ from graphkit.graph.view import Node, Scope, Value, branch_fault
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
 PASSES_ON = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Not")
-EMPTY_LISTS = ("value_floats", "value_ints", "value_strings")
 MAX_STEPS = 64
 
 
@@ -102,13 +101,7 @@ def zero_length_outputs(body: Scope) -> Iterator[int]:
 
 def _is_empty(value: Value) -> bool:
     """Whether a value is a constant without elements."""
-    tensor, producer = value.constant, value.producer
-    if tensor is not None:
-        return 0 in tensor.dims
-    if producer is None or not producer.is_op("Constant"):
-        return False
-    lists = [producer.attributes[name] for name in EMPTY_LISTS if name in producer.attributes]
-    return any(not (a.floats or a.ints or a.strings) for a in lists)
+    return value.constant is not None and 0 in value.constant.dims
 
 
 def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:

@@ -69,12 +69,12 @@ class _Collector:
         """Yield what the rule of a node yields, or that its indices are inside."""
         dims = view.dims(0) if view.has(0) else ()
         if view.node.is_op("Gather"):
-            size = dims[view.axis(view.integer("axis", 0), len(dims))]
+            size = dims[view.axis(view.attr("axis", 0), len(dims))]
             yield from self.inside(
                 view.node.input(1), size, product(view.dims(1)), "indices element out of data bounds"
             )
         elif view.node.is_op("GatherND"):
-            columns = _columns(view.node) if not view.integer("batch_dims", 0) else ()
+            columns = _columns(view.node) if not view.attr("batch_dims", 0) else ()
             for column, size in zip(columns, dims, strict=False):
                 yield from self.inside(column, size, product(view.dims(1)), "invalid index found")
         else:
@@ -91,7 +91,7 @@ def _columns(node: Node) -> Sequence[Value | None]:
     producer = node.inputs[1].producer if node.inputs[1] is not None else None
     while producer is not None and producer.is_op("Cast", "Identity") and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer
-    if producer is None or not producer.is_op("Concat") or producer.attributes["axis"].i != -1:
+    if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
         return ()
     return producer.inputs if all(_is_unsqueezed(value) for value in producer.inputs) else ()
 

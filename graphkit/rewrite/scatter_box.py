@@ -52,9 +52,9 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     data, indices, updates = (node.input(index) for index in range(3))
     if data is None or indices is None or updates is None:
         raise NoBoxError("an input is missing")
-    reduction = node.attributes.get("reduction")
-    if reduction is not None and reduction.s not in (b"", b"none"):
-        raise NoBoxError(f"its reduction is '{reduction.s.decode(errors='replace')}'")
+    reduction = node.attr("reduction", "none")
+    if reduction not in ("", "none"):
+        raise NoBoxError(f"its reduction is '{reduction}'")
     dims = _dims(shapes, data)
     parts = _parts_of_elements(ranges, node, len(dims)) if node.is_op("ScatterElements") else ranges.components(indices)
     if not parts or len(parts) > len(dims):
@@ -82,9 +82,8 @@ def _dims(shapes: Shapes, value: Value) -> Dims:
 def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tuple[Affine, ...] | None:
     """Return the index along the axis of a ScatterElements, along the others the coordinate of the update itself."""
     along = ranges.affine(node.input(1))
-    attribute = node.attributes.get("axis")
-    axis = attribute.i if attribute is not None else 0
-    if along is None or len(along.dims) != rank or not -rank <= axis < rank:
+    axis = node.attr("axis", 0)
+    if along is None or axis is None or len(along.dims) != rank or not -rank <= axis < rank:
         return None
     units = [[const(int(one == other)) for other in range(rank)] for one in range(rank)]
     own = [Affine.of(along.dims, const(0), unit) for unit in units]

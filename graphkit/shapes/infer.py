@@ -154,7 +154,8 @@ class _Engine:
             count *= dim
         is_followed = count <= MAX_ELEMENTS and (tensor.data_type in INTEGERS or tensor.data_type in FLOATS)
         loader = self._loader(tensor) if is_followed else None
-        reason = "" if is_followed else f"it has more than {MAX_ELEMENTS} elements"
+        many = f"it has more than {MAX_ELEMENTS} elements"
+        reason = "" if is_followed else many if count > MAX_ELEMENTS else "elements of its dtype are not followed"
         return Tensor(tensor.data_type, tuple(tensor.dims), None, reason, loader)
 
     def _loader(self, tensor: onnx.TensorProto) -> Callable[[], Array | None]:

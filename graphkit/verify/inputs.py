@@ -175,9 +175,13 @@ def _table_size(node: Node, position: int) -> int | None:
         return None
     table = node.input(0)
     declared = declared_type(table) if table is not None and table.is_constant else None
-    attribute = node.attributes.get("axis" if node.op_type == "Gather" else "gather_axis")
-    axis = attribute.i if attribute is not None else 0
-    if declared is None or declared.dims is None or not -len(declared.dims) <= axis < len(declared.dims):
+    axis = node.attr("axis" if node.op_type == "Gather" else "gather_axis", 0)
+    if (
+        declared is None
+        or declared.dims is None
+        or axis is None
+        or not -len(declared.dims) <= axis < len(declared.dims)
+    ):
         return None
     size = declared.dims[axis]
     return size if isinstance(size, int) and size > 0 else None

@@ -60,8 +60,8 @@ def lengths_of(model: Model) -> Lengths:
 
 def _compared(model: Model, node: Node) -> Iterator[int]:
     """Yield the numbers that positions may be compared with or cut at, windows of operators included."""
-    if (window := node.attributes.get("local_window_size")) is not None:
-        yield window.i
+    if (window := node.attr("local_window_size", int)) is not None:
+        yield window
     if node.is_op(*BRANCHING):
         for value in node.inputs:
             if (number := _number(model, value)) is not None and number == int(number):
@@ -91,8 +91,7 @@ def _position_rows(node: Node) -> Iterator[int]:
     declared = declared_type(table) if table is not None and table.is_constant else None
     if not node.is_op("Gather") or declared is None or not declared.dims or not _may_embed(declared):
         return
-    axis = node.attributes["axis"].i if "axis" in node.attributes else 0
-    if axis != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices):
+    if node.attr("axis", 0) != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices):
         return
     if isinstance(rows := declared.dims[0], int) and rows > 1:
         yield rows

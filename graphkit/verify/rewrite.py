@@ -247,7 +247,7 @@ def _is_training(node: Node) -> bool:
     flag = node.input(2) if node.is_op("Dropout") else None
     if flag is None:
         return False
-    array = inline_array(flag.constant) if flag.constant is not None else None
+    array = inline_array(flag.constant)
     return array is None or bool(array.any())
 
 
