@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import inline_array
 from graphkit.needs.known import Known
@@ -46,7 +47,7 @@ class Extents:
     """The extents of a model's tensors, each looked at once."""
 
     def __init__(self, known: Known) -> None:
-        self.known = known
+        self.known, self.roles = known, known.shapes.model.roles
         self.found: dict[Value, Extent | None] = {}
 
     def of(self, value: Value | None, depth: int = 0) -> Extent | None:
@@ -63,7 +64,7 @@ class Extents:
             return given
         node = value.producer
         if node is None or node.domain:
-            return _uniform(1) if _is_mask(value) else None
+            return _uniform(1) if self.roles.of(value) in MASKS else None
         if node.op_type in MOVES:
             return self.of(node.input(0), depth)
         rule = _RULES.get(node.op_type)
@@ -97,10 +98,6 @@ class Extents:
         if left is None or right is None:
             return False
         return all(1 in (a, b) for a, b in zip(left[::-1], right[::-1], strict=False))
-
-
-def _is_mask(value: Value) -> bool:
-    return value.kind == "input" and not value.scope.path and "mask" in value.name
 
 
 def _is_input(value: Value | None) -> bool:
