@@ -13,7 +13,8 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
-from graphkit.graph.roles import Roles, find_roles
+from graphkit.graph.find_roles import find_roles
+from graphkit.graph.roles import Roles
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import Scope, as_text, build_scopes
