@@ -6,12 +6,12 @@ whoever wants to split it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.graph.kv import cache_entries
+from graphkit.graph.kv import CacheEntry
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Scope, Value, branch_fault
 
@@ -104,9 +104,9 @@ def _is_empty(value: Value) -> bool:
     return value.constant is not None and 0 in value.constant.dims
 
 
-def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:
-    """Yield the merged decoders among the Ifs of a graph, at any depth."""
-    past = {entry.past for entry in cache_entries(main) if entry.past is not None}
+def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[MergedDecoder]:
+    """Yield the merged decoders among the Ifs of a graph with this cache, at any depth."""
+    past = {entry.past for entry in cache if entry.past is not None}
     for scope in main.walk():
         for node in scope.nodes:
             if node.is_op("If") and (found := _merged(node, past)) is not None:

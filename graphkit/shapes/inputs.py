@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
+from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -62,14 +62,14 @@ class Inputs:
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
-        pasts = [entry for entry in cache_entries(model.graph) if entry.past is not None]
+        roles = model.roles
         if own is not None:
             self._rename(own)
-        elif pasts:
-            self._free_mask()
+        elif roles.pasts:
+            self._free_mask(roles)
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
         self._check_names(dims, shapes)
-        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(pasts)})
+        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(roles)})
         self._check_ranges()
         for name, number in dims.items():
             self._set(name, int(number))
@@ -89,21 +89,22 @@ class Inputs:
             for axis, text in enumerate(texts)
         )
 
-    def _may_be_empty(self, pasts: Iterable[CacheEntry]) -> Iterator[str]:
+    def _may_be_empty(self, roles: Roles) -> Iterator[str]:
         """Yield the symbols along which the cache of self-attention grows, for it starts empty whatever its name."""
-        tokens = [dims[-1] for dims in self._tokens()]
-        for entry in pasts:
-            past, present = (None if value is None else declared_type(value) for value in (entry.past, entry.present))
-            axis = growing_axis(past, present) if past is not None and entry.slot.attention != "encoder" else None
-            dims = self.symbolic.get(entry.past.name) if entry.past is not None else None
+        tokens = [dims[-1] for dims in self._tokens(roles)]
+        for past, entry in roles.pasts.items():
+            axis = None if roles.is_cross(entry) else entry.axis
+            dims = self.symbolic.get(past.name)
             if axis is None or dims is None or dims[axis] in tokens or not isinstance(dims[axis].atom, Symbol):
                 continue
             (name,) = dims[axis].symbols
             if self.ranges.get(name, (None, INF))[0] is None:
                 yield name
 
-    def _tokens(self) -> list[tuple[Expr, ...]]:
-        return [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
+    def _tokens(self, roles: Roles) -> list[tuple[Expr, ...]]:
+        """Return the dims of the inputs of new tokens: batch, and how many."""
+        found = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
+        return [dims[:2] for dims in found if dims]
 
     def _rename(self, own: Mapping[tuple[str, int], str]) -> None:
         """Give dims symbols of their own, by input and axis, whatever they declare."""
@@ -112,16 +113,16 @@ class Inputs:
             dims[axis] = self._symbol(text)
             self.symbolic[name] = tuple(dims)
 
-    def _free_mask(self) -> None:
+    def _free_mask(self, roles: Roles) -> None:
         """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.
 
         Such a declaration is that of the first step: exporters that merge two decoders keep it for later steps too,
         where the mask covers the past as well. onnxruntime does not compare the dims of two inputs.
         """
-        tokens = self._tokens()
-        for name, dims in self.symbolic.items():
-            is_mask = name.endswith("attention_mask") and not name.startswith("encoder")
-            if not is_mask or dims is None or len(dims) != 2 or dims[-1].constant is not None:
+        tokens = self._tokens(roles)
+        for name in (value.name for value in roles.all("mask")):
+            dims = self.symbolic.get(name)
+            if dims is None or len(dims) != 2 or dims[-1].constant is not None:
                 continue
             if any(dims[-1] == other[-1] for other in tokens):
                 self.symbolic[name] = (dims[0], self._symbol(f"{name}.1"))

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
+from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr, TooComplexError
@@ -100,7 +101,7 @@ class ValueRangeAnalysis:
         if tensor.dims is not None and data is not None and (given := fit(tensor.dims, data)) is not None:
             return given
         if node is None:
-            return uniform(1, tensor.dims) if self.typical and _is_mask(value) else None
+            return uniform(1, tensor.dims) if self.typical and self.model.roles.of(value) in MASKS else None
         rule = RULES.get(node.op_type) if not node.domain and tensor.dtype in self._followed else None
         if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
@@ -132,7 +133,3 @@ def _holds(dtype: int, form: Form) -> bool:
     except UnknownError:
         return dtype in (0, *WIDE)
     return not dtype or all(cast(end, dtype, False) == end for end in ends)
-
-
-def _is_mask(value: Value) -> bool:
-    return value.kind == "input" and not value.scope.path and "mask" in value.name

@@ -87,7 +87,7 @@ MOVES: Mapping[str, Callable[[Affine, ElementsView, Dims], Affine | None]] = {
     **dict.fromkeys(("Cast", "Identity"), lambda source, *_: source),
     **dict.fromkeys(("Expand", "Tile"), lambda source, _, dims: source.broadcast(dims)),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), lambda source, _, dims: source.reshaped(dims)),
-    "Transpose": lambda source, view, dims: source.transposed(view.integers("perm") or range(len(dims))[::-1]),
+    "Transpose": lambda source, view, dims: source.transposed(view.attr("perm", ()) or range(len(dims))[::-1]),
 }
 
 
@@ -135,7 +135,7 @@ def _clip(view: ElementsView) -> Form:
 def _cum_sum(view: ElementsView) -> Form:
     each, dims = view.uniform(0), view.dims(0)
     axis, strides = view.axis(int(view.expr(1)), len(dims)), [const(0)] * len(dims)
-    is_reverse, is_exclusive = view.integer("reverse", 0), view.integer("exclusive", 0)
+    is_reverse, is_exclusive = view.attr("reverse", 0), view.attr("exclusive", 0)
     strides[axis] = -each if is_reverse else each
     return Affine.of(dims, each * ((dims[axis] if is_reverse else 1) - is_exclusive), strides)
 
@@ -178,7 +178,7 @@ def _gather(view: ElementsView) -> Form:
     source = view.form(0)
     if not isinstance(source, Affine) or source.uniform is not None:
         return uniform(view.uniform(0), view.out)
-    places, axis = view.form(1), view.axis(view.integer("axis", 0), len(source.dims))
+    places, axis = view.form(1), view.axis(view.attr("axis", 0), len(source.dims))
     low, high = lower(places.range.low), upper(places.range.high)
     if not isinstance(places, Affine) or low < 0 <= high:
         raise UnknownError("its indices are not known, or may count from the end or not")

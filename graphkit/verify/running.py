@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphkit.graph.merged import merged_decoders
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
@@ -72,7 +71,7 @@ class Feeder:
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.maker = InputMaker(model, seed)
         self.lengths = lengths_of(model)
-        merged = next(merged_decoders(model.graph), None)
+        merged = model.roles.decoder
         self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
         self.flag_shapes = {} if merged is None else {merged.condition.input.name: merged.condition.shape}
 

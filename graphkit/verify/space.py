@@ -11,11 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphkit.graph.kv import cache_entries, growing_axis
-from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
-from graphkit.verify.sizes import DECODER_MASK, TOKENS, Role, symbol_roles
+from graphkit.verify.sizes import Role, symbol_roles
 
 __all__ = ["Assignment", "Fact", "Space", "Variable", "space_of"]
 
@@ -184,13 +182,13 @@ def space_of(
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
     """
-    roles, numbers = symbol_roles(model.graph), dict(dims or {})
+    roles, numbers = symbol_roles(model), dict(dims or {})
     empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in numbers}
     shapes = infer(model, dims=dims, inputs=inputs, ranges={**empty, **(ranges or {})})
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for found in table.values() for dim in found or ()]
     symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}
-    roles |= {f"{name}.1": "total" for name in table if DECODER_MASK.fullmatch(name)}  # the engine's, for its length
+    roles |= {f"{name}.1": "total" for name in _masks(model, table)}  # the engine's, for its length
     variables = [
         Variable(name, roles.get(name, "other"), int(max(found.lower, 0)), found.upper)
         for name, found in symbols.items()
@@ -205,7 +203,7 @@ def space_of(
         numbers,
         {roles[name]: size for name, size in numbers.items() if name in roles},
         table,
-        _masks(table) if past is not None and tokens is not None else frozenset(),
+        _masks(model, table) if past is not None and tokens is not None else frozenset(),
         tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
         past,
         tokens,
@@ -215,29 +213,22 @@ def space_of(
 
 def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
     """Return the dim along which the cache of self-attention grows."""
-    for entry in cache_entries(model.graph):
-        declared = declared_type(entry.past) if entry.past is not None else None
-        if entry.past is None or declared is None or entry.slot.attention == "encoder":
-            continue
-        axis = growing_axis(declared, declared_type(entry.present) if entry.present is not None else None)
-        dims = table.get(entry.past.name)
-        if axis is not None and dims is not None:
-            return dims[axis]
+    for past, entry in model.roles.pasts.items():
+        dims = table.get(past.name)
+        if entry.axis is not None and dims is not None and not model.roles.is_cross(entry):
+            return dims[entry.axis]
     return None
 
 
 def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
-    found = [table.get(value.name) for value in model.graph.inputs if TOKENS.search(value.name)]
+    found = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
     return next((dims[1] for dims in found if dims is not None and len(dims) > 1), None)
 
 
-def _masks(table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
+def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
     """Return the masks that span past and new tokens: a merged decoder declares what one of its branches wants."""
-    return frozenset(
-        name
-        for name, dims in table.items()
-        if DECODER_MASK.fullmatch(name) and dims is not None and len(dims) == 2 and dims[1].constant is None
-    )
+    found = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
+    return frozenset(name for name, dims in found.items() if dims is not None and dims[1].constant is None)
 
 
 def _engine_facts(shapes: Shapes) -> Iterator[Fact]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.merged import merged_decoders
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
@@ -82,7 +81,7 @@ def _proof(
     seed: int,
     progress: Callable[[str], None],
 ) -> SplitProof:
-    if next(merged_decoders(merged.graph), None) is None:
+    if not merged.roles.merged:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
     for model in (merged, first, with_past):
         _path(model)
@@ -90,7 +89,7 @@ def _proof(
     contradictions = declarations(merged).notes
     merged, first, with_past = (declarations(model).model for model in (merged, first, with_past))
     source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
-    found = next(merged_decoders(merged.graph))
+    found = merged.roles.merged[0]
     parts = [
         _Part.of(Branch.of(merged, found, is_cache=is_cache), model, seed)
         for model, is_cache in ((first, False), (with_past, True))

@@ -94,7 +94,7 @@ class Specializer:
             raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
         self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)
         self._optimize, self._prepack, self._threads = optimize, prepack, threads
-        roles = symbol_roles(self._model.graph)
+        roles = symbol_roles(self._model)
         empty = {name: (0, None) for name, role in roles.items() if role == "past"}
         self._ranges = {**empty, **(ranges or {})}
         self._check_symbols()
