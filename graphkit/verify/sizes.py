@@ -14,7 +14,7 @@ from typing import Literal
 from graphkit.graph.kv import cache_entries, growing_axis
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope, Value
-from graphkit.shapes import Expr, const, parse, symbol
+from graphkit.shapes import DimSpec, Expr, const, parse, symbol
 
 __all__ = [
     "DECODER_MASK",
@@ -26,6 +26,7 @@ __all__ = [
     "plain_symbol",
     "symbol_roles",
     "symbol_sizes",
+    "with_empty_past",
 ]
 
 Role = Literal["batch", "sequence", "past", "encoder", "total", "channels", "space", "other"]
@@ -90,6 +91,12 @@ def symbol_roles(main: Scope) -> dict[str, Role]:
             for name in sorted(dim.symbols):
                 found.setdefault(name, _by_name(name))
     return found
+
+
+def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
+    """Return a spec in which a past may be empty, unless it says otherwise."""
+    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
+    return DimSpec.of(ranges=empty) | spec
 
 
 def plain_symbol(dim: Expr) -> str | None:
