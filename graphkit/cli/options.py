@@ -95,13 +95,7 @@ weights_option = click.option(
     "models themselves.",
 )
 format_option = click.option(
-    "--format",
-    "-f",
-    type=choice(REPORT_FORMATS),
-    default="text",
-    show_default=True,
-    callback=lambda _, __, name: Format(name),
-    help="Format of the report.",
+    "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Format of the report."
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that exist.")
 steps_option = count_option("--steps", 8, "Greedy steps of the proof of a split.")

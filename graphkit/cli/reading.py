@@ -162,7 +162,7 @@ def examples() -> None:
 @size_options
 @click.option("--why", metavar="NAME", help="Tell where this tensor's shape comes from.")
 @format_option
-def shapes(model: str, sizes: SizeWords, why: str | None, format: Format) -> None:
+def shapes(model: str, sizes: SizeWords, why: str | None, format: str) -> None:
     """Show the shape of every tensor as an expression in the input dims, or where one comes from.
 
     MODEL is a model file, or example:NAME.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.cli.options import (
-    Format,
     SizeWords,
     count_option,
     float16_tolerance_option,
@@ -59,7 +58,7 @@ def split_merged(
     steps: int,
     tolerance: float,
     limits: Limits,
-    format: Format,
+    format: str,
 ) -> None:
     """Split a merged If decoder into first step and later steps, and prove the pair.
 
@@ -119,7 +118,7 @@ def fold(
     overwrite: bool,
     tolerance: float | None,
     limits: Limits,
-    format: Format,
+    format: str,
 ) -> None:
     """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze.
 
@@ -200,7 +199,7 @@ def verify(
     tolerance: float | None,
     seed: int,
     limits: Limits,
-    format: Format,
+    format: str,
 ) -> None:
     """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ.
 
