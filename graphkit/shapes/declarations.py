@@ -84,7 +84,7 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
     if not found or not (is_branch or _is_suspicious(model, found)):
         return Declarations(model)
     named = {place: length.name for length in found for place in length.places}
-    shapes = infer_from(model, Inputs(model, {}, {}, {}, {}, own=named))
+    shapes = infer_from(model, Inputs(model, own=named))
     branches = list(_branches(model))
     facts = [(name, _facts(shapes, scopes)) for name, scopes in branches]
     needs = [_needed(length, found, facts, is_branch=is_branch) for length in found]
@@ -100,7 +100,7 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
 def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:
     """Whether a mask is declared as the tokens alone, or what is declared leaves out sizes that must be legal."""
     literal = {place: length.declared for length in found for place in length.places}
-    given = Inputs(model, {}, {}, {}, {}).symbolic
+    given = Inputs(model).symbolic
     if any((given[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
         return True
     shapes = infer(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 from graphkit.shapes.expr import INF, Bound, Expr, Symbol, symbol
 from graphkit.shapes.parse import parse
 from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
@@ -23,7 +24,6 @@ __all__ = ["Inputs"]
 
 MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
-Range = tuple[int | None, int | None]
 
 
 class Namer(Protocol):
@@ -38,7 +38,8 @@ class Inputs:
 
     Args:
         model: The model.
-        dims, shapes, ranges, values: What the user says, as `infer` takes it.
+        spec: What the user says of their dims.
+        values: Elements of inputs, as `infer` takes them.
         own: Names to give dims instead of what they declare, by input and axis.
 
     Raises:
@@ -48,17 +49,15 @@ class Inputs:
     def __init__(
         self,
         model: Model,
-        dims: Mapping[str, int],
-        shapes: Mapping[str, Sequence[int]],
-        ranges: Mapping[str, Range],
-        values: Mapping[str, object],
+        spec: DimSpec = AS_DECLARED,
+        values: Mapping[str, object] | None = None,
         *,
         own: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {
-            name: (low, INF if high is None else high) for name, (low, high) in ranges.items()
+            name: (low, INF if high is None else high) for name, low, high in spec.ranges
         }
-        self.values = {name: np.asarray(value) for name, value in values.items()}
+        self.values = {name: np.asarray(value) for name, value in (values or {}).items()}
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
@@ -68,13 +67,12 @@ class Inputs:
         elif roles.pasts:
             self._free_mask(roles)
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
-        self._check_names(dims, shapes)
+        self._check_names(spec)
         self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(roles)})
         self._check_ranges()
-        for name, number in dims.items():
-            self._set(name, int(number))
-        given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
-        self._bind(given)
+        for name, number in spec.dims:
+            self._set(name, number)
+        self._bind({**{name: array.shape for name, array in self.values.items()}, **spec.shapes})
 
     def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
         if kind.dims is None:
@@ -146,11 +144,11 @@ class Inputs:
         for name, dims in self.symbolic.items():
             self.symbolic[name] = None if dims is None else tuple(dim.substitute(after) for dim in dims)
 
-    def _check_names(self, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
-        for name in [*dims, *self.ranges]:
+    def _check_names(self, spec: DimSpec) -> None:
+        for name in [*spec.numbers, *self.ranges]:
             if name not in self.names:
                 raise UsageError(f"no input has a dim '{name}' - there are {', '.join(self.names) or 'none'}")
-        for name in [*shapes, *self.values]:
+        for name in [*spec.shapes, *self.values]:
             if name not in self.declared:
                 raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
 
@@ -171,11 +169,10 @@ class Inputs:
         if not lower(bounds) <= number <= upper(bounds):
             raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
 
-    def _bind(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def _bind(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the numbers of symbols from the shapes of inputs, in whatever order they come."""
         pending: list[tuple[str, Expr, int]] = []
-        for name, shape in shapes.items():
-            sizes = tuple(int(size) for size in shape)
+        for name, sizes in shapes.items():
             dims = self.symbolic.get(name)
             if dims is None:
                 self.symbolic[name] = tuple(Expr.of(size) for size in sizes)

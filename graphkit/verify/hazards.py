@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx
 
-from graphkit.analysis.hazards import Check, Hazard, Hazards
+from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
 from graphkit.graph.roles import MASKS, Role
@@ -93,7 +93,7 @@ class _Runs:
         try:
             flags = _flags(nodes[0].scope)
             if problem := self.failure(dict(one.fine), flags):
-                return Check(None, f"fails at {_text(one.fine)} too: {_said(problem)}")
+                return Check(None, f"fails at {dims_text(one.fine)} too: {_said(problem)}")
             if one.shape is not None:
                 return self._check_shape(one, nodes[0], flags)
             return _judged(self.failure(dict(one.dims), flags), nodes)
@@ -210,7 +210,3 @@ def _said(problem: RunError) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= MESSAGE else f"{line[: MESSAGE - 3]}..."
-
-
-def _text(dims: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in dims)

@@ -14,7 +14,7 @@ from graphkit.graph.roles import Axis as Role
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, const, parse, symbol
+from graphkit.shapes import DimSpec, Expr, const, parse, symbol
 
 __all__ = [
     "Role",
@@ -24,6 +24,7 @@ __all__ = [
     "plain_symbol",
     "symbol_roles",
     "symbol_sizes",
+    "with_empty_past",
 ]
 
 OTHER = 5  # for a symbol of which nothing is known
@@ -76,6 +77,12 @@ def symbol_roles(model: Model) -> dict[str, Role]:
             for name in sorted(dim.symbols):
                 found.setdefault(name, _by_name(name))
     return found
+
+
+def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
+    """Return a spec in which a past may be empty, unless it says otherwise."""
+    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
+    return DimSpec.of(ranges=empty) | spec
 
 
 def plain_symbol(dim: Expr) -> str | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes, infer
-from graphkit.verify.sizes import Role, symbol_roles
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
+from graphkit.verify.sizes import Role, symbol_roles, with_empty_past
 
 __all__ = ["Assignment", "Fact", "Space", "Variable", "space_of"]
 
@@ -162,29 +162,19 @@ class Space:
 ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
 
 
-def space_of(
-    model: Model,
-    *,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
-    facts: Iterable[Fact] = (),
-) -> Space:
+def space_of(model: Model, spec: DimSpec = AS_DECLARED, facts: Iterable[Fact] = ()) -> Space:
     """Return the legal sizes of a model.
 
     Args:
         model: The model.
-        dims: Sizes of symbols.
-        inputs: Shapes of inputs.
-        ranges: Least and largest size of symbols; None for an open end. A past may be empty unless these say otherwise.
+        spec: What is known of the input dims. A past may be empty unless it says otherwise.
         facts: What must hold besides.
 
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
     """
-    roles, numbers = symbol_roles(model), dict(dims or {})
-    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in numbers}
-    shapes = infer(model, dims=dims, inputs=inputs, ranges={**empty, **(ranges or {})})
+    roles, numbers = symbol_roles(model), spec.numbers
+    shapes = infer(model, with_empty_past(spec, roles))
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for found in table.values() for dim in found or ()]
     symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}

@@ -14,7 +14,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
-from graphkit.shapes import declarations
+from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.binding import fixed_by, solve
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.compare import Difference, compare_outputs
@@ -183,7 +183,7 @@ def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
     """
     fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
     numbers, facts = solve(fixed, {})
-    return Feeder(merged, space_of(merged, dims=numbers, facts=facts), {}, seed)
+    return Feeder(merged, space_of(merged, DimSpec.of(numbers), facts), {}, seed)
 
 
 def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
