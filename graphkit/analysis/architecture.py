@@ -13,6 +13,7 @@ import onnx
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.graph.merged import merged_decoders
 from graphkit.graph.names import module_path
+from graphkit.graph.operators import MOVING
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
@@ -37,7 +38,8 @@ WEIGHTED = {
     "FusedMatMul",
     "QGemm",
 }
-PASSES_ON = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
+# what may stand between a projection and the Reshape that splits it into heads
+AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 TOKEN_INPUT = re.compile(r"(^|_)(input_ids|decoder_input_ids|tokens|ids)$")
 IMAGE_INPUT = re.compile(r"pixel_values|image|img", re.IGNORECASE)
 CROSS_INPUT = re.compile(r"encoder_(hidden_states|outputs?|attention_mask|last_hidden_state)|cross")
@@ -259,7 +261,7 @@ def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | Non
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
             return _last_two(_elements(reshape.input(1)), width)
-        user = next((user for user, _ in value.consumers if user.op_type in PASSES_ON), None)
+        user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
         value = user.outputs[0] if user is not None else None
     return None
 
@@ -335,6 +337,6 @@ def _table_rows(tokens: list[Value]) -> int | None:
                     tensor = table.constant if table is not None else None
                     if tensor is not None and len(tensor.dims) == 2:
                         return int(tensor.dims[0])
-                if node.op_type in ("Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze") and index == 0:
+                if index == 0 and node.operator in MOVING | {"Cast"}:
                     todo += [output for output in node.outputs if output is not None]
     return None

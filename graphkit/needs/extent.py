@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.graph.operators import PRESERVING
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import inline_array
 from graphkit.needs.known import Known
@@ -21,7 +22,7 @@ from graphkit.shapes.tensor import INTEGERS, Ratio
 __all__ = ["Extent", "Extents"]
 
 MAX_DEPTH = 64
-MOVES = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Flatten", "Expand", "Tile")
+MOVES = PRESERVING | {"Cast"}
 ENDLESS = (1 << 31) - 1
 
 

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from graphkit.analysis.architecture import TOKEN_INPUT, architecture
 from graphkit.errors import ModelError
+from graphkit.graph.operators import MOVING
 from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
@@ -33,7 +34,6 @@ INTEGERS: Mapping[int, int] = {
 }  # dtype -> numbers to draw from, where nothing says more
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
-PASSES_ON = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Expand")
 MAX_STEPS = 64
 # Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
 COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
@@ -162,7 +162,7 @@ def index_bound(value: Value) -> int | None:
         for node, position in todo.pop().consumers:
             if (size := _table_size(node, position)) is not None:
                 found.append(size)
-            elif position == 0 and node.is_op(*PASSES_ON):
+            elif node.operator in MOVING | {"Cast"} and (position == 0 or node.is_op("Concat")):
                 fresh = [output for output in node.outputs if output is not None and output not in seen]
                 todo += fresh
                 seen.update(fresh)

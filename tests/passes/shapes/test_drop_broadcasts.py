@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
+from graphkit.graph.operators import BROADCASTING
 from graphkit.model import Model
-from graphkit.passes.shapes.drop_broadcasts import BROADCASTING, DropBroadcasts, broadcast
+from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts, broadcast
 from graphkit.shapes import Expr, parse
 
 PASS = DropBroadcasts()
