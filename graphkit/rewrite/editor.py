@@ -27,6 +27,7 @@ from graphkit.rewrite.base import Declined, copy_proto
 from graphkit.rewrite.fusions import fused_nodes
 from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Shapes, infer
+from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "NodeInput"]
@@ -72,6 +73,9 @@ def _possible(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
 @lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next run
 def _shapes(model: Model, ranges: Ranges) -> Shapes:
     return infer(model, ranges={name: (low, high) for name, low, high in ranges})
+
+
+forget_on_registration(_shapes.cache_clear)
 
 
 class Editor:

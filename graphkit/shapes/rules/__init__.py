@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from graphkit.graph.tables import joined
 from graphkit.shapes.context import Rule
 from graphkit.shapes.rules import (
@@ -25,7 +23,7 @@ from graphkit.shapes.rules import (
 
 __all__ = ["RULES"]
 
-RULES: Mapping[str, Rule] = joined(
+RULES: dict[str, Rule] = joined(
     elementwise.RULES,
     movement.RULES,
     indexing.RULES,
