@@ -26,18 +26,8 @@ __all__ = ["Architecture", "architecture"]
 QUERY = re.compile(r"(^|[./_])(q_proj|q_lin|query|to_q|wq|q)([./]|$)", re.IGNORECASE)
 FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|in_proj_weight)([./]|$)", re.IGNORECASE)
 LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d{1,9})[./]")
-WEIGHTED = {
-    "MatMul",
-    "Gemm",
-    "MatMulInteger",
-    "DynamicQuantizeMatMul",
-    "MatMulIntegerToFloat",
-    "QLinearMatMul",
-    "MatMulNBits",
-    "MatMulBnb4",
-    "FusedMatMul",
-    "QGemm",
-}
+WEIGHTED = {"MatMul", "Gemm", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm"}
 # what may stand between a projection and the Reshape that splits it into heads
 AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 TOKEN_INPUT = re.compile(r"(^|_)(input_ids|decoder_input_ids|tokens|ids)$")
