@@ -45,7 +45,7 @@ class MergeChains(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        for node in editor.nodes(*RESHAPING):
+        for node in editor.nodes(*sorted(RESHAPING)):
             _merge_reshapes(editor, node)
         for node in editor.nodes("Transpose"):
             if _is_reshaping(editor, node):
