@@ -25,19 +25,10 @@ __all__ = ["Architecture", "architecture"]
 QUERY = re.compile(r"(^|[./_])(q_proj|q_lin|query|to_q|wq|q)([./]|$)", re.IGNORECASE)
 FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|in_proj_weight)([./]|$)", re.IGNORECASE)
 LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d{1,9})[./]")
-WEIGHTED = {
-    "MatMul",
-    "Gemm",
-    "MatMulInteger",
-    "DynamicQuantizeMatMul",
-    "MatMulIntegerToFloat",
-    "QLinearMatMul",
-    "MatMulNBits",
-    "MatMulBnb4",
-    "FusedMatMul",
-    "QGemm",
-}
-PASSES_ON = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
+WEIGHTED = {"MatMul", "Gemm", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm"}
+# what may stand between a projection and the Reshape that splits it into heads
+AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 MAX_STEPS = 8
 
@@ -241,7 +232,7 @@ def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | Non
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
             return _last_two(_elements(reshape.input(1)), width)
-        user = next((user for user, _ in value.consumers if user.op_type in PASSES_ON), None)
+        user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
         value = user.outputs[0] if user is not None else None
     return None
 

@@ -17,30 +17,9 @@ __all__ = ["SHAPE_OPS", "Change", "ShapeOp", "ShapeOps", "ValueRead", "shape_ops
 
 # Operators that move, make or measure shapes, in the order of the report.
 SHAPE_OPS = (
-    "Shape",
-    "Size",
-    "Gather",
-    "Unsqueeze",
-    "Squeeze",
-    "Concat",
-    "Slice",
-    "Reshape",
-    "Flatten",
-    "Expand",
-    "ConstantOfShape",
-    "Range",
-    "Tile",
-    "Resize",
-    "Upsample",
-    "Where",
-    "Pad",
-    "Split",
-    "TopK",
-    "OneHot",
-    "CenterCropPad",
-    "Col2Im",
-    "AffineGrid",
-    "MaxUnpool",
+    *("Shape", "Size", "Gather", "Unsqueeze", "Squeeze", "Concat", "Slice", "Reshape"),
+    *("Flatten", "Expand", "ConstantOfShape", "Range", "Tile", "Resize", "Upsample", "Where"),
+    *("Pad", "Split", "TopK", "OneHot", "CenterCropPad", "Col2Im", "AffineGrid", "MaxUnpool"),
 )
 
 

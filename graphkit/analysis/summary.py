@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import onnx
 
+from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.types import dtype_name
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
@@ -22,17 +23,6 @@ LARGEST = 5
 CHART_ROWS = 20
 STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
-# Quantisation styles and the operators that show them.
-STYLES = (
-    ("QDQ", {"QuantizeLinear", "DequantizeLinear"}),
-    ("dequantised weights", {"DequantizeLinear"}),
-    ("dynamic", {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}),
-    (
-        "integer operators",
-        {"MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul", "QGemm", "QAttention", "MatMulIntegerToFloat"},
-    ),
-    ("block-quantised", {"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"}),
-)
 
 
 @dataclass(frozen=True)
@@ -260,7 +250,7 @@ def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
     present = {o.op for o in operators}
     left_out = "dequantised weights" if "QuantizeLinear" in present else "QDQ"
     found = []
-    for style, ops in STYLES:
+    for style, ops in QUANTIZED.items():
         if style == left_out:
             continue
         shown = [f"{_full_name(o)} {o.count:,}" for o in operators if o.op in ops]

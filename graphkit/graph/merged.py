@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.kv import CacheEntry
+from graphkit.graph.operators import PRESERVING
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Scope, Value, branch_fault
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
-PASSES_ON = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Not")
+KEEPS_A_FLAG = PRESERVING | {"Cast", "Not"}
 MAX_STEPS = 64
 
 
@@ -69,7 +70,7 @@ def trace_condition(node: Node) -> Condition | None:
         if value.kind == "input":
             return Condition(value, negated) if not value.scope.path else None
         producer = value.producer
-        if producer is None or not producer.is_op(*PASSES_ON):
+        if producer is None or producer.operator not in KEEPS_A_FLAG:
             return None
         negated ^= producer.op_type == "Not"
         value = producer.input(0)

@@ -1,9 +1,111 @@
-"""Traits of operators: what a graph can be told to do by the names of its nodes alone."""
+"""Traits of operators: what is true of every node of an operator, whatever its inputs are.
+
+An operator is named as `Node.operator` names it: with its domain where that is not the default one. Which inputs an
+operator reads as a shape, axis or count is in `graphkit.graph.value_inputs`. A test derives from the schemas of onnx
+and onnxruntime, and by running the operators, what can be derived: it fails for a new operator that is not sorted in.
+"""
 
 from __future__ import annotations
 
-__all__ = ["BROADCASTING", "BROADCASTS_SINCE"]
+from collections.abc import Mapping
 
-BROADCASTING = {"Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min"}
-BROADCASTING |= {"Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor"}
-BROADCASTS_SINCE = 8
+from graphkit.graph.view import Node
+
+__all__ = [
+    "BROADCASTING",
+    "DIVIDING",
+    "MOVING",
+    "PRESERVING",
+    "QUANTIZED",
+    "RANDOM",
+    "REDUCTIONS",
+    "RESHAPING",
+    "UNARY",
+    "UNIDIRECTIONAL",
+    "broadcasts",
+    "is_elementwise",
+]
+
+
+def _names(text: str, domain: str = "") -> frozenset[str]:
+    return frozenset(f"{domain}.{name}" if domain else name for name in text.split())
+
+
+# The output has the dims of the first input, and each element depends on that element of it alone. What other inputs
+# there are hold one number for the whole tensor, or only a type.
+UNARY = _names(
+    """
+    Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu
+    HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal RegexFullMatch Relu Round Selu
+    Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
+    Affine ParametricSoftplus Scale ScaledTanh
+    """
+) | _names("Gelu QLinearLeakyRelu QLinearSigmoid QuickGelu ScaledSiLU", "com.microsoft")
+
+# Elementwise, and all inputs broadcast to each other, from an opset of the default domain on.
+BROADCASTING: Mapping[str, int] = {
+    **dict.fromkeys(_names("Add And Div Equal Greater Less Mul Or Pow Sub Xor"), 7),
+    **dict.fromkeys(_names("Max Mean Min Sum"), 8),
+    "Where": 9,
+    "Mod": 10,
+    "BitShift": 11,
+    **dict.fromkeys(_names("GreaterOrEqual LessOrEqual"), 12),
+    **dict.fromkeys(_names("BitwiseAnd BitwiseOr BitwiseXor"), 18),
+    "StringConcat": 20,
+}
+# Elementwise, and the second input broadcasts to the first, never the first to the second.
+UNIDIRECTIONAL: Mapping[str, int] = {"PRelu": 7}
+
+# Data movement: every element of the outputs is an element of the first input, of a Concat one of any input.
+RESHAPING = _names("Flatten Reshape Squeeze Unsqueeze")  # all of them, in the same order
+PRESERVING = RESHAPING | _names(
+    "DepthToSpace Expand Identity ReverseSequence SpaceToDepth Tile Transpose"
+)  # all of them
+MOVING = PRESERVING | _names("Compress Concat Gather GatherElements GatherND Slice Split")
+
+REDUCTIONS = _names(
+    """
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+    """
+)
+
+DIVIDING = _names("Div Mod")  # of integers, by 0: some versions of onnxruntime end the process there
+
+# May draw random numbers; those with `Dropout` in their name do so in training only.
+RANDOM = _names("Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike") | _names(
+    "BiasDropout BitmaskBiasDropout BitmaskDropout Sampling", "com.microsoft"
+)
+
+# Styles of quantization, and the operators of any domain that show them: onnxruntime has them in several.
+QUANTIZED: Mapping[str, frozenset[str]] = {
+    "QDQ": _names("QuantizeLinear DequantizeLinear"),
+    "dequantised weights": _names("DequantizeLinear"),
+    "dynamic": _names("DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul"),
+    "integer operators": _names(
+        """
+        ConvInteger MatMulInteger MatMulInteger16 MatMulIntegerToFloat MulInteger ReduceSumInteger QAttention
+        QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv
+        QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearReduceMean QLinearSigmoid
+        QLinearSoftmax QLinearWhere QOrderedAttention QOrderedGelu QOrderedLayerNormalization
+        QOrderedLongformerAttention QOrderedMatMul QuantizeWithOrder DequantizeWithOrder
+        """
+    ),
+    "block-quantised": _names(
+        """
+        GatherBlockQuantized MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight MatMulBnb4 MatMulFpQ4
+        MatMulNBits MatMulNBitsMlp MatMulNBitsQkv QMoE QuantizeBFP DequantizeBFP
+        """
+    ),
+}
+
+
+def broadcasts(node: Node) -> bool:
+    """Return whether all inputs of a node broadcast to each other."""
+    since = BROADCASTING.get(node.operator)
+    return since is not None and node.scope.opset() >= since
+
+
+def is_elementwise(node: Node) -> bool:
+    """Return whether each element of the output depends on one element of each input, or on one number for all."""
+    since = UNIDIRECTIONAL.get(node.operator)
+    return node.operator in UNARY or broadcasts(node) or (since is not None and node.scope.opset() >= since)

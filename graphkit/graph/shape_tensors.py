@@ -9,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from graphkit.graph.operators import RANDOM
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["ShapeTensors", "find_shape_tensors"]
 
 MAX_SOURCES = 256  # tensors that one shape is said to rest on
-IMPURE = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
-CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ def _forward(scope: Scope, found: ShapeTensors) -> None:
 
 
 def _is_pure(node: Node) -> bool:
-    return not node.domain and node.op_type not in IMPURE and node.op_type not in CONTROL_FLOW
+    return not (node.domain or node.bodies or node.op_type in RANDOM)
 
 
 def _forward_if(node: Node, found: ShapeTensors) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
+from graphkit.graph.operators import MOVING
 from graphkit.graph.types import declared_type
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
@@ -15,7 +16,7 @@ Use = Literal["lookup", "angle", "mask", "hidden"]
 
 MAX_VALUES = 4096  # that one value is followed to
 MAX_STEPS = 8  # from a lookup back to its table, and from an operand to what fills it
-MOVES = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+MOVES = MOVING | {"Cast"}
 KEEPING = ("Cast", "DequantizeLinear", "Identity")  # what a table may go through before it is looked up in
 SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # what is done to indices before a lookup
 ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add", "Concat")  # between positions and their angles
@@ -76,7 +77,7 @@ def uses(value: Value) -> frozenset[Use]:
 
 
 def _moves(node: Node, index: int) -> bool:
-    return index == 0 and node.is_op(*MOVES)
+    return node.operator in MOVES and (index == 0 or node.is_op("Concat"))
 
 
 def _shifts(node: Node, index: int) -> bool:
@@ -102,7 +103,7 @@ def _is_filled(value: Value | None) -> bool:
         if value is None or value.is_constant:
             return value is not None
         producer = value.producer
-        if producer is None or not producer.is_op("ConstantOfShape", *MOVES):
+        if producer is None or producer.operator not in MOVES | {"ConstantOfShape"}:
             return False
         if producer.is_op("ConstantOfShape"):
             return True

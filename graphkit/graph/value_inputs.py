@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphkit.graph.operators import REDUCTIONS
 from graphkit.graph.view import Node
 
 __all__ = ["VALUE_INPUTS", "value_inputs"]
@@ -34,16 +35,8 @@ VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
     "OneHot": ((9, {1: "depth"}),),
     "Pad": ((11, {1: "pads"}), (18, {1: "pads", 3: "axes"})),
     "Range": ((11, {0: "start", 1: "limit", 2: "delta"}),),
-    "ReduceL1": _AXES_FROM_18,
-    "ReduceL2": _AXES_FROM_18,
-    "ReduceLogSum": _AXES_FROM_18,
-    "ReduceLogSumExp": _AXES_FROM_18,
-    "ReduceMax": _AXES_FROM_18,
-    "ReduceMean": _AXES_FROM_18,
-    "ReduceMin": _AXES_FROM_18,
-    "ReduceProd": _AXES_FROM_18,
+    **dict.fromkeys(REDUCTIONS - {"ReduceSum"}, _AXES_FROM_18),
     "ReduceSum": _AXES_FROM_13,
-    "ReduceSumSquare": _AXES_FROM_18,
     "Reshape": ((5, {1: "shape"}),),
     "Resize": ((10, {1: "scales"}), (11, {1: "roi", 2: "scales", 3: "sizes"})),
     "Slice": ((10, {1: "starts", 2: "ends", 3: "axes", 4: "steps"}),),

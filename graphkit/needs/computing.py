@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
 from graphkit.needs.common import NeedRule, broadcast, integers, least, same
 from graphkit.needs.need import Need, NotZero
 from graphkit.shapes import Expr, const, is_known, lower, upper
@@ -18,7 +19,7 @@ def elementwise(view: NodeView) -> Iterator[Need]:
     """All inputs broadcast; an integer is not divided by 0."""
     given = [index for index in range(len(view.inputs)) if view.has(index)]
     yield from broadcast([view.dims(index) for index in given])
-    if view.node.op_type in ("Div", "Mod") and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
+    if view.node.op_type in DIVIDING and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
         count = product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
         for element in integers(view, 1):
             if is_known(element) and is_known(count) and lower(element) <= 0 <= upper(element):
@@ -125,14 +126,8 @@ def einsum(view: NodeView) -> Iterator[Need]:
         yield from broadcast([(dim,) for dim in dims], "could not be broadcast")
 
 
-_ELEMENTWISE = (
-    *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean", "Where", "PRelu"),
-    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "And", "Or", "Xor"),
-    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-)
-
 RULES: Mapping[str, NeedRule] = {
-    **dict.fromkeys(_ELEMENTWISE, elementwise),
+    **dict.fromkeys(BROADCASTING.keys() | UNIDIRECTIONAL.keys(), elementwise),
     "MatMul": product_of(0, 1),
     "MatMulInteger": product_of(0, 1),
     "QLinearMatMul": product_of(0, 3),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from graphkit.graph.tables import joined
 from graphkit.needs import attention, computing, moving
 from graphkit.needs.common import NeedRule
 
 __all__ = ["RULES"]
 
-RULES: Mapping[str, NeedRule] = {**moving.RULES, **computing.RULES, **attention.RULES}
+RULES: Mapping[str, NeedRule] = joined(moving.RULES, computing.RULES, attention.RULES)

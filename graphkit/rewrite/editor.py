@@ -26,6 +26,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
 from graphkit.rewrite.fusions import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
+from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "NodeInput"]
@@ -71,6 +72,9 @@ def _possible(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
 @lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next run
 def _shapes(model: Model, spec: DimSpec) -> Shapes:
     return infer(model, spec)
+
+
+forget_on_registration(_shapes.cache_clear)
 
 
 class Editor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
-from graphkit.graph.operators import BROADCASTING, BROADCASTS_SINCE
+from graphkit.graph.operators import BROADCASTING, REDUCTIONS, UNARY, UNIDIRECTIONAL, is_elementwise
 from graphkit.graph.view import Node
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
@@ -128,9 +128,8 @@ def is_liftable(node: Node) -> bool:
 
 
 def _elementwise(view: Candidate) -> Lift | None:
-    if len(view.inputs) > 1 and view.node.scope.opset() < BROADCASTS_SINCE:
-        return None
-    return Lift(view.flat) if all(view.fits(index) for index in range(len(view.inputs))) else None
+    fits = is_elementwise(view.node) and all(view.fits(index) for index in range(len(view.inputs)))
+    return Lift(view.flat) if fits else None
 
 
 def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
@@ -227,15 +226,8 @@ def _whole(view: Candidate) -> Lift | None:
     return Lift(view.flat)
 
 
-ELEMENTWISE = {"Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike", "Ceil"}
-ELEMENTWISE |= {"Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"}
-ELEMENTWISE |= {"Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "PRelu", "Reciprocal", "Relu"}
-ELEMENTWISE |= {"Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan"}
-ELEMENTWISE |= {"Tanh", "ThresholdedRelu"} | BROADCASTING
-REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"}
-REDUCTIONS |= {"ReduceProd", "ReduceSum", "ReduceSumSquare"}
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys(), _elementwise),
     **dict.fromkeys(REDUCTIONS, _axes(1)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _along(-1, 13, 1)),
     **dict.fromkeys(("ArgMax", "ArgMin", "Split"), _along(None)),

@@ -2,14 +2,16 @@
 
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.context import Finding
+from graphkit.shapes.context import Finding, InferenceContext
 from graphkit.shapes.declarations import Correction, Declarations, declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
+from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.parse import parse
 from graphkit.shapes.program import Program, program
+from graphkit.shapes.registration import register_rule
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
@@ -22,11 +24,13 @@ __all__ = [
     "Equality",
     "Expr",
     "Finding",
+    "InferenceContext",
     "Program",
     "Ratio",
     "Requirement",
     "Shapes",
     "Tensor",
+    "UnknownError",
     "ceil_div",
     "const",
     "declarations",
@@ -38,6 +42,7 @@ __all__ = [
     "minimum",
     "parse",
     "program",
+    "register_rule",
     "symbol",
     "upper",
 ]

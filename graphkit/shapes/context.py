@@ -39,6 +39,10 @@ class Finding:
 class Engine(Protocol):
     """What control flow and functions need of the engine, and what rules note there."""
 
+    @property
+    def file(self) -> str | None:
+        """The file of the model, None for one in memory."""
+
     def fresh(self, label: str, reason: str, low: float) -> Expr:
         """Return a new symbol for something unknown."""
 

@@ -24,6 +24,7 @@ from graphkit.shapes.expr import Expr, symbol
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inputs import Inputs
 from graphkit.shapes.lengths import FOLLOWING, Length, Row, lengths, linear, reduced, solved
+from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import is_known
 
@@ -95,6 +96,9 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
     if any(_excludes_sizes(infer(corrected), scopes, lengths(corrected)) for _, scopes in _branches(corrected)):
         return Declarations(model)  # what is declared instead would be no better
     return Declarations(corrected, corrections)
+
+
+forget_on_registration(declarations.cache_clear)
 
 
 def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:

@@ -27,6 +27,7 @@ from graphkit.shapes.facts import learned_ranges, merged
 from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
 from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.sequence import TensorSequence, joined
@@ -71,6 +72,9 @@ def infer(
 @lru_cache(maxsize=1)  # one model is asked about several times in a row
 def _as_declared(model: Model) -> Shapes:
     return infer_from(model, Inputs(model))
+
+
+forget_on_registration(_as_declared.cache_clear)
 
 
 def infer_from(model: Model, given: Inputs) -> Shapes:
@@ -125,6 +129,10 @@ class _Engine:
         self.functions = {(f.domain, f.name, f.overload): (f, scope) for f, scope in functions}
 
     # What rules ask of it
+
+    @property
+    def file(self) -> str | None:
+        return str(self.model.path) if self.model.path else None
 
     def fresh(self, label: str, reason: str, low: float) -> Expr:
         name = f"?{len(self.reasons)}.{label}"

@@ -12,6 +12,7 @@ import onnx
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
+from graphkit.graph.operators import DIVIDING
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Node, Scope, all_nodes
@@ -28,7 +29,6 @@ __all__ = ["check_hazards"]
 MAX_ELEMENTS = 1 << 26  # of the largest tensor of a run
 TOKEN = 5  # an id that is in every vocabulary, and no padding
 MESSAGE = 160  # characters
-DIVISIONS = ("Div", "Mod")
 WHERE = re.compile(
     r"running (\S+) node\. Name:'([^']*)' Status Message: ?((?:(?!running \S+ node\. Name).)*)$", re.DOTALL
 )
@@ -183,7 +183,7 @@ def _judged(problem: RunError | None, nodes: Sequence[Node]) -> Check:
     if problem is None:
         return Check(False, "it runs")
     where = WHERE.search(_line(problem))
-    if where is None and problem.signal == "SIGFPE" and all(node.op_type in DIVISIONS for node in nodes):
+    if where is None and problem.signal == "SIGFPE" and all(node.op_type in DIVIDING for node in nodes):
         return Check(True, _said(problem))  # some versions of onnxruntime end the process there
     if where is None:
         return Check(False, f"fails otherwise: {_said(problem)}")

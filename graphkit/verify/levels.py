@@ -18,6 +18,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
+from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.io.tensors import walk_tensors
@@ -33,7 +34,7 @@ FLOAT32_TOLERANCE = 1e-4  # sums of thousands of products in another order, with
 FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding
 QUANTIZED_TOLERANCE = 2e-2  # a number that falls on the other side of a rounding to 8 bits is 1/255 off
 FACTOR = 2.0
-QUANTIZING = ("Quantize", "QLinear", "Integer", "QAttention", "QGemm", "MatMulNBits", "MatMulBnb4")
+QUANTIZING = frozenset().union(*QUANTIZED.values())
 Feed = Mapping[str, np.ndarray]
 
 
@@ -59,7 +60,7 @@ def has_float16(model: Model) -> bool:
 
 def level_tolerance(model: Model) -> float:
     """Return the tolerance at the default level for the types in a model."""
-    if any(word in node.op_type for node in all_nodes(model.scopes) for word in QUANTIZING):
+    if any(node.op_type in QUANTIZING for node in all_nodes(model.scopes)):
         return QUANTIZED_TOLERANCE
     return FLOAT16_TOLERANCE if has_float16(model) else FLOAT32_TOLERANCE
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError
+from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, load
@@ -34,7 +35,6 @@ FLOAT16_NOTE = (
     "so that bits may differ."
 )
 UNSTEADY = "it gives other outputs each time"
-RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 
 
 def verify_rewrite(
@@ -238,14 +238,15 @@ def _source(source: Model | str | Path, model: Model) -> Path | Model:
 def _random_nodes(model: Model) -> Iterator[Node]:
     """Yield the nodes that give other numbers in every run."""
     for node in all_nodes(model.scopes):
-        is_random = node.is_op(*RANDOM) or node.op_type == "Sampling" or _is_training(node)
-        if is_random and "seed" not in node.attributes:
+        if node.operator in RANDOM and "seed" not in node.attributes and _draws(node):
             yield node
 
 
-def _is_training(node: Node) -> bool:
-    """Whether a Dropout drops: its third input says so, or is no constant."""
-    flag = node.input(2) if node.is_op("Dropout") else None
+def _draws(node: Node) -> bool:
+    """Whether a random operator draws: a Dropout does where an input says that this is training, or is no constant."""
+    if "Dropout" not in node.op_type:
+        return True
+    flag = node.input(4 if "Bias" in node.op_type else 2)
     if flag is None:
         return False
     array = inline_array(flag.constant)

@@ -241,6 +241,12 @@ def test_the_quantisation_of_a_real_model(name: str, styles: tuple[str, ...], re
     assert summary(real_model(name)).quantization == styles
 
 
+def test_every_operator_on_quantised_integers_counts() -> None:
+    model = proto("g (uint8[N] x) => (y) { y = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z) }")
+    found = summary(Model.from_proto(model)).quantization
+    assert found == ("integer operators (com.microsoft.QLinearAdd 1)",)
+
+
 def test_dynamic_quantisation_in_branches_is_found(real_model: RealModel) -> None:
     found = summary(real_model("nllb-tiny/decoder_model_merged_quantized")).quantization
     assert {"dynamic (DynamicQuantizeLinear 147)", "integer operators (MatMulInteger 218)"} <= set(found)

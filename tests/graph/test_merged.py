@@ -69,6 +69,7 @@ def test_outputs_that_the_cache_branch_gives_in_full_are_not_zero_length() -> No
         ("a = Not(use)  b = Not(a)", "b", False),
         ("a = Cast <to = 7> (use)  b = Cast <to = 9> (a)", "b", False),
         ("a = Identity(use)  b = Squeeze(a)", "b", False),
+        ("a = Expand(use, split)  b = Transpose(a)  c = Tile(b, split)", "c", False),
         ("a = Unsqueeze(use, split)  b = Reshape(a, split)  c = Flatten(b)  d = Not(c)", "d", True),
     ],
 )

@@ -108,6 +108,13 @@ CASES: dict[str, tuple[str, str, str, list[str], int]] = {
         ["[N, M]"],
         17,
     ),
+    "windows along a dim": (
+        "float[N, M] x",
+        "y = com.microsoft.UnfoldTensor<dim = 1, size = 2, step = 2>(x)",
+        "float[a, b, c] y",
+        ["[N, M // 2, 2]"],
+        17,
+    ),
     "expand dims": (
         "float[N, 3] x",
         "c = Constant<value = int32 {-2}>() y = com.microsoft.ExpandDims(x, c)",

@@ -108,6 +108,8 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
         ("y = Gather (table, x)", 6),
         ("y = Gather <axis = 1> (table, x)", 4),
         ("t = Cast <to = 7> (x) u = Unsqueeze (t, axes) y = Gather (table, u)", 6),
+        ("t = Concat <axis = 0> (axes, x) y = Gather (table, t)", 6),
+        ("t = Tile (x, axes) a, b = Split <num_outputs = 2> (t) y = Gather (table, b)", 6),
         ("a = Gather (table, x) y = Gather <axis = 1> (table, x)", 4),
         ("t = Add (x, x) y = Gather (table, t)", None),
         ("y = Gather (x, axes)", None),

@@ -194,3 +194,4 @@ def test_the_tolerance_follows_from_the_types_of_a_model(model_file: ModelFile) 
     assert level_tolerance(load(model_file("llama-int4/model"))) == 2e-2
     assert level_tolerance(load(model_file("vit-qdq/model"))) == 2e-2
     assert level_tolerance(model("g (float16[n] x) => (float16[n] y) { y = Neg (x) }")) == 1e-2
+    assert level_tolerance(model("g (float[n] x) => (float[n] y) { y = com.microsoft.QMoE (x, x, x) }")) == 2e-2

@@ -257,6 +257,12 @@ def test_what_is_random_is_not_proven(node: str, operator: str) -> None:
     assert failure.endswith(f"is random ({operator}), so nothing can be proven")
 
 
+def test_the_dropouts_of_onnxruntime_are_random_in_training() -> None:
+    text = "g (float[n, 2] x) => (float[n, 2] y) { y = com.microsoft.BiasDropout (x, bias, , ratio, training) }"
+    found = model(text, bias=[0.0, 1.0], ratio=0.5, training=True)
+    assert "is random (BiasDropout)" in " ".join(proof(found, found).failures)
+
+
 @pytest.mark.parametrize("node", ["y = RandomNormalLike <seed = 1.0> (x)", "y = Dropout (x, ratio, training)"])
 def test_what_is_seeded_or_only_trains_is_not_random(node: str) -> None:
     found = model(f"g (float[n, 2] x) => (float[n, m] y) {{ {node} }}", ratio=0.5, training=False)

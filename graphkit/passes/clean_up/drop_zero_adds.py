@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.graph.operators import MOVING
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
@@ -21,57 +22,10 @@ BLIND = {"Abs", "ArgMax", "ArgMin", "Cos", "Cosh", "DynamicQuantizeLinear", "Equ
 BLIND |= {"IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "QuantizeLinear", "ReduceL1", "ReduceL2"}
 BLIND |= {"ReduceSumSquare", "Shape", "Sigmoid", "Size", "Softmax", "Softplus"}
 # What gives at most another zero for another zero.
-FAITHFUL = {"Add", "AveragePool", "Cast", "Ceil", "Clip", "Concat", "Conv", "CumSum", "Einsum", "Elu", "Erf", "Expand"}
-FAITHFUL |= {
-    "Flatten",
-    "Floor",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Gelu",
-    "Gemm",
-    "GlobalAveragePool",
-    "HardSwish",
-}
-FAITHFUL |= {
-    "Identity",
-    "LayerNormalization",
-    "LeakyRelu",
-    "MatMul",
-    "Max",
-    "MaxPool",
-    "Mean",
-    "Min",
-    "Mul",
-    "Neg",
-    "PRelu",
-}
-FAITHFUL |= {
-    "Pad",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceSum",
-    "Relu",
-    "Reshape",
-    "Resize",
-    "Round",
-    "ScatterND",
-}
-FAITHFUL |= {
-    "Sin",
-    "Slice",
-    "Split",
-    "Sqrt",
-    "Squeeze",
-    "Sub",
-    "Sum",
-    "Tanh",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-    "Where",
-}
+FAITHFUL = MOVING | {"Add", "AveragePool", "Cast", "Ceil", "Clip", "Conv", "CumSum", "Einsum", "Elu", "Erf", "Floor"}
+FAITHFUL |= {"Gelu", "Gemm", "GlobalAveragePool", "HardSwish", "LayerNormalization", "LeakyRelu", "MatMul", "Max"}
+FAITHFUL |= {"MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin"}
+FAITHFUL |= {"ReduceSum", "Relu", "Resize", "Round", "ScatterND", "Sin", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 
 
 @dataclass(frozen=True)

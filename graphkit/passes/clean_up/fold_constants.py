@@ -14,7 +14,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from graphkit.errors import ModelError
-from graphkit.graph.shape_tensors import CONTROL_FLOW, IMPURE
+from graphkit.graph.operators import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import BITS
 from graphkit.model import Model
@@ -29,20 +29,6 @@ MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
 MAX_RESULTS = 64  # as large as the largest, that all results together add
 # float16 arithmetic is left: what a runtime without such kernels computes in float32 is rounded at other places
 HALF = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-MOVING = {
-    "Concat",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-}
-MOVING |= {"ConstantOfShape", "Unsqueeze"}
 KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantised weights stay quantised
 
 
@@ -99,7 +85,7 @@ class FoldConstants(Rewrite):
             _fold(editor, nodes)
 
     def _folds(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
-        if node.domain or node.op_type in KEPT | IMPURE | CONTROL_FLOW or node.bodies or not editor.is_free(node):
+        if node.domain or node.op_type in KEPT | RANDOM or node.bodies or not editor.is_free(node):
             return False
         inputs = [value for value in node.inputs if value is not None]
         if not node.outputs or any(value not in constant or editor.has_alias(value) for value in inputs):
@@ -148,7 +134,7 @@ class _Room:
 
 def _may_trap(editor: Editor, node: Node) -> bool:
     """Whether a division of integers may raise a signal: by 0, and of the least number by -1."""
-    if node.op_type not in ("Div", "Mod") or len(node.inputs) != 2 or (divisor := node.inputs[1]) is None:
+    if node.op_type not in DIVIDING or len(node.inputs) != 2 or (divisor := node.inputs[1]) is None:
         return False
     found = editor.shapes[divisor]
     if found.dtype in INTEGERS:
@@ -158,7 +144,9 @@ def _may_trap(editor: Editor, node: Node) -> bool:
 
 def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    return node.op_type not in MOVING and any(editor.shapes[value].dtype in HALF for value in values)
+    return node.op_type not in MOVING | {"ConstantOfShape"} and any(
+        editor.shapes[value].dtype in HALF for value in values
+    )
 
 
 def _bytes(editor: Editor, value: Value) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from graphkit.graph.shape_tensors import IMPURE
+from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
@@ -84,7 +84,7 @@ def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
 
 
 def _key(editor: Editor, node: Node) -> Key | None:
-    if node.bodies or node.domain not in ("", "com.microsoft") or node.op_type in IMPURE or editor.is_taken(node):
+    if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM or editor.is_taken(node):
         return None
     inputs = tuple(None if value is None else editor.resolve(value) for value in node.inputs)
     attributes = tuple(sorted(_attribute_key(attribute) for attribute in node.proto.attribute))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.graph.attributes import ZERO
-from graphkit.graph.operators import BROADCASTING, BROADCASTS_SINCE
+from graphkit.graph.operators import broadcasts
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
@@ -86,9 +86,7 @@ def _all_broadcast(editor: Editor, node: Node, out: Value, dims: Dims) -> bool:
 
 def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: Value | None) -> bool:
     """Whether a consumer gives the same dims where one input has these."""
-    if consumer.domain or consumer.op_type not in BROADCASTING or not editor.is_free(consumer):
-        return False
-    if consumer.scope.opset() < BROADCASTS_SINCE or consumer.outputs[0] is None:
+    if not broadcasts(consumer) or not editor.is_free(consumer) or consumer.outputs[0] is None:
         return False
     if consumer.op_type == "Pow" and index == 1:  # of one exponent of 2 or 3 onnxruntime makes products
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor, NewNode
 from graphkit.rewrite.fixpoint import Rewrite
@@ -12,7 +13,6 @@ from graphkit.rewrite.reshape_spec import reshape_spec
 
 __all__ = ["MergeChains"]
 
-RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 RESHAPE_SINCE = 5
 
 
@@ -45,7 +45,7 @@ class MergeChains(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        for node in editor.nodes(*RESHAPING):
+        for node in editor.nodes(*sorted(RESHAPING)):
             _merge_reshapes(editor, node)
         for node in editor.nodes("Transpose"):
             if _is_reshaping(editor, node):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from graphkit.graph.tables import joined
 from graphkit.shapes.context import Rule
 from graphkit.shapes.rules import (
     attention,
@@ -24,19 +23,19 @@ from graphkit.shapes.rules import (
 
 __all__ = ["RULES"]
 
-RULES: Mapping[str, Rule] = {
-    **elementwise.RULES,
-    **movement.RULES,
-    **indexing.RULES,
-    **repetition.RULES,
-    **signal.RULES,
-    **makers.RULES,
-    **reduction.RULES,
-    **linear.RULES,
-    **spatial.RULES,
-    **normalisation.RULES,
-    **quantised.RULES,
-    **attention.RULES,
-    **sequences.RULES,
-    **control.RULES,
-}
+RULES: dict[str, Rule] = joined(
+    elementwise.RULES,
+    movement.RULES,
+    indexing.RULES,
+    repetition.RULES,
+    signal.RULES,
+    makers.RULES,
+    reduction.RULES,
+    linear.RULES,
+    spatial.RULES,
+    normalisation.RULES,
+    quantised.RULES,
+    attention.RULES,
+    sequences.RULES,
+    control.RULES,
+)

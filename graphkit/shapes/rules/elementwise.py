@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL
+from graphkit.graph.tables import joined
 from graphkit.shapes import value_propagation
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
@@ -20,11 +22,6 @@ def unary(ctx: InferenceContext) -> Tensor:
     found = ctx.tensor()
     data = _propagated(ctx, found.dtype, [found], found.dims)
     return Tensor(found.dtype, found.dims, data, found.reason)
-
-
-def identity(ctx: InferenceContext) -> Tensor:
-    """The first input, whose elements stay unread until something asks for them."""
-    return ctx.tensor()
 
 
 def truth(ctx: InferenceContext) -> Tensor:
@@ -128,12 +125,6 @@ def cast(ctx: InferenceContext) -> Tensor:
     return Tensor(to, found.dims, data, found.reason)
 
 
-def is_special(ctx: InferenceContext) -> Tensor:
-    """IsNaN, IsInf: the dims of the input, bool."""
-    found = ctx.tensor()
-    return Tensor(TensorProto.BOOL, found.dims, None, found.reason)
-
-
 def dropout(ctx: InferenceContext) -> list[Tensor]:
     """The input, and a mask of its dims."""
     found = ctx.tensor()
@@ -173,107 +164,51 @@ def clip(ctx: InferenceContext) -> Tensor:
     return Tensor(found.dtype, found.dims, finished(ctx, data, found.dtype), found.reason)
 
 
-_UNARY = (
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "BitwiseNot",
-    "Ceil",
-    "Celu",
-    "Cos",
-    "Cosh",
-    "CumSum",
-    "CumProd",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "Hardmax",
-    "LeakyRelu",
-    "Log",
-    "LogSoftmax",
-    "LpNormalization",
-    "LRN",
-    "MeanVarianceNormalization",
-    "Mish",
-    "Neg",
-    "PRelu",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "ScaledTanh",
-    "Selu",
-    "Shrink",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-    "ThresholdedRelu",
-    "Trilu",
-    "InstanceNormalization",
-    "GroupNormalization",
-    "Affine",
-    "ParametricSoftplus",
-    "ImageScaler",
-    "ReverseSequence",
-    "ScatterND",
-    "ScatterElements",
-    "Scatter",
-    "TensorScatter",
+_LIKE_FIRST = (
+    *(
+        "CumProd",
+        "CumSum",
+        "GroupNormalization",
+        "Hardmax",
+        "ImageScaler",
+        "InstanceNormalization",
+        "LRN",
+        "LogSoftmax",
+    ),
+    *(
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "ReverseSequence",
+        "Scatter",
+        "Softmax",
+        "TensorScatter",
+        "Trilu",
+    ),
 )
-_CONTRIB_UNARY = (
-    "BiasGelu",
-    "BiasSoftmax",
-    "FastGelu",
-    "Gelu",
-    "QuickGelu",
-    "QLinearSigmoid",
-    "QLinearLeakyRelu",
-    "QLinearSoftmax",
-    "ThresholdedRelu",
-    "Trilu",
-    "Inverse",
-    "GroupNorm",
-    "BiasAdd",
-    "BranchwiseRMSNorm",
-    "GatedAdd",
-    "GatedRMSNorm",
-    "MoE",
-    "QMoE",
-    "ScaledSiLU",
+_CONTRIB_LIKE_FIRST = (
+    *("BiasAdd", "BiasGelu", "BiasSoftmax", "BranchwiseRMSNorm", "FastGelu", "GatedAdd", "GatedRMSNorm", "GroupNorm"),
+    *("Inverse", "MoE", "QLinearSoftmax", "QMoE", "Trilu"),
 )
+_TRUTH = ("IsInf", "IsNaN", "Not", "RegexFullMatch")
+_ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # unary, with a rule of its own
 
-RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_UNARY, unary),
-    **{f"com.microsoft.{name}": unary for name in _CONTRIB_UNARY},
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean"), broadcasting),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"), broadcasting),
-    **dict.fromkeys(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor"), comparison),
-    "Identity": identity,
-    "Not": truth,
-    "IsNaN": is_special,
-    "IsInf": is_special,
-    "Where": where,
-    "Cast": cast,
-    "CastLike": cast,
-    "Dropout": dropout,
-    "Clip": clip,
-    "com.microsoft.BiasDropout": dropout,
-    "com.microsoft.BiasSplitGelu": half,
-    "com.microsoft.MurmurHash3": hash_,
-    "com.microsoft.NGramRepeatBlock": second,
-}
+RULES: Mapping[str, Rule] = joined(
+    dict.fromkeys(UNARY - _ELSEWHERE, unary),
+    dict.fromkeys(_LIKE_FIRST, unary),
+    {f"com.microsoft.{name}": unary for name in _CONTRIB_LIKE_FIRST},
+    dict.fromkeys(UNIDIRECTIONAL, unary),
+    dict.fromkeys(BROADCASTING.keys() - value_propagation.COMPARISONS.keys() - {"Where"}, broadcasting),
+    dict.fromkeys(value_propagation.COMPARISONS, comparison),
+    dict.fromkeys(_TRUTH, truth),
+    {
+        "Where": where,
+        "Cast": cast,
+        "CastLike": cast,
+        "Dropout": dropout,
+        "Clip": clip,
+        "com.microsoft.BiasDropout": dropout,
+        "com.microsoft.BiasSplitGelu": half,
+        "com.microsoft.MurmurHash3": hash_,
+        "com.microsoft.NGramRepeatBlock": second,
+    },
+)

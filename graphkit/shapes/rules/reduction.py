@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.operators import REDUCTIONS
 from graphkit.shapes import value_propagation
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
@@ -64,10 +65,8 @@ def arg_extreme(ctx: InferenceContext) -> Tensor:
     return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(ctx.attr("keepdims", 1))))
 
 
-_REDUCE = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-
 RULES: Mapping[str, Rule] = {
-    **{f"Reduce{name}": reduce for name in _REDUCE},
+    **dict.fromkeys(REDUCTIONS, reduce),
     "ArgMax": arg_extreme,
     "ArgMin": arg_extreme,
     "com.microsoft.QLinearReduceMean": reduce,

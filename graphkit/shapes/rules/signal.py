@@ -54,10 +54,20 @@ def window(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (_size(ctx, 0),))
 
 
+def unfold(ctx: InferenceContext) -> Tensor:
+    """UnfoldTensor: windows along a dim, their elements in a new last dim."""
+    dims, size, step = list(ctx.dims()), ctx.attr("size", 1), ctx.attr("step", 1)
+    place = ctx.axis(ctx.attr("dim", -1), len(dims))
+    ctx.at_least(dims[place] - size, 0, "the window does not fit")
+    dims[place] = floor_div(dims[place] - size, const(step)) + 1
+    return Tensor(ctx.tensor().dtype, (*dims, const(size)))
+
+
 RULES: Mapping[str, Rule] = {
     "STFT": stft,
     "DFT": dft,
     "BlackmanWindow": window,
     "HammingWindow": window,
     "HannWindow": window,
+    "com.microsoft.UnfoldTensor": unfold,
 }

@@ -24,6 +24,7 @@ GONE = {
     "x - 0": graph("a = Sub (x, c) y = Softmax (a)"),
     "-0.0": graph("a = Add (x, d) y = Softmax (a)"),
     "what only passes zeros on": graph("a = Add (x, c) b = Neg (a) e = Transpose (b) y = Relu (e)"),
+    "what moves zeros": graph("a = Add (x, c) b = Compress <axis = 1> (a, m) y = Softmax (b)", INPUTS + ", bool[4] m"),
     "a division of it": graph("a = Add (x, c) y = Div (a, x)"),
     "a square": graph("a = Add (x, c) two = Constant <value = float {2}> () b = Pow (a, two) y = Reciprocal (b)"),
     "a comparison": graph("a = Add (x, c) y = Greater (a, x)"),

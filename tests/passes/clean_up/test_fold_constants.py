@@ -118,6 +118,12 @@ def test_weights_that_stay_in_the_file_are_read_from_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(constants(outcome.model)["r_value"], np.sqrt(weight))
 
 
+def test_what_only_moves_float16_is_no_arithmetic() -> None:
+    text = "g (float[N] x) => (float[N] z, float16[K, 1, 2, 2] y) { z = Neg (x) y = DepthToSpace <blocksize = 2> (a) }"
+    outcome = check(PASS, model_of(text, a=np.arange(4, dtype=np.float16).reshape(1, 4, 1, 1)))
+    assert constants(outcome.model) == {"y_value": [[[[0, 1], [2, 3]]]]}
+
+
 # What is not
 
 

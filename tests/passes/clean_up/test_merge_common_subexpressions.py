@@ -62,6 +62,10 @@ STAYS = {
     "the same inputs in another order": graph("a = Sub (x, c) b = Sub (c, x) y = Add (a, b)", "float[1] c = {1}"),
     "random numbers": graph("a = RandomNormalLike (x) b = RandomNormalLike (x) y = Add (a, b)"),
     "Dropout": graph("a = Dropout (x, r, t) b = Dropout (x, r, t) y = Add (a, b)", "float r = {0.5}, bool t = {1}"),
+    "BiasDropout": graph(
+        "a = com.microsoft.BiasDropout (x, c, , r, t) b = com.microsoft.BiasDropout (x, c, , r, t) y = Add (a, b)",
+        "float[1] c = {1}, float r = {0.5}, bool t = {1}",
+    ),
     "another number of outputs": graph("a, m = MaxPool <kernel_shape = [1]> (x) y = MaxPool <kernel_shape = [1]> (x)"),
     "outputs": model_of("g (float[N] x) => (a, b) { a = Exp (x) b = Exp (x) }"),
     "numbers of other types": graph(

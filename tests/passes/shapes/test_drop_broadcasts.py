@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
+from graphkit.graph.operators import BROADCASTING
 from graphkit.model import Model
-from graphkit.passes.shapes.drop_broadcasts import BROADCASTING, DropBroadcasts, broadcast
+from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts, broadcast
 from graphkit.shapes import Expr, parse
 
 PASS = DropBroadcasts()
+BITS = {"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
 def graph(nodes: str, inits: str = "", inputs: str = "float[N, 1, 1] x, float[N, L, M] z", opset: int = 17) -> Model:
@@ -89,13 +91,6 @@ def test_of_two_that_need_each_other_one_stays() -> None:
     assert lines(outcome.model)[-1] in ("y = Add (x, b)", "y = Add (x, w)")
 
 
-def test_below_opset_8_not_every_operator_broadcasts() -> None:
-    text = (
-        "g (float[N, 1] x, float[N, 3] z) => (float[N, 3] y) <int64[2] r = {1, 3}> { e = Tile (x, r) y = Add (e, z) }"
-    )
-    assert not check(PASS, model_of(text, opset=7)).changes
-
-
 def test_consumers_in_a_body() -> None:
     model = model_of("""
         g (float[N, 1] x, float[N, L] z, bool c) => (float[N, L] y) {
@@ -122,10 +117,34 @@ def test_a_body_where_the_name_means_another_tensor() -> None:
     assert not PASS.run(model).changes
 
 
-@pytest.mark.parametrize("op", sorted(BROADCASTING - {"And", "Or", "Xor", "Where", "Mod", "Pow"}))
+@pytest.mark.parametrize(
+    "op", sorted(BROADCASTING.keys() - BITS - {"And", "Or", "Xor", "Where", "Mod", "Pow", "StringConcat"})
+)
 def test_operators(op: str) -> None:
     text = f"g (float[N, 1] x, float[N, L] z) => (y) {{ s = Shape (z) e = Expand (x, s) y = {op} (z, e) }}"
     assert lines(check(PASS, model_of(text)).model) == [f"y = {op} (z, x)"]
+
+
+@pytest.mark.parametrize("op", sorted(BITS))
+def test_bits(op: str) -> None:
+    attributes = '<direction = "LEFT">' if op == "BitShift" else ""
+    text = f"g (uint8[N, 1] x, uint8[N, L] z) => (y) {{ s = Shape (z) e = Expand (x, s) y = {op} {attributes} (z, e) }}"
+    assert "Expand" not in "".join(lines(check(PASS, model_of(text, 18)).model))
+
+
+def test_a_slope_broadcasts_to_a_tensor_and_never_the_other_way() -> None:
+    text = "g (float[N, 1] x, float[N, L] z) => (y) { s = Shape (z) e = Expand (x, s) y = PRelu (e, z) }"
+    assert not PASS.run(model_of(text)).changes
+
+
+@pytest.mark.parametrize(("op", "opset", "goes"), [("Add", 7, True), ("Max", 7, False), ("Max", 8, True)])
+def test_an_operator_broadcasts_from_its_opset_on(op: str, opset: int, goes: bool) -> None:
+    model = model_of(
+        f"g (float[N, 1] x, float[N, 4] z) => (y) {{ e = Tile (x, r) y = {op} (z, e) }}",
+        opset,
+        r=np.array([1, 4]),
+    )
+    assert bool(PASS.run(model).changes) == goes
 
 
 @pytest.mark.parametrize("op", ["And", "Or", "Xor"])

@@ -198,6 +198,21 @@ LIFTED = [
 ]
 
 
+LIFTED_LATER = [
+    ("c = Swish (a)", 24),
+    ("b = Cast <to = 2> (a)  c = BitwiseAnd (b, b)", 18),
+    ('b = Cast <to = 2> (a)  c = BitShift <direction = "RIGHT"> (b, b)', 11),
+    ("c = Add (a, a)", 7),
+    ('b = Cast <to = 8> (a)  s = StringConcat (b, b)  c = RegexFullMatch <pattern = "a"> (s)', 20),
+]
+
+
+@pytest.mark.parametrize(("operator", "opset"), LIFTED_LATER)
+def test_elementwise_operators_of_other_opsets_are_lifted(operator: str, opset: int) -> None:
+    result = FlattenFreeMatmul().run(between(operator, (6, 8), opset=opset))
+    assert result.changes == ("2 Reshapes around batched nodes are gone",)
+
+
 @pytest.mark.parametrize(
     ("operator", "rest", "constants"), LIFTED, ids=lambda value: value if isinstance(value, str) else ""
 )
