@@ -235,7 +235,7 @@ MOVED: dict[str, tuple[list[np.ndarray], dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("op", MOVING)
+@pytest.mark.parametrize("op", sorted(MOVING))
 def test_operators_that_move_elements(op: str) -> None:
     x = np.arange(24, dtype="f4").reshape(1, 4, 3, 2)
     if op == "SpaceToDepth":
