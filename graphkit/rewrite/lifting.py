@@ -18,7 +18,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
 
-__all__ = ["Lift", "Candidate", "is_liftable", "lift"]
+__all__ = ["Candidate", "Lift", "is_liftable", "lift"]
 
 
 @dataclass(frozen=True)

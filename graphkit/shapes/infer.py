@@ -110,7 +110,7 @@ class _Engine:
         self.reasons: dict[str, str] = {}
         self.findings: list[Finding] = []
         self.equalities: list[Equality] = []
-        self.joined: list[Equality] = []
+        self.broadcasts: list[Equality] = []
         self.requirements: list[Requirement] = []
         self.bound: Mapping[str, AttributeProto] = {}
         self.work = 0
@@ -134,17 +134,17 @@ class _Engine:
     def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
         self.equalities.append(Equality(node, left, right))
 
-    def note_joined(self, node: Node, left: Expr, right: Expr) -> None:
-        self.joined.append(Equality(node, left, right))
+    def note_broadcast(self, node: Node, left: Expr, right: Expr) -> None:
+        self.broadcasts.append(Equality(node, left, right))
 
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
         self.requirements.append(Requirement(node, expr, least))
 
     def mark(self) -> tuple[int, ...]:
-        return len(self.findings), len(self.equalities), len(self.joined), len(self.requirements)
+        return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.requirements)
 
     def rewind(self, mark: tuple[int, ...]) -> None:
-        every = (self.findings, self.equalities, self.joined, self.requirements)
+        every = (self.findings, self.equalities, self.broadcasts, self.requirements)
         for notes, length in zip(every, mark, strict=True):
             del notes[length:]  # type: ignore[attr-defined]
 
@@ -313,7 +313,7 @@ class _Engine:
             tuple(facts.requirements),
             first.table,
             frozenset(self.certain),
-            tuple(first.joined),
+            tuple(first.broadcasts),
         )
 
 

@@ -35,7 +35,7 @@ class Shapes:
         first: What is known of each value after the first pass, whose expressions take nothing for granted that only
             a model that runs must have: they hold at all dims up to the first node that fails.
         certain: The main graph and the bodies that run whenever it does.
-        joined: What broadcasts: equal for a node to run, or 1 on one side; as the first pass had it.
+        broadcasts: What broadcasts: equal for a node to run, or 1 on one side; as the first pass had it.
     """
 
     model: Model
@@ -46,7 +46,7 @@ class Shapes:
     requirements: tuple[Requirement, ...] = field(repr=False)
     first: Mapping[Value, Tensor] = field(default_factory=dict, repr=False)
     certain: frozenset[Scope] = field(default_factory=frozenset, repr=False)
-    joined: tuple[Equality, ...] = field(default=(), repr=False)
+    broadcasts: tuple[Equality, ...] = field(default=(), repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
         """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""

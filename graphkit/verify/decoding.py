@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphkit.analysis.architecture import TOKEN_INPUT
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.kv import CacheEntry, Slot, cache_entries
 from graphkit.graph.merged import MergedDecoder, merged_decoders
 from graphkit.model import Model
 from graphkit.runtime.session import Runner, Session
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 
 __all__ = ["Decoded", "Decoder", "decode"]
 

@@ -11,12 +11,12 @@ import onnx
 
 from graphkit.analysis.architecture import TOKEN_INPUT
 from graphkit.analysis.hazards import Check, Hazard, Hazards
+from graphkit.constraints.candidates import Values, columns_of
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
 from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model
-from graphkit.needs.dims import Values, columns_of
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits

@@ -10,12 +10,12 @@ import onnx.helper
 from onnx import TensorProto
 
 from graphkit.analysis.architecture import TOKEN_INPUT, architecture
+from graphkit.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
 from graphkit.errors import ModelError
 from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.shapes import declarations
-from graphkit.verify.sizes import Sizes, input_shape, symbol_sizes
 
 __all__ = ["InputMaker", "index_bound", "is_flag"]
 

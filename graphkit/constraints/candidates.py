@@ -10,7 +10,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from graphkit.needs.need import Ints, Need
+from graphkit.constraints.precondition import Ints, Precondition
 from graphkit.shapes import Expr
 from graphkit.shapes.expr import Call, Symbol
 
@@ -71,9 +71,9 @@ class Values:
         result = np.floor_divide(args[0], divisor) if atom.op == "//" else np.mod(args[0], divisor)
         return np.where(args[1] == 0, 0, result)
 
-    def outcome(self, need: Need) -> Ints:
-        """Return a need's outcome at each assignment."""
-        return need.outcome([self.of(expr) for expr in need.exprs])
+    def outcome(self, precondition: Precondition) -> Ints:
+        """Return a precondition's outcome at each assignment."""
+        return precondition.outcome([self.of(expr) for expr in precondition.exprs])
 
 
 def columns_of(assignments: Sequence[Mapping[str, int]]) -> Columns:
@@ -86,11 +86,11 @@ def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
     return {found.name: found for expr in exprs for found in expr.walk_symbols()}
 
 
-def ties_of(needs: Iterable[Need], symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
+def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
     """Return symbols that follow from others where all is to run: `total` is `past + sequence`."""
     ties: dict[str, Expr] = {}
-    for need in needs:
-        for left, right in need.equalities():
+    for precondition in preconditions:
+        for left, right in precondition.equalities():
             for name, given in _solved(left, right):
                 expr = given.substitute(ties)
                 if name in symbols and name not in ties and name not in expr.symbols and _is_plain(expr):
@@ -125,16 +125,18 @@ def tied(assignment: Mapping[str, int], ties: Mapping[str, Expr]) -> Assignment:
     return result
 
 
-def pools(needs: Iterable[Need], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]) -> dict[str, list[int]]:
+def pools(
+    preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]
+) -> dict[str, list[int]]:
     """Return the sizes to try of each symbol: small ones, usual ones, and those beside numbers in expressions.
 
-    None are for a symbol that no need speaks of: its size makes no difference.
+    None are for a symbol that no precondition speaks of: its size makes no difference.
     """
     numbers: dict[str, set[int]] = {name: set() for name in symbols}
     spoken_of = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
-    for need in needs:
-        found = {n for expr in need.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
-        names = set().union(*(expr.symbols for expr in need.exprs))
+    for precondition in preconditions:
+        found = {n for expr in precondition.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
+        names = set().union(*(expr.symbols for expr in precondition.exprs))
         spoken_of |= names
         for name in names | {inner for tie in names & ties.keys() for inner in ties[tie].symbols}:
             if name in numbers:

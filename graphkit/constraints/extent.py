@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.constraints.known import Known
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import inline_array
-from graphkit.needs.known import Known
 from graphkit.shapes import Expr, const, is_known, lower, maximum, minimum
 from graphkit.shapes.tensor import INTEGERS, Ratio
 

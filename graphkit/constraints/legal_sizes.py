@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graphkit.constraints.symbol_sizes import DECODER_MASK, TOKENS, Role, symbol_roles
 from graphkit.graph.kv import cache_entries, growing_axis
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
-from graphkit.verify.sizes import DECODER_MASK, TOKENS, Role, symbol_roles
 
-__all__ = ["Assignment", "Fact", "Space", "Variable", "space_of"]
+__all__ = ["Assignment", "Fact", "LegalSizes", "Variable", "legal_sizes"]
 
 Assignment = Mapping[str, int]
 
@@ -96,7 +96,7 @@ def _is_plain(expr: Expr) -> bool:
 
 
 @dataclass(frozen=True)
-class Space:
+class LegalSizes:
     """The legal sizes of one model.
 
     Attributes:
@@ -141,7 +141,7 @@ class Space:
         """Return the positions in the KV cache, 0 where there is none."""
         return 0 if self.past is None else self.past.evaluate(assignment)
 
-    def for_branch(self, *, is_first: bool, reads_past: bool) -> Space:
+    def for_branch(self, *, is_first: bool, reads_past: bool) -> LegalSizes:
         """Return what is legal in a branch of a merged decoder: one reads no past, the other one that is not empty."""
         if self.past is None or self.tokens is None:
             return self
@@ -164,14 +164,14 @@ class Space:
 ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
 
 
-def space_of(
+def legal_sizes(
     model: Model,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
     facts: Iterable[Fact] = (),
-) -> Space:
+) -> LegalSizes:
     """Return the legal sizes of a model.
 
     Args:
@@ -199,7 +199,7 @@ def space_of(
     past, tokens = _past(model, table), _tokens(model, table)
     known = [*_engine_facts(shapes), *_concat_facts(shapes), *(fact.at(numbers) for fact in facts)]
     names = frozenset(symbols)
-    return Space(
+    return LegalSizes(
         tuple(variables),
         tuple(fact for fact in dict.fromkeys(known) if fact.symbols and fact.symbols <= names),
         numbers,

@@ -1,4 +1,4 @@
-"""The needs of a model, asked at many dims at once."""
+"""The preconditions of a model, asked at many dims at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from graphkit.constraints.candidates import Assignment, Values, candidates, columns_of, pools, tied, ties_of
+from graphkit.constraints.collect import SharedPrecondition
+from graphkit.constraints.precondition import FINE, Ints
 from graphkit.graph.view import Scope
-from graphkit.needs.collect import Needed
-from graphkit.needs.dims import Assignment, Values, candidates, columns_of, pools, tied, ties_of
-from graphkit.needs.need import FINE, Ints
 from graphkit.shapes.expr import Symbol
 
 __all__ = ["Bools", "Grid"]
@@ -21,10 +21,10 @@ NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # what to
 
 
 class Grid:
-    """Needs by dims.
+    """Preconditions by dims.
 
     Attributes:
-        needed: The needs in the order in which they are asked.
+        shared: The preconditions in the order in which they are asked.
         symbols: Of the inputs' dims.
         least: Sizes to begin with, at least.
         ties: Symbols that follow from others where all is to run.
@@ -32,30 +32,33 @@ class Grid:
     """
 
     def __init__(
-        self, needed: Sequence[Needed], symbols: Mapping[str, Symbol], least: Mapping[str, int] | None = None
+        self,
+        shared: Sequence[SharedPrecondition],
+        symbols: Mapping[str, Symbol],
+        least: Mapping[str, int] | None = None,
     ) -> None:
         self.least = least or {}
-        needs = [one.need for one in needed]
-        self.needed, self.symbols = needed, symbols
-        self.ties = ties_of(needs, symbols)
-        self.sizes = pools(needs, symbols, self.ties)
+        preconditions = [one.precondition for one in shared]
+        self.shared, self.symbols = shared, symbols
+        self.ties = ties_of(preconditions, symbols)
+        self.sizes = pools(preconditions, symbols, self.ties)
 
     def outcomes(self, assignments: Sequence[Mapping[str, int]]) -> Ints:
-        """Return the outcome of each need at each assignment."""
+        """Return the outcome of each precondition at each assignment."""
         values = Values(columns_of(assignments))
-        return np.stack([values.outcome(one.need) for one in self.needed])
+        return np.stack([values.outcome(one.precondition) for one in self.shared])
 
     def bad(self, assignments: Sequence[Mapping[str, int]]) -> Bools:
-        """Return which need is not met at which assignment."""
+        """Return which precondition is not met at which assignment."""
         result: Bools = self.outcomes(assignments) != FINE
         return result
 
     def first(self, bad: Bools) -> Bools:
-        """Return where each need is the first that is not met: of its scope, and of those around it."""
+        """Return where each precondition is the first that is not met: of its scope, and of those around it."""
         result = np.zeros_like(bad)
         before: dict[Scope, Bools] = {}
         nothing = np.zeros(bad.shape[1], np.bool_)
-        for index, one in enumerate(self.needed):
+        for index, one in enumerate(self.shared):
             earlier = nothing
             scope: Scope | None = one.scope
             while scope is not None:
@@ -66,7 +69,7 @@ class Grid:
         return result
 
     def base(self) -> Assignment:
-        """Return the assignment at which the fewest needs are not met; none, if one was found."""
+        """Return the assignment at which the fewest preconditions are not met; none, if one was found."""
         best = tied({name: self._guess(name) for name in self.symbols}, self.ties)
         for _ in range(MAX_ROUNDS):
             tried = candidates(best, self.sizes, self.ties, self.symbols) or [best]

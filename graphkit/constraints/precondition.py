@@ -1,6 +1,6 @@
-"""Needs: conditions on the dims that a node reads, tested at many dims at once.
+"""Preconditions: conditions on the dims that a node reads, tested at many dims at once.
 
-What a need says of onnxruntime is what its CPU kernels do, version 1.31; each kind is tested by running it.
+What a precondition says of onnxruntime is what its CPU kernels do, version 1.31; each kind is tested by running it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = [
     "Index",
     "Ints",
     "Multiple",
-    "Need",
     "NotZero",
+    "Precondition",
     "Same",
-    "Trouble",
+    "Violation",
     "failing",
     "listed",
     "named",
@@ -38,7 +38,7 @@ FINE, FAILS, WRONG = 0, 1, 2  # outcomes: it runs as meant; it fails; it runs an
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Violation:
     """What happens to a node at dims that it cannot take.
 
     Attributes:
@@ -52,7 +52,7 @@ class Trouble:
     shape: tuple[int, ...] | None = None
 
 
-class Need(ABC):
+class Precondition(ABC):
     """What a node needs."""
 
     @property
@@ -65,7 +65,7 @@ class Need(ABC):
         """Return FINE, FAILS or WRONG for each assignment, from the values of the expressions."""
 
     @abstractmethod
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         """Return what happens where the outcome is not FINE."""
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
@@ -110,7 +110,7 @@ def failing(where: npt.NDArray[np.bool_]) -> Ints:
 
 
 @dataclass(frozen=True)
-class Same(Need):
+class Same(Precondition):
     """Two dims that must be equal."""
 
     left: Expr
@@ -125,17 +125,17 @@ class Same(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing(values[0] != values[1])
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         if self.right.constant is not None:
-            return Trouble(f"{self.what} differ: {named(self.left, values[0])}, not {values[1]}", self.says)
-        return Trouble(f"{self.what} differ: {pair(self.exprs, values)}", self.says)
+            return Violation(f"{self.what} differ: {named(self.left, values[0])}, not {values[1]}", self.says)
+        return Violation(f"{self.what} differ: {pair(self.exprs, values)}", self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
         return ((self.left, self.right),)
 
 
 @dataclass(frozen=True)
-class AtLeast(Need):
+class AtLeast(Precondition):
     """An expression that must not be below another one."""
 
     expr: Expr
@@ -150,13 +150,13 @@ class AtLeast(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing(values[0] < values[1])
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         limit = _limit(self.least, values[1])
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}, less than {limit}", self.says)
+        return Violation(f"{self.what}: {named(self.expr, values[0])}, less than {limit}", self.says)
 
 
 @dataclass(frozen=True)
-class Fit(Need):
+class Fit(Precondition):
     """An expression that must not be above another one: k of TopK, indices' dims of GatherElements."""
 
     expr: Expr
@@ -171,13 +171,13 @@ class Fit(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing(values[0] > values[1])
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         limit = _limit(self.most, values[1])
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}, more than {limit}", self.says)
+        return Violation(f"{self.what}: {named(self.expr, values[0])}, more than {limit}", self.says)
 
 
 @dataclass(frozen=True)
-class NotZero(Need):
+class NotZero(Precondition):
     """A number that must not be 0, as long as there is work: `amount` elements."""
 
     expr: Expr
@@ -192,12 +192,12 @@ class NotZero(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing((values[0] == 0) & (values[1] != 0))
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}", self.says)
+    def violation(self, values: Sequence[int]) -> Violation:
+        return Violation(f"{self.what}: {named(self.expr, values[0])}", self.says)
 
 
 @dataclass(frozen=True)
-class Multiple(Need):
+class Multiple(Precondition):
     """A dim that must be a multiple of a number."""
 
     expr: Expr
@@ -212,12 +212,12 @@ class Multiple(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing(values[0] % self.divisor != 0)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}, no multiple of {self.divisor}", self.says)
+    def violation(self, values: Sequence[int]) -> Violation:
+        return Violation(f"{self.what}: {named(self.expr, values[0])}, no multiple of {self.divisor}", self.says)
 
 
 @dataclass(frozen=True)
-class Index(Need):
+class Index(Precondition):
     """Indices from `low` to `high` into an axis of `size`; none at all where `count` is 0."""
 
     low: Expr
@@ -238,7 +238,7 @@ class Index(Need):
     def told(self) -> tuple[Expr, ...]:
         return self.low, self.high, self.size
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         low, high, size, _ = values
         expr, value = (self.high, high) if high >= size else (self.low, low)
-        return Trouble(f"index {_limit(expr, value)} into an axis of {_limit(self.size, size)}", self.says)
+        return Violation(f"index {_limit(expr, value)} into an axis of {_limit(self.size, size)}", self.says)

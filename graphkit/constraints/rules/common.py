@@ -1,29 +1,29 @@
-"""What rules of needs share."""
+"""What rules of preconditions share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from graphkit.needs.joined import Broadcast
-from graphkit.needs.need import AtLeast, Need, Same
+from graphkit.constraints.broadcast import Broadcast
+from graphkit.constraints.precondition import AtLeast, Precondition, Same
 from graphkit.shapes import Expr, const, is_known, lower
 from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["NeedRule", "broadcast", "integers", "least", "same"]
+__all__ = ["PreconditionRule", "broadcast", "integers", "least", "same"]
 
-NeedRule = Callable[[NodeView], Iterator[Need]]
+PreconditionRule = Callable[[NodeView], Iterator[Precondition]]
 BROADCAST = "broadcast"
 
 
-def least(expr: Expr, number: int, what: str, says: str) -> Iterator[Need]:
-    """Yield the need that an expression is at least a number, unless it always is."""
+def least(expr: Expr, number: int, what: str, says: str) -> Iterator[Precondition]:
+    """Yield the precondition that an expression is at least a number, unless it always is."""
     if is_known(expr) and lower(expr) < number and expr.constant is None:
         yield AtLeast(expr, const(number), what, says)
 
 
-def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Need]:
-    """Yield the need that two dims are equal, unless they always are."""
+def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Precondition]:
+    """Yield the precondition that two dims are equal, unless they always are."""
     if left != right and is_known(left) and is_known(right):
         yield Same(left, right, what, says)
 
@@ -37,7 +37,7 @@ def integers(view: NodeView, index: int) -> list[Expr]:
     return [Expr.of(element) for element in view.values(index) if isinstance(element, (int, Expr))]
 
 
-def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Need]:
+def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Precondition]:
     """Yield what dims need to broadcast."""
     if all(dims == shapes[0] for dims in shapes[1:]):
         return

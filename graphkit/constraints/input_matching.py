@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from graphkit.constraints.legal_sizes import Fact
+from graphkit.constraints.symbol_sizes import plain_symbol
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type, dtype_name
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, const
 from graphkit.shapes.inputs import Inputs
-from graphkit.verify.sizes import plain_symbol
-from graphkit.verify.space import Fact
 
 __all__ = ["fed_inputs", "fixed_by", "given_shapes", "solve"]
 
