@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
-from graphkit.constraints.candidates import Values, columns_of
+from graphkit.constraints.evaluate import Values
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
@@ -217,7 +217,7 @@ def _grouped(triggers: Iterable[Trigger]) -> Iterator[Hazard]:
 def _hazard(group: Sequence[Trigger]) -> Hazard:
     first = group[0]
     precondition, node = first.shared.precondition, first.shared.nodes[0]
-    values = Values(columns_of([first.dims]))
+    values = Values.at(first.dims)
     violation = precondition.violation([int(values.of(expr)[0]) for expr in precondition.exprs])
     own = {id(one.shared): one.shared for one in group}.values()
     also = {other.path: None for one in group for shared in one.also for other in shared.nodes}

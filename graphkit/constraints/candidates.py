@@ -8,26 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
-import numpy as np
-
-from graphkit.constraints.precondition import Ints, Precondition
+from graphkit.constraints.precondition import Precondition
 from graphkit.shapes import Expr
 from graphkit.shapes.expr import Call, Symbol
 
 __all__ = [
     "Assignment",
-    "Columns",
-    "Values",
     "broken",
     "candidates",
-    "columns_of",
     "free_symbols",
     "pools",
     "tied",
     "ties_of",
 ]
 
-Columns = dict[str, Ints]
 Assignment = dict[str, int]
 SMALL = (0, 1, 2, 3, 4, 5, 7)  # above the least
 USUAL = (8, 16, 32, 64, 128, 224, 256, 384, 512)  # sizes of images and windows
@@ -35,50 +29,6 @@ MAX_SIZE = 1 << 20
 MAX_NUMBERS = 24  # taken from expressions
 MAX_CANDIDATES = 4096
 PAIRED = 8  # sizes of each symbol that are tried together with those of another one
-
-
-class Values:
-    """Expressions evaluated at many assignments, each once."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        self.count = len(next(iter(columns.values()))) if columns else 1
-        self.found: dict[Expr, Ints] = {}
-
-    def of(self, expr: Expr) -> Ints:
-        """Return an expression's values; a division by 0 gives 0, and stands behind a node that fails."""
-        if expr not in self.found:
-            total = np.zeros(self.count, np.int64)
-            for monomial, factor in expr.terms:
-                term = np.full(self.count, factor, np.int64)
-                for atom in monomial:
-                    term = term * self._atom(atom)
-                total = total + term
-            self.found[expr] = total
-        return self.found[expr]
-
-    def _atom(self, atom: Symbol | Call) -> Ints:
-        if isinstance(atom, Symbol):
-            return self.columns[atom.name]
-        args = [self.of(arg) for arg in atom.args]
-        if atom.op in ("min", "max"):
-            function = np.minimum if atom.op == "min" else np.maximum
-            result = args[0]
-            for arg in args[1:]:
-                result = function(result, arg)
-            return result
-        divisor = np.where(args[1] == 0, 1, args[1])
-        result = np.floor_divide(args[0], divisor) if atom.op == "//" else np.mod(args[0], divisor)
-        return np.where(args[1] == 0, 0, result)
-
-    def outcome(self, precondition: Precondition) -> Ints:
-        """Return a precondition's outcome at each assignment."""
-        return precondition.outcome([self.of(expr) for expr in precondition.exprs])
-
-
-def columns_of(assignments: Sequence[Mapping[str, int]]) -> Columns:
-    """Return assignments as columns."""
-    return {name: np.array([one[name] for one in assignments], np.int64) for name in assignments[0]}
 
 
 def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:

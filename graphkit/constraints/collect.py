@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 
 from graphkit.constraints.extent import Extents
 from graphkit.constraints.known import Known
-from graphkit.constraints.precondition import AtLeast, Index, Precondition, Same
+from graphkit.constraints.precondition import Index, Precondition, Related
 from graphkit.constraints.rules import RULES
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.shapes import Expr, Shapes, const, is_known, lower
+from graphkit.shapes import Expr, Relation, Shapes, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
 
 __all__ = ["SharedPrecondition", "collect"]
+
+NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # what the shape engine notes
 
 
 @dataclass(eq=False)
@@ -33,12 +35,10 @@ class _Collector:
         self.extents = Extents(self.known)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
         self.noted: dict[Node, list[Precondition]] = {}
-        for equality in shapes.equalities:
-            if is_known(equality.left) and is_known(equality.right):
-                self.note(equality.node, Same(equality.left, equality.right, "dims that must be equal", ""))
-        for requirement in shapes.requirements:
-            if is_known(requirement.expr):
-                self.note(requirement.node, AtLeast(requirement.expr, const(requirement.least), "too small", ""))
+        for one in (*shapes.equalities, *shapes.inequalities):
+            if is_known(one.left) and is_known(one.right):
+                relation = Relation(one.left, one.relation, one.right)
+                self.note(one.node, Related(relation, NOTED[one.relation], ""))
 
     def note(self, node: Node, precondition: Precondition) -> None:
         if node.operator not in RULES:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.constraints.candidates import Assignment, Values, candidates, columns_of, pools, tied, ties_of
+from graphkit.constraints.candidates import Assignment, candidates, pools, tied, ties_of
 from graphkit.constraints.collect import SharedPrecondition
+from graphkit.constraints.evaluate import Values
 from graphkit.constraints.precondition import FINE, Ints
 from graphkit.graph.view import Scope
 from graphkit.shapes.expr import Symbol
@@ -45,7 +46,7 @@ class Grid:
 
     def outcomes(self, assignments: Sequence[Mapping[str, int]]) -> Ints:
         """Return the outcome of each precondition at each assignment."""
-        values = Values(columns_of(assignments))
+        values = Values.of_all(assignments)
         return np.stack([values.outcome(one.precondition) for one in self.shared])
 
     def bad(self, assignments: Sequence[Mapping[str, int]]) -> Bools:

@@ -6,26 +6,26 @@ What a precondition says of onnxruntime is what its CPU kernels do, version 1.31
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.shapes import Expr
+from graphkit.shapes import Expr, Relation
 
 __all__ = [
     "FAILS",
     "FINE",
     "WRONG",
-    "AtLeast",
-    "Fit",
+    "Bools",
     "Index",
     "Ints",
     "Multiple",
     "NotZero",
     "Precondition",
-    "Same",
+    "Related",
     "Violation",
     "failing",
     "listed",
@@ -34,7 +34,9 @@ __all__ = [
 ]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 FINE, FAILS, WRONG = 0, 1, 2  # outcomes: it runs as meant; it fails; it runs and gives another shape
+COMPARISONS: Mapping[str, Callable[[Ints, Ints], Bools]] = {"==": np.equal, ">=": np.greater_equal, "<=": np.less_equal}
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Precondition(ABC):
     @abstractmethod
     def exprs(self) -> tuple[Expr, ...]:
         """The expressions that the outcome depends on."""
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The names in them."""
+        return frozenset().union(*(expr.symbols for expr in self.exprs))
 
     @abstractmethod
     def outcome(self, values: Sequence[Ints]) -> Ints:
@@ -110,70 +117,33 @@ def failing(where: npt.NDArray[np.bool_]) -> Ints:
 
 
 @dataclass(frozen=True)
-class Same(Precondition):
-    """Two dims that must be equal."""
+class Related(Precondition):
+    """Two expressions of which a relation must hold: dims that must be equal, a dim that must be large enough."""
 
-    left: Expr
-    right: Expr
+    relation: Relation
     what: str
     says: str
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
-        return self.left, self.right
+        return self.relation.left, self.relation.right
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] != values[1])
+        return failing(~COMPARISONS[self.relation.relation](values[0], values[1]))
 
     def violation(self, values: Sequence[int]) -> Violation:
-        if self.right.constant is not None:
-            return Violation(f"{self.what} differ: {named(self.left, values[0])}, not {values[1]}", self.says)
-        return Violation(f"{self.what} differ: {pair(self.exprs, values)}", self.says)
+        left, right = self.exprs
+        if self.relation.relation != "==":
+            compared = "less" if self.relation.relation == ">=" else "more"
+            problem = f"{self.what}: {named(left, values[0])}, {compared} than {_limit(right, values[1])}"
+        elif right.constant is not None:
+            problem = f"{self.what} differ: {named(left, values[0])}, not {values[1]}"
+        else:
+            problem = f"{self.what} differ: {pair(self.exprs, values)}"
+        return Violation(problem, self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        return ((self.left, self.right),)
-
-
-@dataclass(frozen=True)
-class AtLeast(Precondition):
-    """An expression that must not be below another one."""
-
-    expr: Expr
-    least: Expr
-    what: str
-    says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.expr, self.least
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] < values[1])
-
-    def violation(self, values: Sequence[int]) -> Violation:
-        limit = _limit(self.least, values[1])
-        return Violation(f"{self.what}: {named(self.expr, values[0])}, less than {limit}", self.says)
-
-
-@dataclass(frozen=True)
-class Fit(Precondition):
-    """An expression that must not be above another one: k of TopK, indices' dims of GatherElements."""
-
-    expr: Expr
-    most: Expr
-    what: str
-    says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.expr, self.most
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] > values[1])
-
-    def violation(self, values: Sequence[int]) -> Violation:
-        limit = _limit(self.most, values[1])
-        return Violation(f"{self.what}: {named(self.expr, values[0])}, more than {limit}", self.says)
+        return ((self.relation.left, self.relation.right),) if self.relation.relation == "==" else ()
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,22 @@ from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import Finding
 from graphkit.shapes.declarations import Correction, Declarations, declarations
-from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
 from graphkit.shapes.parse import parse
 from graphkit.shapes.program import Program, program
+from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
 __all__ = [
     "Correction",
     "Declarations",
-    "Equality",
     "Expr",
     "Finding",
     "Program",
     "Ratio",
+    "Relation",
     "Requirement",
     "Shapes",
     "Tensor",

@@ -11,15 +11,15 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from graphkit.constraints.legal_sizes import Assignment, LegalSizes, Variable
+from graphkit.constraints.evaluate import Assignment
+from graphkit.constraints.legal_sizes import LegalSizes
+from graphkit.constraints.search import Variable
 from graphkit.constraints.symbol_sizes import Role
 from graphkit.verify.lengths import Lengths
 
 __all__ = ["MAX_COST", "Proposal", "assignments"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
-MAX_VISITS = 20_000  # assignments looked at to find a legal one
-MAX_DOMAIN = 256
 NO_LENGTHS = Lengths()
 LONG, END = -1, -2  # lengths of the model's own: past its windows, and up to the end of its table of positions
 
@@ -167,45 +167,5 @@ def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[
 def _nearest(legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]) -> dict[str, int] | None:
     """Return the first legal assignment near a wish that was not tried, None where a search finds none."""
     known = {tuple(sorted(assignment.items())) for assignment in tried}
-    found = itertools.islice(_search(legal, wish, 0, {}, [MAX_VISITS]), len(known) + 1)
-    return next((dict(one) for one in found if tuple(sorted(one.items())) not in known), None)
-
-
-def _search(
-    legal: LegalSizes, wish: Mapping[str, int], depth: int, chosen: dict[str, int], visits: list[int]
-) -> Iterator[dict[str, int]]:
-    """Yield legal assignments, depth first, each symbol's sizes from the one wished for outwards."""
-    if depth == len(legal.variables):
-        yield chosen
-        return
-    variable = legal.variables[depth]
-    names = {*chosen, variable.name}
-    facts = [fact for fact in legal.facts if variable.name in fact.symbols and fact.symbols <= names]
-    forced = [size for fact in facts if fact.is_equality and (size := fact.forced(chosen, variable.name)) is not None]
-    for size in dict.fromkeys(forced) if forced else _domain(variable, wish.get(variable.name)):
-        visits[0] -= 1
-        if visits[0] < 0:
-            return
-        now = {**chosen, variable.name: size}
-        if variable.low <= size <= variable.high and all(fact.holds(now) for fact in facts):
-            yield from _search(legal, wish, depth + 1, now, visits)
-
-
-def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
-    """Yield sizes, the one wished for first, the others by distance; of images multiples of powers of two before.
-
-    A wish that is too small is one for so much above the least; of images one that is too large for as much below.
-    """
-    low, wished, most, is_free = variable.low, wish or 0, variable.high, variable.role in ("space", "other")
-    high = int(min(most, max(2 * low, low + MAX_DOMAIN)))
-    if wished < low:
-        wished = low + max(wished, 0)
-    start = int(most - (wished - most) % (most - low + 1) if is_free and wished > most else min(wished, most))
-    seen = {start}
-    yield start
-    for divisor in (32, 16, 8, 1) if is_free else (1,):
-        sizes = range(-(-low // divisor) * divisor, high + 1, divisor)
-        for size in sorted(sizes, key=lambda size: abs(size - start)):
-            if size not in seen:
-                seen.add(size)
-                yield size
+    found = itertools.islice(legal.near(wish), len(known) + 1)
+    return next((one for one in found if tuple(sorted(one.items())) not in known), None)

@@ -11,7 +11,7 @@ import onnx
 
 from graphkit.analysis.architecture import TOKEN_INPUT
 from graphkit.analysis.hazards import Check, Hazard, Hazards
-from graphkit.constraints.candidates import Values, columns_of
+from graphkit.constraints.evaluate import Values
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
 from graphkit.graph.types import dtype_name
@@ -144,7 +144,7 @@ class _Runs:
         return tensor.dtype, tuple(dim.evaluate(dims) for dim in tensor.dims)
 
     def _check_size(self, dims: Mapping[str, int]) -> None:
-        values = Values(columns_of([dims]))
+        values = Values.at(dims)
         for value, tensor in self.shapes.table.items():
             count = 1
             for dim in tensor.dims or () if tensor.is_known else ():

@@ -104,13 +104,13 @@ def _proof(
     source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
-    numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
+    numbers, relations = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
     names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
     proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), ())
     if reason := _unprovable(before, after):
         return replace(proof, failures=(reason,))
-    legal = legal_sizes(before, dims=numbers, inputs=shapes, ranges=ranges, facts=facts)
+    legal = legal_sizes(before, dims=numbers, inputs=shapes, ranges=ranges, relations=relations)
     feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
     two = _Two((source, target), (before, after), feeder, wanted)

@@ -183,8 +183,8 @@ def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
         UsageError: They take none of the same dims and types.
     """
     fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
-    numbers, facts = solve(fixed, {})
-    return Feeder(merged, legal_sizes(merged, dims=numbers, facts=facts), {}, seed)
+    numbers, relations = solve(fixed, {})
+    return Feeder(merged, legal_sizes(merged, dims=numbers, relations=relations), {}, seed)
 
 
 def _with_weights(part: _Part, *, is_exact: bool) -> _Part:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.constraints.precondition import FAILS, Fit, Ints, Precondition, Violation, named
-from graphkit.constraints.rules.common import PreconditionRule, integers, same
-from graphkit.shapes import Expr, const, is_known, lower
+from graphkit.constraints.precondition import FAILS, Ints, Precondition, Violation, named
+from graphkit.constraints.rules.common import PreconditionRule, integers, most, same
+from graphkit.shapes import Expr, const, is_known
 from graphkit.shapes.node_view import NodeView
 
 __all__ = ["RULES"]
@@ -80,10 +80,9 @@ def grouped(view: NodeView) -> Iterator[Precondition]:
         yield from table(total, view.dims(7)[0], "cos_cache dimension 0")
 
 
-def table(length: Expr, most: Expr, says: str) -> Iterator[Precondition]:
+def table(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
     """Yield the precondition that a table of positions is long enough."""
-    if is_known(length) and is_known(most) and lower(most - length) < 0:
-        yield Fit(length, most, "more positions than the table has", says)
+    yield from most(length, end, "more positions than the table has", says)
 
 
 def rotary(view: NodeView) -> Iterator[Precondition]:

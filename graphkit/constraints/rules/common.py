@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from graphkit.constraints.broadcast import Broadcast
-from graphkit.constraints.precondition import AtLeast, Precondition, Same
-from graphkit.shapes import Expr, const, is_known, lower
+from graphkit.constraints.precondition import Precondition, Related
+from graphkit.shapes import Expr, Relation, is_known, lower
 from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["PreconditionRule", "broadcast", "integers", "least", "same"]
+__all__ = ["PreconditionRule", "broadcast", "integers", "least", "most", "same"]
 
 PreconditionRule = Callable[[NodeView], Iterator[Precondition]]
 BROADCAST = "broadcast"
@@ -19,13 +19,19 @@ BROADCAST = "broadcast"
 def least(expr: Expr, number: int, what: str, says: str) -> Iterator[Precondition]:
     """Yield the precondition that an expression is at least a number, unless it always is."""
     if is_known(expr) and lower(expr) < number and expr.constant is None:
-        yield AtLeast(expr, const(number), what, says)
+        yield Related(Relation.at_least(expr, number), what, says)
 
 
 def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Precondition]:
     """Yield the precondition that two dims are equal, unless they always are."""
     if left != right and is_known(left) and is_known(right):
-        yield Same(left, right, what, says)
+        yield Related(Relation.equal(left, right), what, says)
+
+
+def most(expr: Expr, limit: Expr, what: str, says: str) -> Iterator[Precondition]:
+    """Yield the precondition that an expression is not above another one, unless it never is."""
+    if is_known(expr) and is_known(limit) and lower(limit - expr) < 0:
+        yield Related(Relation.at_most(expr, limit), what, says)
 
 
 def integers(view: NodeView, index: int) -> list[Expr]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from graphkit.constraints.broadcast import Concatenated
-from graphkit.constraints.precondition import Fit, Multiple, NotZero, Precondition
+from graphkit.constraints.precondition import Multiple, NotZero, Precondition
 from graphkit.constraints.reshape import Reshaped
-from graphkit.constraints.rules.common import PreconditionRule, broadcast, integers, least, same
+from graphkit.constraints.rules.common import PreconditionRule, broadcast, integers, least, most, same
 from graphkit.constraints.slice import Sliced
 from graphkit.shapes import const, is_known, lower, upper
 from graphkit.shapes.algebra import divide_exactly
@@ -92,9 +92,9 @@ def gather_elements(view: NodeView) -> Iterator[Precondition]:
     dims, indices = view.dims(0), view.dims(1)
     axis = view.axis(view.integer("axis", 0), len(dims))
     says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
-    for index, (most, dim) in enumerate(zip(dims, indices, strict=False)):
-        if index != axis and is_known(most) and is_known(dim) and lower(most - dim) < 0:
-            yield Fit(dim, most, "indices of a larger dim than the data", says)
+    for index, (largest, dim) in enumerate(zip(dims, indices, strict=False)):
+        if index != axis:
+            yield from most(dim, largest, "indices of a larger dim than the data", says)
 
 
 def scatter_nd(view: NodeView) -> Iterator[Precondition]:
@@ -116,8 +116,7 @@ def top_k(view: NodeView) -> Iterator[Precondition]:
         (count,) = integers(view, 1)
     dim = dims[view.axis(view.integer("axis", -1), len(dims))]
     yield from least(count, 0, "k below 0", "must not be negative")
-    if is_known(count) and is_known(dim) and lower(dim - count) < 0:
-        yield Fit(count, dim, "k is more than there is", "k argument")
+    yield from most(count, dim, "k is more than there is", "k argument")
 
 
 def split(view: NodeView) -> Iterator[Precondition]:
@@ -188,8 +187,7 @@ def pad(view: NodeView) -> Iterator[Precondition]:
         around = pads[position], pads[position + len(axes)]
         yield from least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
         for width in around if mode == "reflect" else ():
-            if is_known(width) and is_known(dims[axis]) and lower(dims[axis] - 1 - width) < 0:
-                yield Fit(width, dims[axis] - 1, "padding that reflects more than there is", "reflect")
+            yield from most(width, dims[axis] - 1, "padding that reflects more than there is", "reflect")
         if mode == "edge" and around != (const(0), const(0)):
             yield from least(dims[axis], 1, "no edge to pad with", "'edge' mode")
 
