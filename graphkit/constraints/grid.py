@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.constraints.candidates import Assignment, candidates, pools, tied, ties_of
+from graphkit.constraints.candidates import Assignment, pools, ties_of
 from graphkit.constraints.collect import SharedPrecondition
-from graphkit.constraints.evaluate import Values
+from graphkit.constraints.evaluate import Constraint, Values
 from graphkit.constraints.precondition import FINE, Ints
+from graphkit.constraints.search import Variable, nearest
 from graphkit.graph.view import Scope
+from graphkit.shapes import Expr, Relation
 from graphkit.shapes.expr import Symbol
 
 __all__ = ["Bools", "Grid"]
 
 Bools = npt.NDArray[np.bool_]
-MAX_ROUNDS = 6  # in the search for dims at which all is well
+MAX_VISITS = 4096  # sizes looked at for dims at which all is well
 NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # what to begin with, else a little
 
 
@@ -69,17 +72,24 @@ class Grid:
             before[one.scope] = before.get(one.scope, nothing) | bad[index]
         return result
 
-    def base(self) -> Assignment:
-        """Return the assignment at which the fewest preconditions are not met; none, if one was found."""
-        best = tied({name: self._guess(name) for name in self.symbols}, self.ties)
-        for _ in range(MAX_ROUNDS):
-            tried = candidates(best, self.sizes, self.ties, self.symbols) or [best]
-            counts = self.bad(tried).sum(axis=0)
-            fewest = int(np.argmin(counts))
-            best = tried[fewest]
-            if not counts[fewest] or counts[fewest] >= counts[0]:
-                break
-        return best
+    def base(self, count: int | None = None) -> Assignment | None:
+        """Return an assignment near the usual sizes at which the first so many preconditions are met."""
+        free = [name for name in self.symbols if name not in self.ties]
+        variables = [self._variable(name) for name in (*free, *self.ties)]
+        follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
+        constraints: list[Constraint] = [*follow, *(one.precondition for one in self.shared[:count])]
+        wish = {name: self._guess(name) for name in self.symbols}
+        found = next(nearest(variables, constraints, wish, MAX_VISITS), None)
+        return None if found is None else {name: found[name] for name in self.symbols}
+
+    def first_unmet(self) -> SharedPrecondition:
+        """Return the first precondition that is met nowhere together with those before it, where there is no base."""
+        met = bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)
+        return self.shared[met]
+
+    def _variable(self, name: str) -> Variable:
+        symbol = self.symbols[name]
+        return Variable(name, "other", int(symbol.lower), symbol.upper, tuple(self.sizes[name]))
 
     def _guess(self, name: str) -> int:
         low, high = int(self.symbols[name].lower), self.symbols[name].upper

@@ -59,7 +59,7 @@ class Triggers:
         triggers: In the order of directions, those of one symbol first.
         base: Dims at which all preconditions are met, None where none were found.
         ties: Symbols that follow from others where all is to run.
-        unmet: Where there is no base, the preconditions that were met nowhere.
+        unmet: Where there is no base, the first precondition that is met nowhere together with those before it.
         obstacle: Where nothing was searched, why.
     """
 
@@ -82,14 +82,14 @@ def find_triggers(shapes: Shapes) -> Triggers:
     if count * sum(len(names) ** 2 for names in spoken_of) > MAX_WORK:
         return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
     certain = [one for one in shared if not one.precondition.is_guess]
-    base = Grid(certain or shared, symbols, _learned(shapes)).base()
+    grid = Grid(certain or shared, symbols, _learned(shapes))
+    base = grid.base() or (None if certain else grid.base(0))
+    if base is None:
+        return Triggers((), None, grid.ties, (grid.first_unmet(),))
     shared = [one for one in shared if not one.precondition.is_guess or not Grid([one], symbols).bad([base]).any()]
     if not shared:
         return Triggers((), base, {})
     grid = Grid(shared, symbols)
-    unmet = np.flatnonzero(grid.bad([base])[:, 0])
-    if len(unmet):
-        return Triggers((), None, grid.ties, tuple(shared[index] for index in unmet))
     return Triggers(tuple(_Search(grid, base).triggers()), base, grid.ties)
 
 
