@@ -1,4 +1,4 @@
-"""What each node needs of its dims for onnxruntime to run it as meant, and the smallest dims at which it lacks that."""
+"""What must hold of dims: preconditions of nodes, relations of expressions, and the sizes at which they are met."""
 
 from graphkit.constraints.collect import SharedPrecondition
 from graphkit.constraints.precondition import Precondition, Violation

@@ -1,19 +1,16 @@
-"""Legal dims to try: a symbol's range, the numbers near which something changes, and what must go together.
-
-An assignment gives every symbol of the inputs a number. Many are kept as columns, one array a symbol.
-"""
+"""Legal dims to try: a symbol's range, the numbers near which something changes, and what must go together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
+from graphkit.constraints.evaluate import Assignment
 from graphkit.constraints.precondition import Precondition
 from graphkit.shapes import Expr
 from graphkit.shapes.expr import Call, Symbol
 
 __all__ = [
-    "Assignment",
     "broken",
     "candidates",
     "free_symbols",
@@ -22,7 +19,6 @@ __all__ = [
     "ties_of",
 ]
 
-Assignment = dict[str, int]
 SMALL = (0, 1, 2, 3, 4, 5, 7)  # above the least
 USUAL = (8, 16, 32, 64, 128, 224, 256, 384, 512)  # sizes of images and windows
 MAX_SIZE = 1 << 20
@@ -67,7 +63,7 @@ def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
                     yield from _solved(arg, other)
 
 
-def tied(assignment: Mapping[str, int], ties: Mapping[str, Expr]) -> Assignment:
+def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
     """Return an assignment with what follows from it."""
     result = dict(assignment)
     if ties:
@@ -113,8 +109,8 @@ def _numbers(expr: Expr) -> Iterator[int]:
 
 
 def candidates(
-    base: Mapping[str, int], sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
-) -> list[Assignment]:
+    base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
+) -> list[dict[str, int]]:
     """Return assignments that differ from a base in one or two symbols, what follows from them changed with them."""
     free = [name for name in base if name not in ties and sizes[name]]
     found = [dict(base)]
@@ -127,7 +123,7 @@ def candidates(
     return [one for one in found if _is_legal(one, symbols)]
 
 
-def broken(base: Mapping[str, int], sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[Assignment]:
+def broken(base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[dict[str, int]]:
     """Return assignments in which one symbol is not what follows from the others: what a caller can do wrong."""
     return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
 
@@ -136,5 +132,5 @@ def _few(sizes: Sequence[int]) -> list[int]:
     return [*sizes[:PAIRED], *sizes[PAIRED:][-PAIRED:]]
 
 
-def _is_legal(assignment: Mapping[str, int], symbols: Mapping[str, Symbol]) -> bool:
+def _is_legal(assignment: Assignment, symbols: Mapping[str, Symbol]) -> bool:
     return all(symbols[name].lower <= size <= symbols[name].upper for name, size in assignment.items())

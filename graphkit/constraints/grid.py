@@ -6,20 +6,18 @@ from bisect import bisect
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from graphkit.constraints.candidates import Assignment, pools, ties_of
+from graphkit.constraints.candidates import pools, ties_of
 from graphkit.constraints.collect import SharedPrecondition
-from graphkit.constraints.evaluate import Constraint, Values
-from graphkit.constraints.precondition import FINE, Ints
+from graphkit.constraints.evaluate import Assignment, Constraint, Values
+from graphkit.constraints.precondition import FINE, Bools, Ints
 from graphkit.constraints.search import Variable, nearest
 from graphkit.graph.view import Scope
 from graphkit.shapes import Expr, Relation
 from graphkit.shapes.expr import Symbol
 
-__all__ = ["Bools", "Grid"]
+__all__ = ["Grid"]
 
-Bools = npt.NDArray[np.bool_]
 MAX_VISITS = 4096  # sizes looked at for dims at which all is well
 NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # what to begin with, else a little
 
@@ -47,12 +45,12 @@ class Grid:
         self.ties = ties_of(preconditions, symbols)
         self.sizes = pools(preconditions, symbols, self.ties)
 
-    def outcomes(self, assignments: Sequence[Mapping[str, int]]) -> Ints:
+    def outcomes(self, assignments: Sequence[Assignment]) -> Ints:
         """Return the outcome of each precondition at each assignment."""
         values = Values.of_all(assignments)
         return np.stack([values.outcome(one.precondition) for one in self.shared])
 
-    def bad(self, assignments: Sequence[Mapping[str, int]]) -> Bools:
+    def bad(self, assignments: Sequence[Assignment]) -> Bools:
         """Return which precondition is not met at which assignment."""
         result: Bools = self.outcomes(assignments) != FINE
         return result
@@ -72,7 +70,7 @@ class Grid:
             before[one.scope] = before.get(one.scope, nothing) | bad[index]
         return result
 
-    def base(self, count: int | None = None) -> Assignment | None:
+    def base(self, count: int | None = None) -> dict[str, int] | None:
         """Return an assignment near the usual sizes at which the first so many preconditions are met."""
         free = [name for name in self.symbols if name not in self.ties]
         variables = [self._variable(name) for name in (*free, *self.ties)]

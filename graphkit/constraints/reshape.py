@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from graphkit.constraints.precondition import FAILS, FINE, WRONG, Ints, Precondition, Violation
+from graphkit.constraints.precondition import FAILS, FINE, WRONG, Bools, Ints, Precondition, Violation
 from graphkit.shapes import Expr
 
 __all__ = ["Reshaped"]
 
-Bools = npt.NDArray[np.bool_]
 CANNOT = "cannot be reshaped to the requested shape"
 
 

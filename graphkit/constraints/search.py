@@ -61,12 +61,13 @@ class _Search:
         for constraint in constraints:
             if constraint.symbols and constraint.symbols <= place.keys():
                 self.levels[max(map(place.__getitem__, constraint.symbols))].append(constraint)
+        self.spoken_of = [{name for one in level for name in one.symbols} for level in self.levels]
 
     def assignments(self) -> Iterator[dict[str, int]]:
         """Yield assignments depth first; where no size of a symbol will do, those that it depends on get others."""
         names = [variable.name for variable in self.variables]
         chosen: dict[str, int] = {}
-        open_sizes, guilty = [self._met(0, chosen)], [self._spoken_of(0)]  # of each symbol that is being chosen
+        open_sizes, guilty = [self._met(0, chosen)], [{*self.spoken_of[0]}]  # of each symbol that is being chosen
         while open_sizes:
             name = names[len(open_sizes) - 1]
             size = next(open_sizes[-1], None)
@@ -76,13 +77,10 @@ class _Search:
             chosen[name] = size
             if len(open_sizes) < len(names):
                 open_sizes.append(self._met(len(open_sizes), chosen))
-                guilty.append(self._spoken_of(len(guilty)))
+                guilty.append({*self.spoken_of[len(guilty)]})
                 continue
             yield dict(chosen)
             guilty[-1].update(names)
-
-    def _spoken_of(self, depth: int) -> set[str]:
-        return {name for constraint in self.levels[depth] for name in constraint.symbols}
 
     @staticmethod
     def _go_back(open_sizes: list[Iterator[int]], guilty: list[set[str]], names: Sequence[str]) -> None:
@@ -98,7 +96,7 @@ class _Search:
     def _met(self, depth: int, chosen: Mapping[str, int]) -> Iterator[int]:
         """Yield the sizes of a symbol at which what can be asked is met."""
         variable, constraints = self.variables[depth], self.levels[depth]
-        before = {name: chosen[name] for name in self._spoken_of(depth) - {variable.name}}
+        before = {name: chosen[name] for name in self.spoken_of[depth] - {variable.name}}
         sizes = _sizes(variable, constraints, before, self.wish.get(variable.name))
         columns = {name: column([size]) for name, size in before.items()}
         for count in itertools.chain((CHUNK,), itertools.repeat(MAX_DOMAIN)):

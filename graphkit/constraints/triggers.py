@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.constraints.candidates import Assignment, broken, candidates, free_symbols, tied
+from graphkit.constraints.candidates import broken, candidates, free_symbols, tied
 from graphkit.constraints.collect import SharedPrecondition, collect
-from graphkit.constraints.grid import Bools, Grid
-from graphkit.constraints.precondition import FAILS, FINE, WRONG
+from graphkit.constraints.evaluate import Assignment
+from graphkit.constraints.grid import Grid
+from graphkit.constraints.precondition import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Trigger", "Triggers", "find_triggers"]
@@ -42,8 +43,8 @@ class Trigger:
     """
 
     shared: SharedPrecondition
-    dims: Mapping[str, int]
-    fine: Mapping[str, int]
+    dims: Assignment
+    fine: Assignment
     changed: tuple[str, ...]
     matters: tuple[str, ...]
     is_wrong: bool
@@ -64,7 +65,7 @@ class Triggers:
     """
 
     triggers: tuple[Trigger, ...]
-    base: Mapping[str, int] | None
+    base: Assignment | None
     ties: Mapping[str, Expr]
     unmet: tuple[SharedPrecondition, ...] = ()
     obstacle: str = ""
@@ -115,7 +116,7 @@ class _Search:
 
     # Directions
 
-    def changed(self, assignment: Mapping[str, int]) -> tuple[str, ...]:
+    def changed(self, assignment: Assignment) -> tuple[str, ...]:
         """Return the symbols that differ from the base; those that follow from others, where they do not follow."""
         expected = self.base
         if self.grid.ties:
@@ -123,7 +124,7 @@ class _Search:
             expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
         return tuple([name for name, size in assignment.items() if size != expected[name]])
 
-    def direction(self, assignment: Mapping[str, int]) -> Direction:
+    def direction(self, assignment: Assignment) -> Direction:
         return tuple((name, self._sign(name, assignment[name])) for name in self.changed(assignment))
 
     def _sign(self, name: str, size: int) -> str:
@@ -131,7 +132,7 @@ class _Search:
             return "other"
         return "none" if not size else "more" if size > self.base[name] else "less"
 
-    def distance(self, assignment: Mapping[str, int]) -> int:
+    def distance(self, assignment: Assignment) -> int:
         return sum(abs(assignment[name] - self.base[name]) for name in self.changed(assignment))
 
     # Triggers
@@ -156,7 +157,7 @@ class _Search:
                 place = int(np.flatnonzero(first[left].any(axis=0))[0])
                 yield from self.nearest(direction, tried[place], left, outcome)
 
-    def first(self, tried: Sequence[Mapping[str, int]], outcome: int) -> Bools:
+    def first(self, tried: Sequence[Assignment], outcome: int) -> Bools:
         """Return where each precondition is the first that is not met, with that outcome."""
         outcomes = self.grid.outcomes(tried)
         result: Bools = self.grid.first(outcomes != FINE) & (outcomes == outcome)
@@ -164,7 +165,7 @@ class _Search:
 
     def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
         """Yield the triggers at the nearest dims, and take out of `left` what is told with them."""
-        beside = dict(self.base)
+        beside: Assignment = dict(self.base)
         for name, _ in direction:
             dims, beside = self.shrunk(dims, name, left, outcome)
         bad = self.grid.bad([dims])[:, 0]
