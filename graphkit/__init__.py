@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from graphkit.passes.fold import fold
     from graphkit.render.result import Result
     from graphkit.save import save_models
+    from graphkit.shapes.dim_spec import DimSpec
     from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
     from graphkit.verify.hazards import check_hazards
     from graphkit.verify.proof import RewriteProof
@@ -72,6 +73,7 @@ _HOMES = {
     "graphkit.save": ("save_models",),
     "graphkit.workflows.specialize": ("Specializer",),
     "graphkit.workflows.split": ("SplitOptions", "SplitReport", "split_file"),
+    "graphkit.shapes.dim_spec": ("DimSpec",),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
     "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.proof": ("RewriteProof",),
@@ -85,6 +87,7 @@ __all__ = [
     "Architecture",
     "Comparison",
     "ControlFlow",
+    "DimSpec",
     "Fit",
     "FoldOptions",
     "FoldReport",

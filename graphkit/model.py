@@ -13,9 +13,12 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
+from graphkit.graph.build import build_scopes
+from graphkit.graph.find_roles import find_roles
+from graphkit.graph.roles import Roles
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.view import Scope, as_text, build_scopes
+from graphkit.graph.view import Scope, as_text
 from graphkit.io import external, tensors
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
 from graphkit.io.wire import Buffer, Reference
@@ -102,6 +105,11 @@ class Model:
     def graph(self) -> Scope:
         """The main graph."""
         return self.scopes[0]
+
+    @cached_property
+    def roles(self) -> Roles:
+        """What each input and output is for."""
+        return find_roles(self.graph)
 
     @cached_property
     def shape_tensors(self) -> ShapeTensors:

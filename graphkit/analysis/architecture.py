@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx
 
 from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.graph.merged import merged_decoders
 from graphkit.graph.names import module_path
-from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.types import declared_type
+from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
@@ -38,9 +38,6 @@ WEIGHTED = {
     "QGemm",
 }
 PASSES_ON = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
-TOKEN_INPUT = re.compile(r"(^|_)(input_ids|decoder_input_ids|tokens|ids)$")
-IMAGE_INPUT = re.compile(r"pixel_values|image|img", re.IGNORECASE)
-CROSS_INPUT = re.compile(r"encoder_(hidden_states|outputs?|attention_mask|last_hidden_state)|cross")
 MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 MAX_STEPS = 8
 
@@ -105,20 +102,19 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
     search = next((node for node in model.graph.nodes if node.domain and "decoder" in node.bodies), None)
     if search is not None:
         return "other", f"it runs a whole search: {search.operator} with a decoder inside"
-    names = [value.name for value in model.graph.inputs if value.tensor is None]
-    has_past = any(feed.past for feed in cache.feeds)
-    crosses = any(CROSS_INPUT.search(name) for name in names) or any("encoder KV" in f.rule for f in cache.feeds)
-    tokens = any(TOKEN_INPUT.search(name) for name in names)
-    logits = any("logits" in value.name for value in model.graph.outputs)
-    if any(merged_decoders(model.graph)):
+    roles = model.roles
+    crosses = bool(roles.all("encoder state")) or any(map(roles.is_cross, roles.cache))
+    crosses = crosses or (bool(roles.all("encoder mask")) and not roles.all("encoder tokens"))
+    tokens, logits = bool(roles.all("tokens", "embeddings", "encoder tokens")), roles.logits is not None
+    if roles.merged:
         return "merged decoder", "an If on a boolean input, one branch of which reads the past"
-    if has_past:
+    if roles.pasts:
         if crosses:
             return "decoder with past", "it takes a KV cache and what an encoder made"
         return "decoder-only", "it takes a KV cache, and nothing from an encoder"
     if cache.feeds or (crosses and tokens and logits):
         return "first-step decoder", "it gives a KV cache and takes none" if cache.feeds else "it reads an encoder"
-    images = [value for value in model.graph.inputs if _is_image(value)]
+    images = roles.all("image")
     if images and not tokens:
         return "vision", f"its input {images[0].name} is an image"
     if images:
@@ -127,29 +123,15 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
         return "decoder-only", "tokens in, logits out, a causal mask; no KV cache"
     if any(node.is_op("LSTM", "GRU", "RNN") for node in all_nodes(model.scopes)):
         return "other", "it is recurrent"
-    if tokens or any(name.startswith(("input_features", "input_values", "audio")) for name in names):
+    if tokens or roles.all("audio"):
         return "encoder", "tokens or features in, no KV cache and no causal mask"
     return "other", "no tokens, images or KV cache among its inputs and outputs"
-
-
-def _is_image(value: Value) -> bool:
-    declared = declared_type(value)
-    if value.tensor is not None or declared is None or declared.dims is None or len(declared.dims) != 4:
-        return False
-    channels = {declared.dims[1], declared.dims[3]}
-    return bool(IMAGE_INPUT.search(value.name)) or (bool(channels & {1, 3}) and _pixels(declared))
-
-
-def _pixels(declared: TensorType) -> bool:
-    return declared.is_float or declared.dtype == 2  # uint8
 
 
 def _is_causal(model: Model) -> bool:
     """Whether a graph has a triangle or a comparison of positions, which a causal mask is made with."""
     for node in all_nodes(model.scopes):
-        if node.is_op("Trilu") or any(
-            name in node.attributes and node.attributes[name].i for name in ("is_causal", "unidirectional")
-        ):
+        if node.is_op("Trilu") or any(node.attr(name, 0) for name in ("is_causal", "unidirectional")):
             return True
         if node.is_op(*MASK_COMPARISONS) and all(_is_position(node.input(index)) for index in (0, 1)):
             return True
@@ -192,14 +174,14 @@ def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | 
     votes: Counter[tuple[int | None, int | None]] = Counter()
     for node in all_nodes(model.scopes):
         for attribute in ("num_heads", "q_num_heads"):
-            if attribute in node.attributes and node.attributes[attribute].i > 0:
-                votes[node.attributes[attribute].i, None] += 1
+            if (heads := node.attr(attribute, 0)) is not None and heads > 0:
+                votes[heads, None] += 1
         if node.op_type in WEIGHTED and (vote := _projection(node, kv_heads, head_dim)) is not None:
             votes[vote] += 1
     if not votes:
         return None, kv_heads, head_dim
-    (heads, size), _ = votes.most_common(1)[0]
-    return heads, kv_heads, head_dim if head_dim is not None else size
+    (most, size), _ = votes.most_common(1)[0]
+    return most, kv_heads, head_dim if head_dim is not None else size
 
 
 def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
@@ -238,13 +220,13 @@ def _weight_name(node: Node) -> str:
 def _width(node: Node) -> int | None:
     """Return the output width of a projection."""
     if node.op_type in ("MatMulNBits", "MatMulBnb4"):
-        return int(node.attributes["N"].i) if "N" in node.attributes else None
+        return node.attr("N", int)
     weight = _weight(node)
     tensor = weight.constant if weight is not None else None
     if tensor is None or len(tensor.dims) != 2:
         return None
     direct = node.input(1)
-    transposed = bool(node.is_op("Gemm") and "transB" in node.attributes and node.attributes["transB"].i)
+    transposed = bool(node.is_op("Gemm") and node.attr("transB", 0))
     if direct is not None and direct.producer is not None and direct.producer.is_op("Transpose"):
         transposed = not transposed
     return int(tensor.dims[0] if transposed else tensor.dims[1])
@@ -281,9 +263,8 @@ def _elements(value: Value | None, depth: int = 2) -> list[int | None]:
     """Return the elements of a shape as far as constants show them; an empty list for another producer."""
     if value is None:
         return []
-    tensor = value.constant
-    if tensor is not None:
-        return _integers(tensor)
+    if value.constant is not None:
+        return _integers(value.constant)
     producer = value.producer
     if producer is not None and producer.is_op("Concat") and depth:
         parts = [_elements(part, depth - 1) or [None] for part in producer.inputs]
@@ -298,43 +279,24 @@ def _integers(tensor: onnx.TensorProto) -> list[int | None]:
 
 def _vocabulary(model: Model) -> int | None:
     """Return the entries of the vocabulary: the rows of the table that tokens look up, or the width of the logits."""
-    tokens = [value for value in model.graph.inputs if TOKEN_INPUT.search(value.name)]
+    tokens = model.roles.all("tokens")
     if not tokens:
         return None
-    for value in model.graph.outputs:
-        declared = declared_type(value)
-        if "logits" in value.name and declared and declared.dims and len(declared.dims) == 3:
+    for value, role in model.roles.outputs.items():
+        declared = declared_type(value) if role == "logits" else None
+        if declared and declared.dims and len(declared.dims) == 3:
             size = declared.dims[-1]
             if isinstance(size, int) and size > 2 and _looks_up(tokens, size):
                 return size
     return _table_rows(tokens)
 
 
-def _looks_up(tokens: list[Value], size: int) -> bool:
+def _looks_up(tokens: Sequence[Value], size: int) -> bool:
     rows = _table_rows(tokens)
     return rows is None or abs(rows - size) <= max(rows, size) // 8
 
 
-def _table_rows(tokens: list[Value]) -> int | None:
-    """Return the rows of the first table that a Gather indexes with the tokens."""
-    for start in tokens:
-        todo = [start]
-        seen: set[Value] = set()
-        while todo and len(seen) < 64:
-            value = todo.pop(0)
-            if value in seen:
-                continue
-            seen.add(value)
-            for node, index in value.consumers:
-                if node.is_op("Gather") and index == 1:
-                    table = node.input(0)
-                    for _ in range(MAX_STEPS):
-                        if table is None or table.constant is not None or table.producer is None:
-                            break
-                        table = table.producer.input(0)
-                    tensor = table.constant if table is not None else None
-                    if tensor is not None and len(tensor.dims) == 2:
-                        return int(tensor.dims[0])
-                if node.op_type in ("Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze") and index == 0:
-                    todo += [output for output in node.outputs if output is not None]
-    return None
+def _table_rows(tokens: Sequence[Value]) -> int | None:
+    """Return the rows of the first table that is looked up by tokens."""
+    found = (table_entries(*lookup) for value in tokens for lookup in lookups(value))
+    return next((rows for rows in found if rows is not None), None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.kv import cache_entries
-from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition, zero_length_outputs
+from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero_length_outputs
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
@@ -139,13 +138,13 @@ def _explain(merged: Merged) -> Iterator[Block]:
 
 def control_flow(model: Model) -> ControlFlow:
     """Describe the nodes with bodies of a model, and recognise merged decoders among them."""
-    merged = {found.node: found for found in merged_decoders(model.graph)}
-    past = {entry.past for entry in cache_entries(model.graph) if entry.past is not None}
+    merged = {found.node: found for found in model.roles.merged}
+    past = model.roles.pasts
     nodes = tuple(_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
     return ControlFlow(nodes, tuple(_merged(found) for found in merged.values()))
 
 
-def _node(node: Node, merged: MergedDecoder | None, past: set[Value]) -> ControlNode:
+def _node(node: Node, merged: MergedDecoder | None, past: Mapping[Value, object]) -> ControlNode:
     role = "merged decoder" if merged else "search with a decoder inside" if _is_search(node) else ""
     branches = tuple(_branch(name, body, past) for name, body in node.bodies.items())
     return ControlNode(node.path, node.operator, node.scope.depth, _condition(node), branches, role)
@@ -167,7 +166,7 @@ def _condition(node: Node) -> str:
     return f"on {value.producer.operator} ({value.name})" if value.producer else f"on {value.name}"
 
 
-def _branch(name: str, body: Scope, past: set[Value]) -> Branch:
+def _branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
     outer = captures(body)
     live = tuple(value for value in outer if not value.is_constant)
     return Branch(
@@ -175,7 +174,7 @@ def _branch(name: str, body: Scope, past: set[Value]) -> Branch:
         sum(len(scope.nodes) for scope in body.walk()),
         tuple(value.name for value in live),
         len(outer) - len(live),
-        len(past.intersection(live)),
+        len(past.keys() & live),
         sum(1 for _ in zero_length_outputs(body)),
     )
 

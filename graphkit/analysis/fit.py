@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.architecture import architecture
-from graphkit.graph.kv import Slot, cache_entries
-from graphkit.graph.merged import merged_decoders
+from graphkit.graph.kv import Slot
 from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.types import declared_type, dtype_name, shape_text
 from graphkit.graph.view import Value
@@ -19,8 +18,6 @@ from graphkit.render.result import Result
 
 __all__ = ["DECODERS", "Fit", "Link", "fit"]
 
-ENCODER_INPUTS = ("encoder_hidden_states", "encoder_outputs", "encoder_last_hidden_state")
-ENCODER_OUTPUTS = ("last_hidden_state", "encoder_hidden_states", "hidden_states")
 DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
 
 
@@ -118,17 +115,17 @@ def _short_names(models: Sequence[Model]) -> dict[str, Model]:
 def _encoder_pairs(
     names: dict[str, Model], roles: dict[str, str], target: str
 ) -> Iterator[tuple[str, Value, str, Value]]:
-    wanted = [value for value in names[target].graph.inputs if value.name in ENCODER_INPUTS]
+    wanted = names[target].roles.all("encoder state")
     for source, model in names.items():
         if roles[source] in ("encoder", "vision"):
-            given = [value for value in model.graph.outputs if value.name in ENCODER_OUTPUTS]
+            given = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
             yield from ((source, output, target, value) for value in wanted for output in given[:1])
 
 
 def _cache_pairs(
     names: dict[str, Model], roles: dict[str, str], target: str
 ) -> Iterator[tuple[str, Value, str, Value]]:
-    pasts = {entry.slot: entry.past for entry in cache_entries(names[target].graph) if entry.past is not None}
+    pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
     for source, model in names.items():
         if roles[source] != "first-step decoder" and source != target:
             continue
@@ -139,9 +136,8 @@ def _cache_pairs(
 
 def _presents(model: Model) -> dict[Slot, Value]:
     """Return the outputs that give a cache; not those that a cache branch gives empty."""
-    empty = {value for merged in merged_decoders(model.graph) for value in merged.zero_length}
-    entries = cache_entries(model.graph)
-    return {e.slot: e.present for e in entries if e.present is not None and e.present not in empty}
+    roles = model.roles
+    return {e.slot: e.present for e in roles.cache if e.present is not None and e.present not in roles.empty}
 
 
 def _links(pairs: Sequence[tuple[str, Value, str, Value]]) -> Iterator[Link]:
@@ -180,9 +176,8 @@ def _problem(source: str, output: Value, target: str, value: Value) -> str:
 def _missing(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
     for name, model in names.items():
         has_encoder = any(role in ("encoder", "vision") for role in roles.values())
-        pasts = [entry.past for entry in cache_entries(model.graph) if entry.past is not None]
-        wanted = [value.name for value in pasts] if roles[name] == "decoder with past" else []
-        wanted += [v.name for v in model.graph.inputs if v.name in ENCODER_INPUTS and has_encoder]
+        wanted = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
+        wanted += [value.name for value in model.roles.all("encoder state") if has_encoder]
         yield from _grouped(name, [port for port in wanted if (name, port) not in fed])
 
 

@@ -15,7 +15,7 @@ from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
 
-__all__ = ["Check", "Hazard", "Hazards", "hazards"]
+__all__ = ["Check", "Hazard", "Hazards", "dims_text", "hazards"]
 
 Kind = Literal["never", "wrong shape", "empty", "limit", "fit"]
 Dims = tuple[tuple[str, int], ...]
@@ -78,7 +78,7 @@ class Hazard:
     check: Check | None = None
 
     def __str__(self) -> str:
-        where = " or ".join(_text(dims) for dims in self.examples) or "any dims"
+        where = " or ".join(dims_text(dims) for dims in self.examples) or "any dims"
         does = "gives another shape than meant" if self.kind == "wrong shape" else "fails"
         return f"at {where}, {self.op} '{self.nodes[0]}' {does}: {self.problem}"
 
@@ -140,7 +140,7 @@ def _plain(one: Hazard) -> dict[str, object]:
 
 def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
     more = f" or {len(one.examples) - EXAMPLES} more" if len(one.examples) > EXAMPLES else ""
-    dims = " or ".join(_text(dims) for dims in one.examples[:EXAMPLES]) + more
+    dims = " or ".join(dims_text(dims) for dims in one.examples[:EXAMPLES]) + more
     others = f"; {_count(len(one.also))} there or further on" if one.also else ""
     problem = f"{one.op}{f' ({one.input})' if one.input else ''}: {one.problem}"
     return (
@@ -172,7 +172,8 @@ def _checked(check: Check | None) -> str | None:
     return f"{word}: {check.message}"
 
 
-def _text(dims: Dims) -> str:
+def dims_text(dims: Dims) -> str:
+    """Return `batch_size=2, past=0`."""
     return ", ".join(f"{name}={size}" for name, size in dims)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.kv import CacheEntry, cache_entries
+from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import family_label, family_pattern
 from graphkit.graph.types import Dim, declared_type, shape_text, type_text
 from graphkit.graph.view import Scope, Value
@@ -131,9 +131,9 @@ def _remark(port: Port) -> str:
 
 def interface(model: Model) -> Interface:
     """Describe the inputs and outputs of a model."""
-    cache = cache_entries(model.graph)
+    cache = model.roles.cache
     contradictions: tuple[str, ...] = ()
-    if any(entry.past is not None for entry in cache):
+    if model.roles.pasts:
         from graphkit.shapes import declarations  # which takes as long to import as all else here
 
         contradictions = declarations(model).notes

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
-from graphkit.graph.merged import MergedDecoder, merged_decoders
+from graphkit.graph.kv import CacheEntry, growing_axis
 from graphkit.graph.names import family_labels, family_pattern
+from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
 from graphkit.graph.view import Value
 from graphkit.io.tensors import BITS
@@ -212,28 +212,28 @@ def kv_cache(model: Model, context: int = DEFAULT_CONTEXT) -> KVCache:
         model: The model; one without a cache gives a result without feeds.
         context: Positions for which to state the memory.
     """
-    entries = cache_entries(model.graph)
-    merged = next(merged_decoders(model.graph), None)
+    roles = model.roles
+    entries = roles.cache
     types = [(_type(entry.past), _type(entry.present)) for entry in entries]
     layouts = [cache_layout(*pair, entry) for pair, entry in zip(types, entries, strict=True)]
-    growing = [lay for lay, e in zip(layouts, entries, strict=True) if not _is_cross(e, merged)]
-    cross = [lay for lay, e in zip(layouts, entries, strict=True) if _is_cross(e, merged)]
+    growing = [lay for lay, e in zip(layouts, entries, strict=True) if not roles.is_cross(e)]
+    cross = [lay for lay, e in zip(layouts, entries, strict=True) if roles.is_cross(e)]
     per_token = _total(growing)
     main = next((lay for lay in growing if lay.axis is not None), None) or (layouts[0] if layouts else None)
     declared = next((past or present for past, present in types if past or present), None)
     contexts = (context, 4 * context)
     return KVCache(
-        layers=_layers(entries, layouts, merged),
+        layers=_layers(roles, layouts),
         kv_heads=main.heads if main else None,
         head_dim=main.head_dim if main else None,
         dtype=dtype_name(declared.dtype) if declared else "",
         layout=shape_text(declared.dims) if declared else "",
-        feeds=_feeds(entries, merged),
+        feeds=_feeds(roles),
         bytes_per_token=per_token,
         bytes_per_encoder_token=_total(cross),
         fixed_bytes=sum(lay.fixed_bytes or 0 for lay in layouts),
         memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
-        warnings=tuple(_warnings(entries, merged)),
+        warnings=tuple(_warnings(roles)),
     )
 
 
@@ -246,9 +246,9 @@ def _total(layouts: list[Layout]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _layers(entries: Sequence[CacheEntry], layouts: list[Layout], merged: MergedDecoder | None) -> int | None:
+def _layers(roles: Roles, layouts: list[Layout]) -> int | None:
     """Return the layers of the self-attention cache."""
-    own = [(e, lay) for e, lay in zip(entries, layouts, strict=True) if not _is_cross(e, merged)]
+    own = [(e, lay) for e, lay in zip(roles.cache, layouts, strict=True) if not roles.is_cross(e)]
     indices = {entry.slot.index[0] for entry, _ in own if entry.slot.index}
     if not indices:
         return max((lay.layers for _, lay in own), default=None)
@@ -263,19 +263,11 @@ def _is_stacked(entry: CacheEntry) -> bool:
     return declared is not None and declared.dims is not None and len(declared.dims) != 4
 
 
-def _is_cross(entry: CacheEntry, merged: MergedDecoder | None) -> bool:
-    """Whether a cache tensor is of cross-attention: by its name, or because later steps do not change it."""
-    if entry.slot.attention == "encoder":
-        return True
-    return merged is not None and entry.present is not None and entry.present in merged.zero_length
-
-
-def _feeds(entries: Sequence[CacheEntry], merged: MergedDecoder | None) -> tuple[Feed, ...]:
+def _feeds(roles: Roles) -> tuple[Feed, ...]:
     families: dict[tuple[str, str, str], list[CacheEntry]] = defaultdict(list)
-    some_past = any(entry.past for entry in entries)
-    for entry in entries:
+    for entry in roles.cache:
         names = (entry.past.name if entry.past else "", entry.present.name if entry.present else "")
-        rule = _rule(entry, merged, some_past)
+        rule = _rule(entry, roles)
         families[family_pattern(names[0]), family_pattern(names[1]), rule].append(entry)
     feeds = []
     for (_, _, rule), members in families.items():
@@ -288,30 +280,30 @@ def _labels(names: Iterable[str]) -> str:
     return family_labels(name for name in names if name)
 
 
-def _rule(entry: CacheEntry, merged: MergedDecoder | None, some_past: bool) -> str:
+def _rule(entry: CacheEntry, roles: Roles) -> str:
     if entry.slot.kind == "state":
         return "state: replaced by every step"
-    if not some_past:
-        kept = "encoder KV: constant, keep it for all later steps" if _is_cross(entry, merged) else "decoder KV"
+    if not roles.pasts:
+        kept = "encoder KV: constant, keep it for all later steps" if roles.is_cross(entry) else "decoder KV"
         return f"{kept}; made by this first step, read by the decoder with past"
     if entry.past is None:
         return "no input takes it"
     if entry.present is None:
         return "no output gives it: encoder KV, constant; carry the one of step 1"
-    if merged is not None and entry.present in merged.zero_length:
+    if entry.present in roles.empty:
         return "encoder KV: constant after step 1; the cache branch gives it back empty, so carry the one of step 1"
-    if _is_cross(entry, merged):
+    if roles.is_cross(entry):
         return "encoder KV: constant after step 1, given back unchanged"
     return "decoder KV: changes with every step, feed it back"
 
 
-def _warnings(entries: Sequence[CacheEntry], merged: MergedDecoder | None) -> Iterator[str]:
-    if merged is not None and merged.zero_length:
-        label = family_labels(value.name for value in merged.zero_length)
+def _warnings(roles: Roles) -> Iterator[str]:
+    if roles.empty:
+        label = family_labels(value.name for value in roles.empty)
         yield (
-            f"{len(merged.zero_length)} outputs ({label}) are zero-length constants in the cache branch: "
+            f"{len(roles.empty)} outputs ({label}) are zero-length constants in the cache branch: "
             "carry the encoder KV from step 1; do not feed these back."
         )
-    orphans = [e.past.name for e in entries if e.past and not e.present and e.slot.attention != "encoder"]
-    if orphans and any(entry.present for entry in entries):
+    orphans = [e.past.name for e in roles.cache if e.past and not e.present and not roles.is_cross(e)]
+    if orphans and any(entry.present for entry in roles.cache):
         yield f"{len(orphans)} past inputs have no present output: {family_labels(orphans)}."

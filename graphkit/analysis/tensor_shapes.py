@@ -11,7 +11,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.shapes import Shapes, declarations, infer
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
 
 __all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
 
@@ -90,23 +90,25 @@ class WhyShape(Result):
 
 def tensor_shapes(
     model: Model,
+    spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
 ) -> TensorShapes:
     """Infer the shape of every tensor.
 
     Args:
         model: The model.
+        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
-        ranges: Least and largest size of symbols; None for an open end.
+        ranges: Bounds of symbols, None for an open end.
 
     Raises:
         UsageError: A symbol or input does not exist, or a wish contradicts the model.
     """
-    shapes = infer(declarations(model).model, dims=dims, inputs=inputs, ranges=ranges)
+    shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     rows = tuple(_row(shapes, value) for value in shapes if value.kind == "node" and not value.is_constant)
     return TensorShapes(
         sum(not row.unknown for row in rows),
@@ -127,24 +129,26 @@ def _row(shapes: Shapes, value: Value) -> ShapeRow:
 def why_shape(
     model: Model,
     name: str,
+    spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
 ) -> WhyShape:
     """Tell where one tensor's shape comes from.
 
     Args:
         model: The model.
         name: A tensor of the main graph, or `SCOPE::NAME`.
+        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
-        ranges: Least and largest size of symbols.
+        ranges: Bounds of symbols, None for an open end.
 
     Raises:
         UsageError: There is no such tensor.
     """
-    shapes = infer(declarations(model).model, dims=dims, inputs=inputs, ranges=ranges)
+    shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
     found = shapes[key]

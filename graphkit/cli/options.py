@@ -5,32 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
+    from graphkit.shapes import DimSpec
 
 __all__ = [
     "PLACEMENTS",
     "REPORT_FORMATS",
     "Format",
+    "SizeWords",
     "choice",
-    "default_tolerance_option",
-    "dim_option",
+    "count_option",
+    "float16_tolerance_option",
     "format_option",
-    "input_option",
     "limit_options",
     "model_argument",
+    "no_verify_option",
     "output_option",
     "overwrite_option",
-    "range_option",
     "read_limits",
-    "read_sizes",
     "size_options",
+    "steps_option",
+    "tolerance_option",
     "weights_option",
 ]
 
@@ -60,6 +63,22 @@ def choice(names: Iterable[str]) -> click.Choice[str]:
     return click.Choice([str(getattr(name, "value", name)) for name in names])
 
 
+def count_option(name: str, default: int, text: str) -> Callable[[Command], Command]:
+    """Return an option that takes a number of at least 1."""
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=text)
+
+
+def tolerance_option(default: float | None, text: str = "") -> Callable[[Command], Command]:
+    """Return the option --tolerance; `text` says what its default is where that depends on the model."""
+    return click.option(
+        "--tolerance",
+        type=click.FloatRange(min=0.0),
+        default=default,
+        show_default=default is not None,
+        help=f"Largest difference that counts as equal.{text}",
+    )
+
+
 def output_option(metavar: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
     """Return the option --output."""
     path = click.Path(path_type=Path)
@@ -67,11 +86,6 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Callabl
 
 
 model_argument = click.argument("model", metavar="MODEL")
-dim_option = click.option("--dim", metavar="NAME=N", multiple=True, help="Size of a symbol; repeatable.")
-input_option = click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Shape of an input; repeatable.")
-range_option = click.option(
-    "--range", metavar="NAME=LO:HI", multiple=True, help="Bounds of a symbol, either may be left open; repeatable."
-)
 weights_option = click.option(
     "--weights",
     type=choice(PLACEMENTS),
@@ -84,33 +98,69 @@ format_option = click.option(
     "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Format of the report."
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that exist.")
-timeout_option = click.option(
-    "--timeout",
-    type=float,
-    metavar="SECONDS",
-    help="Time for one load or one run of a model. Default: 60, and 30 for each GB of its weights.",
-)
-memory_option = click.option(
-    "--memory",
-    metavar="SIZE",
-    help="Memory for a model that runs, beyond its weights, such as 2GB; on Linux only. Default: a quarter of the "
-    "machine's.",
-)
-default_tolerance_option = click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0.0),
-    help="Largest difference that counts as equal. Default: 0; 0.01 where the model has float16 tensors.",
-)
+steps_option = count_option("--steps", 8, "Greedy steps of the proof of a split.")
+float16_tolerance_option = tolerance_option(None, " Default: 0; 0.01 where the model has float16 tensors.")
+no_verify_option = click.option("--no-verify", is_flag=True, help="Do not run the proof.")
 
 
-def size_options(command: Command) -> Command:
-    """Add the options --dim, --input and --range."""
-    return dim_option(input_option(range_option(command)))
+class SizeWords(NamedTuple):
+    """What --dim, --input and --range say, as it is written: reading it takes imports, which can wait."""
+
+    dim: Sequence[str]
+    input: Sequence[str]
+    range: Sequence[str]
+
+    def read(self) -> DimSpec:
+        """Return what they say.
+
+        Raises:
+            UsageError: One cannot be read, or names a symbol or an input twice.
+        """
+        from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size
+        from graphkit.shapes import DimSpec
+
+        return DimSpec(
+            tuple(_pairs(self.dim, "--dim", parse_size)),
+            tuple(_pairs(self.input, "--input", parse_shape)),
+            tuple((name, *bounds) for name, bounds in _pairs(self.range, "--range", parse_bounds)),
+        )
 
 
-def limit_options(command: Command) -> Command:
-    """Add the options --timeout and --memory."""
-    return timeout_option(memory_option(command))
+def size_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add the options --dim, --input and --range, which the command takes as `sizes`, a `SizeWords`."""
+
+    @click.option("--dim", metavar="NAME=N", multiple=True, help="Size of a symbol; repeatable.")
+    @click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Shape of an input; repeatable.")
+    @click.option(
+        "--range", metavar="NAME=LO:HI", multiple=True, help="Bounds of a symbol, either may be left open; repeatable."
+    )
+    @wraps(command)
+    def wrapped(*, dim: Sequence[str], input: Sequence[str], range: Sequence[str], **others: object) -> T:
+        return command(sizes=SizeWords(dim, input, range), **others)
+
+    return wrapped
+
+
+def limit_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add the options --timeout and --memory, which the command takes as `limits`, a `Limits`."""
+
+    @click.option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="Time for one load or one run of a model. Default: 60, and 30 for each GB of its weights.",
+    )
+    @click.option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory for a model that runs, beyond its weights, such as 2GB; on Linux only. Default: a quarter of the "
+        "machine's.",
+    )
+    @wraps(command)
+    def wrapped(*, timeout: float | None, memory: str | None, **others: object) -> T:
+        return command(limits=read_limits(timeout, memory), **others)
+
+    return wrapped
 
 
 def read_limits(timeout: float | None, memory: str | None) -> Limits:
@@ -133,19 +183,6 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
     if not HAS_MEMORY_LIMIT:
         raise UsageError("--memory: this system has no limit of memory for a process - leave it out")
     return Limits(timeout, size)
-
-
-def read_sizes(
-    dim: Sequence[str], input: Sequence[str], range: Sequence[str]
-) -> tuple[dict[str, int], dict[str, tuple[int, ...]], dict[str, tuple[int | None, int | None]]]:
-    """Return what --dim, --input and --range say."""
-    from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size
-
-    return (
-        dict(_pairs(dim, "--dim", parse_size)),
-        dict(_pairs(input, "--input", parse_shape)),
-        dict(_pairs(range, "--range", parse_bounds)),
-    )
 
 
 def _pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:

@@ -24,10 +24,10 @@ def say(text: str, *, is_error: bool = False) -> None:
     (sys.stderr if is_error else sys.stdout).write(f"{printable(text)}\n")
 
 
-def show(result: Result, chosen: Format) -> None:
+def show(result: Result, chosen: str) -> None:
     """Print a result; text in the width of the terminal, with colours only there."""
-    if chosen is not Format.text:
-        sys.stdout.write(rendered(result, chosen, None))
+    if chosen != Format.text:
+        sys.stdout.write(rendered(result, Format(chosen), None))
         return
     from rich.console import Console
 

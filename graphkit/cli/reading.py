@@ -13,19 +13,20 @@ import click
 
 from graphkit.cli.options import (
     Format,
+    SizeWords,
     choice,
+    count_option,
     format_option,
     limit_options,
     model_argument,
     output_option,
-    read_limits,
-    read_sizes,
     size_options,
 )
 from graphkit.cli.output import progress_on_terminal, proving, rendered, say, show
 
 if TYPE_CHECKING:
     from graphkit.analysis.report import HazardCheck
+    from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
 
@@ -52,22 +53,10 @@ SUFFIXES = {
 @click.option("--optimize", is_flag=True, help="Compare with the graph after onnxoptimizer.")
 @click.option("--full", is_flag=True, help="Write out the lists in shape origins.")
 @click.option("--hash", is_flag=True, help="Read all weights to find tied tensors.")
-@click.option(
-    "--context",
-    type=click.IntRange(min=1),
-    default=2048,
-    show_default=True,
-    help="Positions for the memory of a KV cache.",
-)
+@count_option("--context", 2048, "Positions for the memory of a KV cache.")
 @click.option("--check-hazards", is_flag=True, help="Run the model at the dims of each hazard, and beside them.")
 @limit_options
-@click.option(
-    "--group",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Group of shape origins to draw, with dot or mermaid.",
-)
+@count_option("--group", 1, "Group of shape origins to draw, with dot or mermaid.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are findings.")
 def report(
     models: Sequence[str],
@@ -79,8 +68,7 @@ def report(
     hash: bool,
     context: int,
     check_hazards: bool,
-    timeout: float | None,
-    memory: str | None,
+    limits: Limits,
     group: int,
     strict: bool,
 ) -> None:
@@ -92,7 +80,6 @@ def report(
     from graphkit.analysis.report import report as analyse
     from graphkit.model import load
 
-    limits = read_limits(timeout, memory)
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     options = ReportOptions(sections, optimize, full, hash, context, _hazard_check(limits) if check_hazards else None)
     by_suffix = SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text
@@ -151,14 +138,12 @@ def _expanded(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _drawing(model: object, chosen: Format, group: int, optimize: bool) -> str:
+def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
     from graphkit.analysis.optimize import optimized
     from graphkit.analysis.origins import group_drawing
-    from graphkit.model import Model
     from graphkit.render.dot import dot
     from graphkit.render.markdown import mermaid
 
-    assert isinstance(model, Model)
     drawing = group_drawing(optimized(model) if optimize else model, group)
     return dot(drawing) if chosen is Format.dot else mermaid(drawing)
 
@@ -177,9 +162,7 @@ def examples() -> None:
 @size_options
 @click.option("--why", metavar="NAME", help="Tell where this tensor's shape comes from.")
 @format_option
-def shapes(
-    model: str, dim: Sequence[str], input: Sequence[str], range: Sequence[str], why: str | None, format: str
-) -> None:
+def shapes(model: str, sizes: SizeWords, why: str | None, format: str) -> None:
     """Show the shape of every tensor as an expression in the input dims, or where one comes from.
 
     MODEL is a model file, or example:NAME.
@@ -187,14 +170,10 @@ def shapes(
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
     from graphkit.model import load
 
-    dims, inputs, ranges = read_sizes(dim, input, range)
+    spec = sizes.read()
     loaded = load(model)
-    result: Result = (
-        tensor_shapes(loaded, dims=dims, inputs=inputs, ranges=ranges)
-        if why is None
-        else why_shape(loaded, why, dims=dims, inputs=inputs, ranges=ranges)
-    )
-    show(result, Format(format))
+    result: Result = tensor_shapes(loaded, spec) if why is None else why_shape(loaded, why, spec)
+    show(result, format)
 
 
 LANGUAGES = ("json", "python", "javascript")
@@ -206,14 +185,7 @@ LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by
 @size_options
 @click.option("--language", "-l", type=choice(LANGUAGES), help="Default: json, or what the suffix of --output says.")
 @output_option("FILE", "Write to a file; .mjs makes an ES module.")
-def program(
-    model: str,
-    dim: Sequence[str],
-    input: Sequence[str],
-    range: Sequence[str],
-    language: str | None,
-    output: Path | None,
-) -> None:
+def program(model: str, sizes: SizeWords, language: str | None, output: Path | None) -> None:
     """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function.
 
     MODEL is a model file, or example:NAME.
@@ -222,9 +194,9 @@ def program(
     from graphkit.model import load
     from graphkit.shapes import program as make_program
 
-    dims, inputs, ranges = read_sizes(dim, input, range)
+    spec = sizes.read()
     loaded = load(model)
-    made = make_program(loaded, dims=dims, inputs=inputs, ranges=ranges)
+    made = make_program(loaded, spec)
     suffix = output.suffix.lower() if output is not None else ""
     chosen = language or LANGUAGE_OF.get(suffix, "json")
     if chosen == "json":

@@ -9,49 +9,42 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.cli.options import (
-    Format,
-    default_tolerance_option,
+    SizeWords,
+    count_option,
+    float16_tolerance_option,
     format_option,
     limit_options,
     model_argument,
+    no_verify_option,
     output_option,
     overwrite_option,
-    read_limits,
-    read_sizes,
     size_options,
+    steps_option,
+    tolerance_option,
     weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, proving, say, show
 
 if TYPE_CHECKING:
     from graphkit.model import Model
+    from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
     from graphkit.verify.proof import RewriteProof
     from graphkit.verify.split import SplitProof
 
 __all__ = ["explain", "fold", "rewrite", "split_merged", "verify"]
 
-steps_option = click.option(
-    "--steps", type=click.IntRange(min=1), default=8, show_default=True, help="Greedy steps of the proof of a split."
-)
-
 
 @click.command("split-merged")
 @model_argument
 @output_option("DIR", "Folder to write to. Default: the folder of the model.")
 @weights_option
-@click.option("--no-verify", is_flag=True, help="Do not run the proof.")
+@no_verify_option
 @click.option("--keep-names", is_flag=True, help="Keep the _merged_0 of shared weights.")
 @click.option("--condition", metavar="NAME", help="The boolean input, where there are several.")
 @overwrite_option
 @steps_option
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0.0),
-    default=0.0,
-    show_default=True,
-    help="Largest difference that counts as equal.",
-)
+@tolerance_option(0.0)
 @limit_options
 @format_option
 def split_merged(
@@ -64,15 +57,13 @@ def split_merged(
     overwrite: bool,
     steps: int,
     tolerance: float,
-    timeout: float | None,
-    memory: str | None,
+    limits: Limits,
     format: str,
 ) -> None:
     """Split a merged If decoder into first step and later steps, and prove the pair.
 
     MODEL is a merged decoder, or example:NAME.
     """
-    limits = read_limits(timeout, memory)
     with proving(limits, not no_verify), progress_on_terminal() as progress:
         from graphkit.model import load
         from graphkit.workflows.split import SplitOptions, split_file
@@ -81,7 +72,7 @@ def split_merged(
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
         made = split_file(loaded, folder, options, progress=progress)
-    show(made, Format(format))
+    show(made, format)
     if made.findings():
         say(f"The proof failed. The files in {folder} are kept, unverified.", is_error=True)
         raise SystemExit(1)
@@ -111,53 +102,37 @@ def _folder(model: Model) -> Path:
     "--no-fusions", is_flag=True, help="Leave fewer nodes, though onnxruntime's own fusions no longer find theirs."
 )
 @weights_option
-@click.option("--no-verify", is_flag=True, help="Do not run the proof.")
+@no_verify_option
 @overwrite_option
-@default_tolerance_option
+@float16_tolerance_option
 @limit_options
 @format_option
 def fold(
     model: str,
     output: Path,
-    dim: Sequence[str],
-    input: Sequence[str],
-    range: Sequence[str],
+    sizes: SizeWords,
     limit: int,
     no_fusions: bool,
     weights: Placement,
     no_verify: bool,
     overwrite: bool,
     tolerance: float | None,
-    timeout: float | None,
-    memory: str | None,
+    limits: Limits,
     format: str,
 ) -> None:
     """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze.
 
     MODEL is a model file, or example:NAME.
     """
-    limits = read_limits(timeout, memory)
     with proving(limits, not no_verify), progress_on_terminal() as progress:
         from graphkit.model import load
         from graphkit.workflows.fold import FoldOptions, fold_file
 
-        dims, inputs, ranges = read_sizes(dim, input, range)
-        bounds = tuple((name, low, high) for name, (low, high) in ranges.items())
-        options = FoldOptions(
-            tuple(dims.items()),
-            tuple(inputs.items()),
-            bounds,
-            limit,
-            weights,
-            not no_verify,
-            overwrite,
-            tolerance,
-            limits,
-            not no_fusions,
-        )
+        spec = sizes.read()
+        options = FoldOptions(spec, limit, weights, not no_verify, overwrite, tolerance, limits, not no_fusions)
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
-    show(made, Format(format))
+    show(made, format)
     if made.findings():
         say(f"The proof failed. {output} is kept, unverified.", is_error=True)
         raise SystemExit(1)
@@ -210,25 +185,20 @@ def explain(name: str | None) -> None:
 @click.command()
 @click.argument("models", metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST", nargs=-1, required=True)
 @size_options
-@click.option(
-    "--runs", type=click.IntRange(min=1), default=7, show_default=True, help="Sizes of the dims to run two models at."
-)
+@count_option("--runs", 7, "Sizes of the dims to run two models at.")
 @steps_option
-@default_tolerance_option
+@float16_tolerance_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
 @limit_options
 @format_option
 def verify(
     models: Sequence[str],
-    dim: Sequence[str],
-    input: Sequence[str],
-    range: Sequence[str],
+    sizes: SizeWords,
     runs: int,
     steps: int,
     tolerance: float | None,
     seed: int,
-    timeout: float | None,
-    memory: str | None,
+    limits: Limits,
     format: str,
 ) -> None:
     """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ.
@@ -239,10 +209,9 @@ def verify(
 
     if len(models) not in (2, 3):
         raise UsageError("verify takes two models, original and rewritten; or three, merged, first step, later steps")
-    if len(models) == 3 and (dim or input or range):
+    if len(models) == 3 and any(sizes):
         raise UsageError("--dim, --input and --range are for two models - leave them out")
     proof: SplitProof | RewriteProof
-    limits = read_limits(timeout, memory)
     with proving(limits), progress_on_terminal() as progress:
         from graphkit.model import load
         from graphkit.verify.rewrite import verify_rewrite
@@ -255,19 +224,16 @@ def verify(
                 *loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
             )
         else:
-            dims, inputs, ranges = read_sizes(dim, input, range)
             proof = verify_rewrite(
                 models[0],
                 models[1],
-                dims=dims,
-                inputs=inputs,
-                ranges=ranges,
+                sizes.read(),
                 tolerance=tolerance,
                 seed=seed,
                 runs=runs,
                 limits=limits,
                 progress=progress,
             )
-    show(proof, Format(format))
+    show(proof, format)
     if not proof.passed:
         raise SystemExit(1)

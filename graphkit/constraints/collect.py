@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.constraints.extent import Extents
 from graphkit.constraints.known import Known
 from graphkit.constraints.precondition import Index, Precondition, Related
 from graphkit.constraints.rules import RULES
@@ -14,6 +13,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Relation, Shapes, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
+from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SharedPrecondition", "collect"]
 
@@ -32,7 +32,7 @@ class SharedPrecondition:
 class _Collector:
     def __init__(self, shapes: Shapes) -> None:
         self.shapes, self.known = shapes, Known(shapes)
-        self.extents = Extents(self.known)
+        self.ranges = ValueRangeAnalysis(shapes.model, self.known.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
         self.noted: dict[Node, list[Precondition]] = {}
         for one in (*shapes.equalities, *shapes.inequalities):
@@ -69,21 +69,21 @@ class _Collector:
         """Yield what the rule of a node yields, or that its indices are inside."""
         dims = view.dims(0) if view.has(0) else ()
         if view.node.is_op("Gather"):
-            size = dims[view.axis(view.integer("axis", 0), len(dims))]
+            size = dims[view.axis(view.attr("axis", 0), len(dims))]
             yield from self.inside(
                 view.node.input(1), size, product(view.dims(1)), "indices element out of data bounds"
             )
         elif view.node.is_op("GatherND"):
-            columns = _columns(view.node) if not view.integer("batch_dims", 0) else ()
+            columns = _columns(view.node) if not view.attr("batch_dims", 0) else ()
             for column, size in zip(columns, dims, strict=False):
                 yield from self.inside(column, size, product(view.dims(1)), "invalid index found")
         else:
             yield from RULES[view.node.operator](view)
 
     def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Precondition]:
-        extent = self.extents.of(indices) if is_known(size) else None
-        if extent is not None and (lower(size - 1 - extent.high) < 0 or lower(extent.low + size) < 0):
-            yield Index(extent.low, extent.high, size, count if is_known(count) else const(1), says)
+        ends = self.ranges.range(indices) if is_known(size) else None
+        if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
+            yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
 
 
 def _columns(node: Node) -> Sequence[Value | None]:
@@ -91,7 +91,7 @@ def _columns(node: Node) -> Sequence[Value | None]:
     producer = node.inputs[1].producer if node.inputs[1] is not None else None
     while producer is not None and producer.is_op("Cast", "Identity") and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer
-    if producer is None or not producer.is_op("Concat") or producer.attributes["axis"].i != -1:
+    if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
         return ()
     return producer.inputs if all(_is_unsqueezed(value) for value in producer.inputs) else ()
 

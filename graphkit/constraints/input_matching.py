@@ -60,7 +60,7 @@ def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
 
 def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
     """Return the dims of inputs as the shape engine has them: a mask may have a length of its own."""
-    return Inputs(model, {}, {}, {}, {}).symbolic
+    return Inputs(model).symbolic
 
 
 def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:

@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from graphkit.constraints.broadcast import Concatenated
 from graphkit.constraints.evaluate import Assignment
 from graphkit.constraints.search import Variable, nearest
-from graphkit.constraints.symbol_sizes import DECODER_MASK, TOKENS, Role, symbol_roles
-from graphkit.graph.kv import cache_entries, growing_axis
-from graphkit.graph.types import declared_type
+from graphkit.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.model import Model
-from graphkit.shapes import Expr, Relation, Shapes, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer
 
 __all__ = ["LegalSizes", "legal_sizes"]
 
@@ -95,42 +93,31 @@ class LegalSizes:
 ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
 
 
-def legal_sizes(
-    model: Model,
-    *,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
-    relations: Iterable[Relation] = (),
-) -> LegalSizes:
+def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[Relation] = ()) -> LegalSizes:
     """Return the legal sizes of a model.
 
     Args:
         model: The model.
-        dims: Sizes of symbols.
-        inputs: Shapes of inputs.
-        ranges: Least and largest size of symbols; None for an open end. A past may be empty unless these say otherwise.
+        spec: What is known of the input dims. A past may be empty unless it says otherwise.
         relations: What must hold besides.
 
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
     """
-    roles, numbers = symbol_roles(model.graph), dict(dims or {})
-    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in numbers}
-    shapes = infer(model, dims=dims, inputs=inputs, ranges={**empty, **(ranges or {})})
+    roles, numbers = symbol_roles(model), spec.numbers
+    shapes = infer(model, with_empty_past(spec, roles))
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for found in table.values() for dim in found or ()]
     symbols = {found.name: found for dim in all_dims for found in dim.walk_symbols()}
-    roles |= {f"{name}.1": "total" for name in table if DECODER_MASK.fullmatch(name)}  # the engine's, for its length
+    roles |= {f"{name}.1": "total" for name in _masks(model, table)}  # the engine's, for its length
     variables = [
         Variable(name, roles.get(name, "other"), int(max(found.lower, 0)), found.upper)
         for name, found in symbols.items()
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
-    noted = [
-        one for one in (*shapes.equalities, *shapes.inequalities) if one.scope is model.graph
-    ]  # a body may not run
+    main = model.graph  # a body may not run
+    noted = [one for one in (*shapes.equalities, *shapes.inequalities) if one.scope is main]
     given = [one.substitute(numbers) for one in relations]
     known = dict.fromkeys(one.against_zero() for one in (*noted, *_concatenated(shapes), *given))
     names = frozenset(symbols)
@@ -140,7 +127,7 @@ def legal_sizes(
         numbers,
         {roles[name]: size for name, size in numbers.items() if name in roles},
         table,
-        _masks(table) if past is not None and tokens is not None else frozenset(),
+        _masks(model, table) if past is not None and tokens is not None else frozenset(),
         tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
         past,
         tokens,
@@ -150,29 +137,22 @@ def legal_sizes(
 
 def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
     """Return the dim along which the cache of self-attention grows."""
-    for entry in cache_entries(model.graph):
-        declared = declared_type(entry.past) if entry.past is not None else None
-        if entry.past is None or declared is None or entry.slot.attention == "encoder":
-            continue
-        axis = growing_axis(declared, declared_type(entry.present) if entry.present is not None else None)
-        dims = table.get(entry.past.name)
-        if axis is not None and dims is not None:
-            return dims[axis]
+    for past, entry in model.roles.pasts.items():
+        dims = table.get(past.name)
+        if entry.axis is not None and dims is not None and not model.roles.is_cross(entry):
+            return dims[entry.axis]
     return None
 
 
 def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
-    found = [table.get(value.name) for value in model.graph.inputs if TOKENS.search(value.name)]
+    found = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
     return next((dims[1] for dims in found if dims is not None and len(dims) > 1), None)
 
 
-def _masks(table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
+def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
     """Return the masks that span past and new tokens: a merged decoder declares what one of its branches wants."""
-    return frozenset(
-        name
-        for name, dims in table.items()
-        if DECODER_MASK.fullmatch(name) and dims is not None and len(dims) == 2 and dims[1].constant is None
-    )
+    found = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
+    return frozenset(name for name, dims in found.items() if dims is not None and dims[1].constant is None)
 
 
 def _concatenated(shapes: Shapes) -> Iterator[Relation]:

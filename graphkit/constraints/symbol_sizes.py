@@ -6,19 +6,17 @@ expression (`past_sequence_length + sequence_length`) follows from its symbols.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from graphkit.graph.kv import cache_entries, growing_axis
+from graphkit.graph.roles import MASKS, Roles
+from graphkit.graph.roles import Axis as Role
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import Scope, Value
-from graphkit.shapes import Expr, const, parse, symbol
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.shapes import DimSpec, Expr, const, parse, symbol
 
 __all__ = [
-    "DECODER_MASK",
-    "TOKENS",
     "Role",
     "Sizes",
     "input_dims",
@@ -26,12 +24,10 @@ __all__ = [
     "plain_symbol",
     "symbol_roles",
     "symbol_sizes",
+    "with_empty_past",
 ]
 
-Role = Literal["batch", "sequence", "past", "encoder", "total", "channels", "space", "other"]
 OTHER = 5  # for a symbol of which nothing is known
-DECODER_MASK = re.compile(r"(decoder_)?attention_mask")
-TOKENS = re.compile(r"(^|_)(input_ids|decoder_input_ids|position_ids|token_type_ids|inputs_embeds)$")
 
 
 @dataclass(frozen=True)
@@ -68,28 +64,25 @@ def input_dims(value: Value) -> tuple[Expr, ...] | None:
     )
 
 
-def symbol_roles(main: Scope) -> dict[str, Role]:
+def symbol_roles(model: Model) -> dict[str, Role]:
     """Return what each symbol in the declared dims of a model's inputs stands for."""
     found: dict[str, Role] = {}
-    cached = set()
-    for entry in cache_entries(main):
-        declared = declared_type(entry.past) if entry.past is not None else None
-        if entry.past is None or declared is None or declared.dims is None:
-            continue
-        cached.add(entry.past)
-        axis = growing_axis(declared, declared_type(entry.present) if entry.present is not None else None)
-        grows: Role = "encoder" if entry.slot.attention == "encoder" else "past"
-        for at, name in _plain_symbols(entry.past):
-            found.setdefault(name, grows if at == axis else "batch")
-    inputs = [value for value in main.inputs if value.tensor is None and value not in cached]
-    for value in sorted(inputs, key=lambda value: "mask" in value.name):  # a mask's dims may be those of the tokens
+    inputs = model.roles.inputs
+    known = sorted(inputs, key=lambda value: (inputs[value] != "past", inputs[value] in MASKS))
+    for value in known:  # the cache first, masks last: their dims may be those of the tokens
         for axis, name in _plain_symbols(value):
-            found.setdefault(name, _by_place(value, name, axis))
+            found.setdefault(name, model.roles.axis(value, axis))
     for value in inputs:
-        for dim in input_dims(value) or ():
+        for dim in (input_dims(value) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
                 found.setdefault(name, _by_name(name))
     return found
+
+
+def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
+    """Return a spec in which a past may be empty, unless it says otherwise."""
+    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
+    return DimSpec.of(ranges=empty) | spec
 
 
 def plain_symbol(dim: Expr) -> str | None:
@@ -104,32 +97,16 @@ def _plain_symbols(value: Value) -> Iterator[tuple[int, str]]:
             yield axis, name
 
 
-def _by_place(value: Value, name: str, axis: int) -> Role:
-    declared = declared_type(value)
-    rank = len(declared.dims) if declared is not None and declared.dims is not None else 0
-    if axis == 0 or "batch" in name:
-        return "batch"
-    if axis == 1 and ("encoder" in value.name or "encoder" in name):
-        return "encoder"
-    if axis == 1 and TOKENS.search(value.name):
-        return "sequence"
-    if axis == 1 and "mask" in value.name:
-        return "total"
-    if rank == 4 and declared is not None and (declared.is_float or declared.dtype in (2, 3)):
-        return "channels" if axis == 1 else "space"
-    return "other"
-
-
 def _by_name(name: str) -> Role:
     words: tuple[tuple[str, Role], ...] = (("past", "past"), ("batch", "batch"), ("total", "total"))
     words += (("encoder", "encoder"), ("seq", "sequence"))
     return next((role for word, role in words if word in name), "other")
 
 
-def symbol_sizes(main: Scope, sizes: Sizes) -> dict[str, int]:
+def symbol_sizes(model: Model, sizes: Sizes) -> dict[str, int]:
     """Return a size for each symbol in the declared shapes of a model's inputs."""
-    roles = symbol_roles(main)
-    past = sizes.past if any(entry.past is not None for entry in cache_entries(main)) else 0
+    roles = symbol_roles(model)
+    past = sizes.past if model.roles.pasts else 0
     by_role: dict[Role, int] = {
         "batch": sizes.batch,
         "sequence": sizes.sequence,
@@ -140,7 +117,7 @@ def symbol_sizes(main: Scope, sizes: Sizes) -> dict[str, int]:
     return {**{name: by_role.get(role, OTHER) for name, role in roles.items()}, **dict(sizes.symbols)}
 
 
-def input_shape(value: Value, symbols: Mapping[str, int], sizes: Sizes) -> tuple[int, ...] | None:
+def input_shape(value: Value, roles: Roles, symbols: Mapping[str, int], sizes: Sizes) -> tuple[int, ...] | None:
     """Return the shape of an input at these sizes, or None where its rank is unknown.
 
     The mask of a decoder spans past and new tokens, whatever a merged decoder declares of it: that is what one of
@@ -150,7 +127,7 @@ def input_shape(value: Value, symbols: Mapping[str, int], sizes: Sizes) -> tuple
     if dims is None:
         return None
     shape = tuple(_size(dim, symbols) for dim in dims)
-    if DECODER_MASK.fullmatch(value.name) and len(shape) == 2 and dims[1].constant is None:
+    if roles.spans_past(value) and dims[1].constant is None:
         return shape[0], sizes.past + sizes.sequence
     return shape
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import lru_cache
 
 from graphkit.graph.names import is_number
 from graphkit.graph.types import Dim, TensorType, declared_type
@@ -53,6 +52,13 @@ class CacheEntry:
     past: Value | None
     present: Value | None
 
+    @property
+    def axis(self) -> int | None:
+        """The axis along which it grows, None where that is not to be told."""
+        past, present = (None if value is None else declared_type(value) for value in (self.past, self.present))
+        declared = present if self.past is None else past
+        return None if declared is None else growing_axis(declared, None if self.past is None else present)
+
 
 def tokens(name: str) -> list[str]:
     """Return the words and numbers of a name, in lower case: `pastKeyValues.10_k` -> past key values 10 k."""
@@ -82,7 +88,6 @@ def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
     return Slot(index, attention, kind), frozenset(rest), named
 
 
-@lru_cache(maxsize=2)  # most analyses of a model ask for it
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     """Return the cache of a graph: its past inputs in order, then present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]

@@ -6,19 +6,18 @@ whoever wants to split it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.graph.kv import cache_entries
+from graphkit.graph.kv import CacheEntry
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Scope, Value, branch_fault
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
 PASSES_ON = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Not")
-EMPTY_LISTS = ("value_floats", "value_ints", "value_strings")
 MAX_STEPS = 64
 
 
@@ -102,18 +101,12 @@ def zero_length_outputs(body: Scope) -> Iterator[int]:
 
 def _is_empty(value: Value) -> bool:
     """Whether a value is a constant without elements."""
-    tensor, producer = value.constant, value.producer
-    if tensor is not None:
-        return 0 in tensor.dims
-    if producer is None or not producer.is_op("Constant"):
-        return False
-    lists = [producer.attributes[name] for name in EMPTY_LISTS if name in producer.attributes]
-    return any(not (a.floats or a.ints or a.strings) for a in lists)
+    return value.constant is not None and 0 in value.constant.dims
 
 
-def merged_decoders(main: Scope) -> Iterator[MergedDecoder]:
-    """Yield the merged decoders among the Ifs of a graph, at any depth."""
-    past = {entry.past for entry in cache_entries(main) if entry.past is not None}
+def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[MergedDecoder]:
+    """Yield the merged decoders among the Ifs of a graph with this cache, at any depth."""
+    past = {entry.past for entry in cache if entry.past is not None}
     for scope in main.walk():
         for node in scope.nodes:
             if node.is_op("If") and (found := _merged(node, past)) is not None:

@@ -14,6 +14,7 @@ import onnx
 import onnx.defs
 
 from graphkit.errors import ModelError
+from graphkit.graph.attributes import VALUES
 from graphkit.graph.order import ordered
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 
@@ -94,6 +95,9 @@ def _lack(node: Node) -> str:
     for name in form.required:
         if name not in node.attributes:
             return f"lacks its attribute '{name}'"
+    values = VALUES & node.attributes.keys()
+    if node.is_op("Constant") and len(values) != 1:
+        return f"has {len(values)} values and needs 1"
     for name, attribute in node.attributes.items():
         if attribute.type != form.kinds.get(name, attribute.type):
             return f"has an attribute '{name}' of another kind"

@@ -50,6 +50,8 @@ def declared_type(value: Value) -> TensorType | None:
     info = value.scope.infos.get(value.name)
     if info is None or not info.type.HasField("tensor_type"):
         sparse = value.sparse
+        if sparse is None and value.producer is not None and value.producer.is_op("Constant"):
+            sparse = value.producer.attr("sparse_value", onnx.SparseTensorProto)
         return None if sparse is None else TensorType(sparse.values.data_type, tuple(sparse.dims))
     tensor_type = info.type.tensor_type
     dims = tuple(_dim(dim) for dim in tensor_type.shape.dim) if tensor_type.HasField("shape") else None

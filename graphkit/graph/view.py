@@ -8,23 +8,18 @@ a function sees none but its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
 import onnx
 from onnx import AttributeProto
 
-from graphkit.errors import ModelError
+from graphkit.graph.attributes import T, attribute_value, constant_tensor
 
-__all__ = [
-    "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault",
-    "build_scopes",
-]  # fmt: skip
+__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault"]
 
 Kind = Literal["input", "initializer", "node", "undefined"]
-
-MAX_NESTING = 30  # scopes in scopes; protobuf's limit of 100 messages allows 33
 
 
 class Value:
@@ -56,13 +51,11 @@ class Value:
 
     @property
     def constant(self) -> onnx.TensorProto | None:
-        """The TensorProto that this value always equals: a dense initializer, or the `value` of a Constant node."""
-        if self.kind == "initializer":
-            return self.tensor
-        if self.producer is not None and self.producer.is_op("Constant"):
-            attribute = self.producer.attributes.get("value")
-            return attribute.t if attribute is not None else None
-        return None
+        """The TensorProto that this value always equals: a dense initializer, or what a Constant node gives.
+
+        None for another value, and for a constant that is sparse or not known, as `constant_tensor` says.
+        """
+        return self.tensor if self.kind == "initializer" else self.producer.constant if self.producer else None
 
     @property
     def is_constant(self) -> bool:
@@ -99,6 +92,15 @@ class Node:
     def attributes(self) -> Mapping[str, AttributeProto]:
         """The attributes by name."""
         return {attribute.name: attribute for attribute in self.proto.attribute}
+
+    def attr(self, name: str, default: T | type[T]) -> T | None:
+        """Return what an attribute holds, such as `node.attr("axis", 0)`; None where `attribute_value` knows none."""
+        return attribute_value(self.attributes.get(name), default)
+
+    @cached_property
+    def constant(self) -> onnx.TensorProto | None:
+        """The tensor that a Constant gives, as far as `constant_tensor` knows it; None for another operator."""
+        return constant_tensor(self.attributes) if self.is_op("Constant") else None
 
     @property
     def label(self) -> str:
@@ -186,27 +188,6 @@ class Scope:
         return other is self
 
 
-def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope, ...]:
-    """Return the main graph's scope, then one for each function.
-
-    Raises:
-        ModelError: A name is not UTF-8, or bodies are nested too deep.
-    """
-    builder = _Builder(file)
-    opsets = _opsets(model.opset_import)
-    main = Scope("", None, None, opsets)
-    builder.fill_graph(main, model.graph)
-    scopes = [main]
-    for function in model.functions:
-        scope = Scope(f"function {function.name}", None, None, {**opsets, **_opsets(function.opset_import)})
-        scope.inputs = tuple(builder.define(scope, name, "input") for name in function.input)
-        scope.infos = {info.name: info for info in function.value_info}
-        builder.fill_nodes(scope, function.node)
-        scope.outputs = tuple(builder.use(scope, name) for name in function.output)
-        scopes.append(scope)
-    return tuple(scopes)
-
-
 def all_scopes(scopes: tuple[Scope, ...]) -> Iterator[Scope]:
     """Yield every scope at every depth."""
     for scope in scopes:
@@ -241,108 +222,3 @@ def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 def as_text(value: str | bytes) -> str:
     """Return a protobuf string as text; one that is not UTF-8 comes as bytes, and is written out."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
-
-
-def _opsets(imports: object) -> dict[str, int]:
-    return {"" if entry.domain == "ai.onnx" else as_text(entry.domain): entry.version for entry in imports}  # type: ignore[attr-defined]
-
-
-class _Builder:
-    def __init__(self, file: str | None) -> None:
-        self.file = file
-        self.protos: dict[Scope, Sequence[onnx.NodeProto]] = {}
-        self.later: dict[Scope, set[str]] = {}  # outputs of the nodes of a scope, where something is undefined
-
-    def define(self, scope: Scope, name: str, kind: Kind) -> Value:
-        if type(name) is not str:  # protobuf gives bytes where a string is not UTF-8
-            raise ModelError(
-                f"the name {name!r:.60} is not UTF-8", file=self.file, hint="the file is corrupt; export it again"
-            )
-        if name in scope.values:
-            self.note_twice(scope, name)
-            return scope.values[name]
-        value = scope.values[name] = Value(name, scope, kind)
-        return value
-
-    @staticmethod
-    def note_twice(scope: Scope, name: str) -> None:
-        scope.problems.append(f"'{name}' is defined twice")
-        scope.twice.append(name)
-
-    def use(self, scope: Scope, name: str) -> Value:
-        value = scope.find(name)
-        if value is None:
-            scope = self.home(scope, name)
-            value = self.define(scope, name, "undefined")
-            scope.problems.append(f"'{name}' is used but never defined before")
-        return value
-
-    def home(self, scope: Scope, name: str) -> Scope:
-        """Return the graph that defines a name further on, the one that uses it where none does."""
-        around: Scope | None = scope
-        while around is not None:
-            if around not in self.later:
-                self.later[around] = {output for node in self.protos[around] for output in node.output}
-            if name in self.later[around]:
-                return around
-            around = around.parent
-        return scope
-
-    def fill_graph(self, scope: Scope, graph: onnx.GraphProto) -> None:
-        if scope.depth > MAX_NESTING:
-            raise ModelError(
-                f"graphs are nested more than {MAX_NESTING} deep", file=self.file, hint="the file is corrupt"
-            )
-        for infos in (graph.value_info, graph.output, graph.input):
-            scope.infos.update((info.name, info) for info in infos)
-        scope.inputs = tuple(self.define(scope, info.name, "input") for info in graph.input)
-        dense = [self.fill_initializer(scope, tensor.name, tensor, None) for tensor in graph.initializer]
-        sparse = [self.fill_initializer(scope, s.values.name, None, s) for s in graph.sparse_initializer]
-        scope.initializers = (*dense, *sparse)
-        self.fill_nodes(scope, graph.node)
-        scope.outputs = tuple(self.use(scope, info.name) for info in graph.output)
-
-    def fill_initializer(
-        self, scope: Scope, name: str, dense: onnx.TensorProto | None, sparse: onnx.SparseTensorProto | None
-    ) -> Value:
-        value = scope.values.get(name) or self.define(scope, name, "initializer")
-        if value.tensor is not None or value.sparse is not None:
-            self.note_twice(scope, name)
-        value.tensor, value.sparse = dense, sparse
-        return value
-
-    def fill_nodes(self, scope: Scope, protos: Sequence[onnx.NodeProto]) -> None:
-        self.protos[scope] = protos
-        nodes = []
-        for index, proto in enumerate(protos):
-            node = Node(proto, scope, index)
-            nodes.append(node)
-            if type(node.op_type) is not str or type(proto.name) is not str:
-                raise ModelError(
-                    f"node {index} has a name or operator that is not UTF-8",
-                    file=self.file,
-                    hint="the file is corrupt; export it again",
-                )
-            node.inputs = tuple(self.use(scope, name) if name else None for name in proto.input)
-            for position, value in enumerate(node.inputs):
-                if value is not None:
-                    value.consumers.append((node, position))
-            self.fill_bodies(node)
-            node.outputs = tuple(self.produce(node, i, name) if name else None for i, name in enumerate(proto.output))
-        scope.nodes = tuple(nodes)
-
-    def produce(self, node: Node, position: int, name: str) -> Value:
-        value = node.scope.values.get(name) if type(name) is str else None
-        if value is None or value.kind != "undefined":
-            value = self.define(node.scope, name, "node")
-        if value.producer is None and value.kind in ("node", "undefined"):
-            value.kind, value.producer, value.output_index = "node", node, position
-        return value
-
-    def fill_bodies(self, node: Node) -> None:
-        bodies: dict[str, Scope] = {}
-        for name, graph in body_graphs(node.proto):
-            body = bodies[name] = Scope(f"{node.path}/{name}", node.scope, node, node.scope.opsets)
-            self.fill_graph(body, graph)
-        if bodies:
-            node.bodies = bodies

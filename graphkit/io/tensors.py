@@ -129,9 +129,9 @@ def payload_size(tensor: TensorProto) -> int | None:
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
 
 
-def inline_array(tensor: TensorProto) -> np.ndarray | None:
+def inline_array(tensor: TensorProto | None) -> np.ndarray | None:
     """Return the values of a tensor that lie in it, None where they lie in a file, or do not fit its dtype and dims."""
-    if tensor.data_location == TensorProto.EXTERNAL:
+    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
         return None
     try:
         return onnx.numpy_helper.to_array(tensor)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, MutableSequence
 
 import onnx
 
-from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs, build_scopes
+from graphkit.graph.build import build_scopes
+from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep
 

@@ -25,8 +25,7 @@ from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, copy_proto
 from graphkit.rewrite.fusions import fused_nodes
-from graphkit.rewrite.options import Ranges
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["INITIALIZERS_SINCE", "Editor", "NewNode", "NodeInput"]
@@ -70,8 +69,8 @@ def _possible(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
 
 
 @lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next run
-def _shapes(model: Model, ranges: Ranges) -> Shapes:
-    return infer(model, ranges={name: (low, high) for name, low, high in ranges})
+def _shapes(model: Model, spec: DimSpec) -> Shapes:
+    return infer(model, spec)
 
 
 class Editor:
@@ -79,16 +78,16 @@ class Editor:
 
     Args:
         model: The model, which stays as it is.
-        ranges: Bounds of symbols, as `graphkit.shapes.infer` takes them.
+        spec: What is known of the input dims.
         keep_fusions: Whether the nodes that fusions of onnxruntime look for stay as they are.
 
     Raises:
         ModelError: The model's graph is not sound: see `Model.check_soundness`.
     """
 
-    def __init__(self, model: Model, ranges: Ranges = (), *, keep_fusions: bool = False) -> None:
+    def __init__(self, model: Model, spec: DimSpec = AS_DECLARED, *, keep_fusions: bool = False) -> None:
         model.check_soundness()
-        self.model, self.ranges, self.keep_fusions = model, ranges, keep_fusions
+        self.model, self.spec, self.keep_fusions = model, spec, keep_fusions
         self.changes: Counter[str] = Counter()
         self.declined: list[Declined] = []
         self._aliases: dict[Value, Value | str] = {}
@@ -107,7 +106,7 @@ class Editor:
     @property
     def shapes(self) -> Shapes:
         """What the shape engine knows of the model."""
-        return _shapes(self.model, self.ranges)
+        return _shapes(self.model, self.spec)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

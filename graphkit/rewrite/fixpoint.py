@@ -15,8 +15,8 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code, without_outputs
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Finding, Shapes
+from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
 
 __all__ = ["Counts", "Rewrite", "described", "run_to_fixpoint"]
 
@@ -32,7 +32,7 @@ class Rewrite(Pass):
         ranges: Bounds of symbols, (name, least, largest), None for an open end.
     """
 
-    ranges: Ranges = field(default=(), kw_only=True)
+    ranges: SymbolRanges = field(default=(), kw_only=True)
 
     @abstractmethod
     def edit(self, editor: Editor) -> None:
@@ -40,7 +40,7 @@ class Rewrite(Pass):
 
     def run(self, model: Model) -> Outcome:
         counts: Counts = Counter()
-        outcome = run_to_fixpoint(model, [self], self.ranges, counts)
+        outcome = run_to_fixpoint(model, [self], DimSpec(ranges=self.ranges), counts)
         return replace(outcome, changes=tuple(f"{count:,} {text}" for (_, text), count in counts.items()))
 
 
@@ -66,7 +66,7 @@ def described(counts: Counts) -> tuple[str, ...]:
 def run_to_fixpoint(
     model: Model,
     rewrites: Sequence[Rewrite],
-    ranges: Ranges = (),
+    spec: DimSpec = AS_DECLARED,
     counts: Counts | None = None,
     *,
     keep_fusions: bool = False,
@@ -76,7 +76,7 @@ def run_to_fixpoint(
     Args:
         model: The model to start from; it stays as it is.
         rewrites: In the order in which they may take nodes.
-        ranges: Bounds of symbols.
+        spec: What is known of the input dims.
         counts: The counts of earlier runs, to which those of this run are added.
         keep_fusions: Whether what fusions of onnxruntime look for stays as it is.
 
@@ -90,7 +90,7 @@ def run_to_fixpoint(
         return Outcome(model, described(counts), (without,))
     declined: list[Declined] = []
     for _ in range(MAX_ROUNDS):
-        editor = Editor(model, ranges, keep_fusions=keep_fusions)
+        editor = Editor(model, spec, keep_fusions=keep_fusions)
         if contradictions := editor.shapes.contradictions:
             declined = [_contradiction(finding) for finding in contradictions]
             break

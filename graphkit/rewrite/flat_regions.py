@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.fusions import permutation, spoils_product
+from graphkit.rewrite.fusions import spoils_product
 from graphkit.rewrite.lifting import Candidate, Lift, is_liftable, lift
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
@@ -115,7 +115,7 @@ class FlatRegions:
         first, lifted = before.producer if before is not None else None, self.lifts[second]
         if first is None or not first.is_op("Transpose"):
             return False
-        return spoils_product(permutation(first), lifted.attributes(second, len(region.lead) - 1).get("perm"))
+        return spoils_product(first.attr("perm", tuple), lifted.attributes(second, len(region.lead) - 1).get("perm"))
 
     # Which values are flat
 

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from onnx import TensorProto
-from onnx.numpy_helper import to_array
-
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.io.tensors import inline_array
 
-__all__ = ["fused_nodes", "permutation", "spoils_product", "transposes_into_product"]
+__all__ = ["fused_nodes", "spoils_product", "transposes_into_product"]
 
 Rank = Callable[[Value], int | None]
 
@@ -71,12 +69,6 @@ def spoils_product(first: Sequence[int] | None, second: Sequence[int] | None) ->
     if first is None or second is None or len(first) != len(second):
         return False
     return transposes_into_product(second) and not transposes_into_product([first[axis] for axis in second])
-
-
-def permutation(transpose: Node) -> list[int] | None:
-    """Return the order that a Transpose gives the axes, None where it is not written down."""
-    attribute = transpose.attributes.get("perm")
-    return list(attribute.ints) if attribute is not None else None
 
 
 # One finder a pattern: the nodes that must stay, none where it is not the pattern.
@@ -215,21 +207,16 @@ def _between_transposes(reshape: Node, _: Rank) -> Iterator[Node]:
     """MatMul(q, Transpose(Reshape(Transpose(k)))), the Reshape copying all dims: onnxruntime merges the two without."""
     before, after = climb(reshape, (0, "Transpose")), follow(reshape, "Transpose")
     shape = reshape.input(1)
-    tensor = shape.constant if shape is not None else None
-    if (
-        before is None
-        or after is None
-        or tensor is None
-        or not all(reader.is_op("MatMul") for reader in readers(after))
-    ):
+    if before is None or after is None or shape is None or not all(reader.is_op("MatMul") for reader in readers(after)):
         return
-    if spoils_product(permutation(before[0]), permutation(after)) and _is_zero(tensor):
+    if spoils_product(before[0].attr("perm", tuple), after.attr("perm", tuple)) and _is_zero(shape):
         yield reshape
 
 
-def _is_zero(tensor: TensorProto) -> bool:
-    """Whether a small inline tensor is all zeros."""
-    return tensor.data_location != TensorProto.EXTERNAL and sum(tensor.dims) < 9 and not to_array(tensor).any()
+def _is_zero(value: Value) -> bool:
+    """Whether a value is a constant of zeros."""
+    array = inline_array(value.constant)
+    return array is not None and not array.any()
 
 
 Finder = Callable[[Node, Rank], Iterator[Node]]

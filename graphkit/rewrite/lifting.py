@@ -58,7 +58,7 @@ def shifted(axis: int, extra: int) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node and what is known of its tensors.
+    """A node that could be lifted, and what is known of its tensors.
 
     Attributes:
         node: The node.
@@ -104,8 +104,7 @@ class Candidate:
 
     def axis(self, default: int | None, rank: int) -> int | None:
         """Return the attribute `axis`, None where it is not after the first."""
-        attribute = self.node.attributes.get("axis")
-        axis = attribute.i if attribute is not None else default
+        axis = self.node.attr("axis", int if default is None else default)
         return axis if axis is not None and is_trailing(axis, rank) else None
 
 
@@ -155,9 +154,8 @@ def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Seque
 
 
 def _transpose(view: Candidate) -> Lift | None:
-    attribute = view.node.attributes.get("perm")
-    perm = list(attribute.ints) if attribute is not None else []
-    return Lift(view.flat, axes={"perm": perm}) if perm[:1] == [0] else None
+    perm = view.node.attr("perm", tuple)
+    return Lift(view.flat, axes={"perm": perm}) if perm and perm[0] == 0 else None
 
 
 def _along(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
@@ -173,8 +171,7 @@ def _along(default: int | None, default_since: int = 0, before: int | None = Non
 
 
 def _gather(view: Candidate) -> Lift | None:
-    axis = view.node.attributes.get("axis")
-    is_first = axis is None or axis.i in (0, -view.rank(0))
+    is_first = view.node.attr("axis", 0) in (0, -view.rank(0))
     return Lift(view.flat) if view.flat == {1} and is_first else _along(None)(view)
 
 
@@ -200,8 +197,8 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
     """
 
     def rule(view: Candidate) -> Lift | None:
-        attribute = view.node.attributes.get("axes")
-        array = np.array(attribute.ints, np.int64) if attribute is not None else view.numbers(index)
+        given = view.node.attr("axes", tuple)
+        array = np.array(given, np.int64) if given is not None else view.numbers(index)
         if view.flat != {0} or array is None or not array.size:
             return None
         rank = len(view.out) if of_output else view.rank(0)
@@ -209,17 +206,14 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
             return None
         array = np.where(array < 0, array + rank, array).astype(array.dtype)
         return (
-            Lift(view.flat, arrays={index: array})
-            if attribute is None
-            else Lift(view.flat, axes={"axes": array.tolist()})
+            Lift(view.flat, arrays={index: array}) if given is None else Lift(view.flat, axes={"axes": array.tolist()})
         )
 
     return rule
 
 
 def _quantize(view: Candidate) -> Lift | None:
-    block = view.node.attributes.get("block_size")
-    if view.flat != {0} or (block is not None and block.i):
+    if view.flat != {0} or view.node.attr("block_size", 0) != 0:
         return None
     if view.is_single(1) and view.is_single(2):
         return Lift(view.flat)

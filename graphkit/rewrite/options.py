@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphkit.errors import UsageError
+from graphkit.shapes import Bounds
 
-__all__ = ["InputShapes", "Ranges", "Sizes", "parse_bounds", "parse_shape", "parse_size", "read_option"]
-
-Sizes = tuple[tuple[str, int], ...]
-InputShapes = tuple[tuple[str, tuple[int, ...]], ...]
-Ranges = tuple[tuple[str, int | None, int | None], ...]
+__all__ = ["parse_bounds", "parse_shape", "parse_size", "read_option"]
 
 
 def parse_size(text: str) -> int:
@@ -33,7 +30,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return tuple(parse_size(part) for part in text.split("x"))
 
 
-def parse_bounds(text: str) -> tuple[int | None, int | None]:
+def parse_bounds(text: str) -> Bounds:
     """Return bounds: `0:512`, `1:`, `:512`, or `8` for both.
 
     Raises:
@@ -48,16 +45,16 @@ def parse_bounds(text: str) -> tuple[int | None, int | None]:
 
 
 def read_option(annotation: str, text: str) -> object:
-    """Return an option of one of the types above, written as `name=value;name=value`; None for other types.
+    """Return an option of a type of `graphkit.shapes.dim_spec`, written as `name=value;...`; None for other types.
 
     Raises:
         UsageError: It cannot be read.
     """
-    if annotation == "Sizes":
+    if annotation == "SymbolSizes":
         return tuple((name, parse_size(value)) for name, value in _pairs(text))
     if annotation == "InputShapes":
         return tuple((name, parse_shape(value)) for name, value in _pairs(text))
-    if annotation == "Ranges":
+    if annotation == "SymbolRanges":
         return tuple((name, *parse_bounds(value)) for name, value in _pairs(text))
     return None
 

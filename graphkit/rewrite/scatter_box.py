@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
 from graphkit.shapes import Expr, Shapes, const, lower, upper
-from graphkit.shapes.affine import Affine, AffineFinder
 from graphkit.shapes.tensor import Dims
+from graphkit.shapes.value_range import Affine
+from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["Box", "NoBoxError", "find_box"]
 
@@ -42,7 +43,7 @@ class Box:
         return any(lower(size) < 1 for axis, size in enumerate(self.sizes) if axis != but)
 
 
-def find_box(shapes: Shapes, finder: AffineFinder, node: Node) -> Box:
+def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     """Return where a Scatter without reduction writes.
 
     Raises:
@@ -51,11 +52,11 @@ def find_box(shapes: Shapes, finder: AffineFinder, node: Node) -> Box:
     data, indices, updates = (node.input(index) for index in range(3))
     if data is None or indices is None or updates is None:
         raise NoBoxError("an input is missing")
-    reduction = node.attributes.get("reduction")
-    if reduction is not None and reduction.s not in (b"", b"none"):
-        raise NoBoxError(f"its reduction is '{reduction.s.decode(errors='replace')}'")
+    reduction = node.attr("reduction", "none")
+    if reduction not in ("", "none"):
+        raise NoBoxError(f"its reduction is '{reduction}'")
     dims = _dims(shapes, data)
-    parts = _parts_of_elements(finder, node, len(dims)) if node.is_op("ScatterElements") else finder.components(indices)
+    parts = _parts_of_elements(ranges, node, len(dims)) if node.is_op("ScatterElements") else ranges.components(indices)
     if not parts or len(parts) > len(dims):
         raise NoBoxError("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
@@ -78,12 +79,11 @@ def _dims(shapes: Shapes, value: Value) -> Dims:
     return dims
 
 
-def _parts_of_elements(finder: AffineFinder, node: Node, rank: int) -> tuple[Affine, ...] | None:
+def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tuple[Affine, ...] | None:
     """Return the index along the axis of a ScatterElements, along the others the coordinate of the update itself."""
-    along = finder.find(node.input(1))
-    attribute = node.attributes.get("axis")
-    axis = attribute.i if attribute is not None else 0
-    if along is None or len(along.dims) != rank or not -rank <= axis < rank:
+    along = ranges.affine(node.input(1))
+    axis = node.attr("axis", 0)
+    if along is None or axis is None or len(along.dims) != rank or not -rank <= axis < rank:
         return None
     units = [[const(int(one == other)) for other in range(rank)] for one in range(rank)]
     own = [Affine.of(along.dims, const(0), unit) for unit in units]

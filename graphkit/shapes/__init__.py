@@ -4,6 +4,7 @@ from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import Finding
 from graphkit.shapes.declarations import Correction, Declarations, declarations
+from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
 from graphkit.shapes.parse import parse
@@ -13,8 +14,11 @@ from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
 __all__ = [
+    "AS_DECLARED",
+    "Bounds",
     "Correction",
     "Declarations",
+    "DimSpec",
     "Expr",
     "Finding",
     "Program",

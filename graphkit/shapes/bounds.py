@@ -1,4 +1,4 @@
-"""Lower and upper bounds of expressions, from the bounds of their symbols.
+"""Lower and upper bounds of a symbolic expression, such as a dim, from the bounds of its symbols.
 
 Interval arithmetic alone cannot see that `b*h - b` is never negative. Two refinements can: measure every symbol from
 its lower bound, so that a polynomial without negative coefficients is at least its constant term; and replace `min`,

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import onnx
 
-from graphkit.graph.merged import captures, merged_decoders
+from graphkit.graph.merged import captures
 from graphkit.graph.names import family_labels
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Scope
@@ -23,7 +23,7 @@ from graphkit.model import Model
 from graphkit.shapes.expr import Expr, symbol
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inputs import Inputs
-from graphkit.shapes.lengths import Length, Row, lengths, linear, reduced, solved
+from graphkit.shapes.lengths import FOLLOWING, Length, Row, lengths, linear, reduced, solved
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import is_known
 
@@ -84,7 +84,7 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
     if not found or not (is_branch or _is_suspicious(model, found)):
         return Declarations(model)
     named = {place: length.name for length in found for place in length.places}
-    shapes = infer_from(model, Inputs(model, {}, {}, {}, {}, own=named))
+    shapes = infer_from(model, Inputs(model, own=named))
     branches = list(_branches(model))
     facts = [(name, _facts(shapes, scopes)) for name, scopes in branches]
     needs = [_needed(length, found, facts, is_branch=is_branch) for length in found]
@@ -100,7 +100,7 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
 def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:
     """Whether a mask is declared as the tokens alone, or what is declared leaves out sizes that must be legal."""
     literal = {place: length.declared for length in found for place in length.places}
-    given = Inputs(model, {}, {}, {}, {}).symbolic
+    given = Inputs(model).symbolic
     if any((given[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
         return True
     shapes = infer(model)
@@ -112,7 +112,7 @@ Branch = tuple[str, frozenset[Scope]]
 
 def _branches(model: Model) -> Iterator[Branch]:
     """Yield the scopes that run together: those of each branch of a merged decoder, else the main graph."""
-    merged = next(merged_decoders(model.graph), None)
+    merged = model.roles.decoder
     if merged is None:
         yield "", frozenset({model.graph})
         return
@@ -173,9 +173,9 @@ def _needed(
 ) -> tuple[Expr, str]:
     """Return what a length must be, a symbol of its own where branches differ, and what it is in each of these."""
     own = symbol(length.name)
-    if length.kind not in ("mask", "positions"):
+    if length.kind not in FOLLOWING:
         return own, ""
-    others = [other for other in found if other.kind not in ("mask", "positions")]
+    others = [other for other in found if other.kind not in FOLLOWING]
     symbols = {other.name: symbol(other.name) for other in others}
     order = [other.name for other in found if other.name not in symbols]
     order.sort(key=lambda name: name != length.name)  # what is asked for comes first
@@ -187,7 +187,7 @@ def _needed(
     distinct = set(results.values())
     if not distinct:
         return _undecided(length, found, is_branch=is_branch)
-    if len(distinct) == 1 or length.places[0][0].startswith("encoder"):  # the encoder's length is one, by many names
+    if len(distinct) == 1 or length.kind == "encoder mask":  # the encoder's length is one, by many names
         return next(iter(results.values())), ""
     return own, f" ({', '.join(f'{dim} in {name}' for name, dim in results.items())})"
 
@@ -195,7 +195,7 @@ def _needed(
 def _undecided(length: Length, found: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
     """Return the length of a mask of which no node asks what it is: it spans past and new tokens."""
     tokens, past = (next((other for other in found if other.kind == kind), None) for kind in ("tokens", "past"))
-    if length.kind != "mask" or length.places[0][0].startswith("encoder") or tokens is None:
+    if length.kind != "mask" or tokens is None:
         return length.declared, ""
     if is_branch and length.declared == symbol(length.name):
         return symbol(tokens.name) + (symbol(past.name) if past is not None else 0), ""

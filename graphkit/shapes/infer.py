@@ -20,6 +20,7 @@ from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes.context import Finding, InferenceContext
+from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.equalities import replacement, rewriter_of, simplified
 from graphkit.shapes.expr import Expr, TooComplexError, const, symbol
 from graphkit.shapes.fallback import infer_node
@@ -42,33 +43,35 @@ MAX_WORK = 200_000  # nodes of bodies and functions inferred, as often as they a
 
 def infer(
     model: Model,
+    spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
 ) -> Shapes:
     """Return the shape of every tensor.
 
     Args:
         model: The model.
+        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Numbers for symbols, such as `{"batch_size": 1}`.
         inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
-        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
-            which a KV cache grows at least 0.
+        ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
-    if not (dims or inputs or ranges or values):
+    spec = spec | DimSpec.of(dims, inputs, ranges)
+    if spec == AS_DECLARED and not values:
         return _as_declared(model)
-    return infer_from(model, Inputs(model, dims or {}, inputs or {}, ranges or {}, values or {}))
+    return infer_from(model, Inputs(model, spec, values))
 
 
 @lru_cache(maxsize=1)  # one model is asked about several times in a row
 def _as_declared(model: Model) -> Shapes:
-    return infer_from(model, Inputs(model, {}, {}, {}, {}))
+    return infer_from(model, Inputs(model))
 
 
 def infer_from(model: Model, given: Inputs) -> Shapes:
@@ -155,7 +158,8 @@ class _Engine:
             count *= dim
         is_followed = count <= MAX_ELEMENTS and (tensor.data_type in INTEGERS or tensor.data_type in FLOATS)
         loader = self._loader(tensor) if is_followed else None
-        reason = "" if is_followed else f"it has more than {MAX_ELEMENTS} elements"
+        many = f"it has more than {MAX_ELEMENTS} elements"
+        reason = "" if is_followed else many if count > MAX_ELEMENTS else "elements of its dtype are not followed"
         return Tensor(tensor.data_type, tuple(tensor.dims), None, reason, loader)
 
     def _loader(self, tensor: onnx.TensorProto) -> Callable[[], Array | None]:

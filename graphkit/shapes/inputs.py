@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry, cache_entries, growing_axis
+from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
+from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 from graphkit.shapes.expr import INF, Bound, Expr, Symbol, symbol
 from graphkit.shapes.parse import parse
 from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
@@ -23,7 +24,6 @@ __all__ = ["Inputs"]
 
 MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
-Range = tuple[int | None, int | None]
 
 
 class Namer(Protocol):
@@ -38,7 +38,8 @@ class Inputs:
 
     Args:
         model: The model.
-        dims, shapes, ranges, values: What the user says, as `infer` takes it.
+        spec: What the user says of their dims.
+        values: Elements of inputs, as `infer` takes them.
         own: Names to give dims instead of what they declare, by input and axis.
 
     Raises:
@@ -48,33 +49,30 @@ class Inputs:
     def __init__(
         self,
         model: Model,
-        dims: Mapping[str, int],
-        shapes: Mapping[str, Sequence[int]],
-        ranges: Mapping[str, Range],
-        values: Mapping[str, object],
+        spec: DimSpec = AS_DECLARED,
+        values: Mapping[str, object] | None = None,
         *,
         own: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {
-            name: (low, INF if high is None else high) for name, (low, high) in ranges.items()
+            name: (low, INF if high is None else high) for name, low, high in spec.ranges
         }
-        self.values = {name: np.asarray(value) for name, value in values.items()}
+        self.values = {name: np.asarray(value) for name, value in (values or {}).items()}
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
-        pasts = [entry for entry in cache_entries(model.graph) if entry.past is not None]
+        roles = model.roles
         if own is not None:
             self._rename(own)
-        elif pasts:
-            self._free_mask()
+        elif roles.pasts:
+            self._free_mask(roles)
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
-        self._check_names(dims, shapes)
-        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(pasts)})
+        self._check_names(spec)
+        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(roles)})
         self._check_ranges()
-        for name, number in dims.items():
-            self._set(name, int(number))
-        given = {**{name: array.shape for name, array in self.values.items()}, **shapes}
-        self._bind(given)
+        for name, number in spec.dims:
+            self._set(name, number)
+        self._bind({**{name: array.shape for name, array in self.values.items()}, **spec.shapes})
 
     def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
         if kind.dims is None:
@@ -89,21 +87,22 @@ class Inputs:
             for axis, text in enumerate(texts)
         )
 
-    def _may_be_empty(self, pasts: Iterable[CacheEntry]) -> Iterator[str]:
+    def _may_be_empty(self, roles: Roles) -> Iterator[str]:
         """Yield the symbols along which the cache of self-attention grows, for it starts empty whatever its name."""
-        tokens = [dims[-1] for dims in self._tokens()]
-        for entry in pasts:
-            past, present = (None if value is None else declared_type(value) for value in (entry.past, entry.present))
-            axis = growing_axis(past, present) if past is not None and entry.slot.attention != "encoder" else None
-            dims = self.symbolic.get(entry.past.name) if entry.past is not None else None
+        tokens = [dims[-1] for dims in self._tokens(roles)]
+        for past, entry in roles.pasts.items():
+            axis = None if roles.is_cross(entry) else entry.axis
+            dims = self.symbolic.get(past.name)
             if axis is None or dims is None or dims[axis] in tokens or not isinstance(dims[axis].atom, Symbol):
                 continue
             (name,) = dims[axis].symbols
             if self.ranges.get(name, (None, INF))[0] is None:
                 yield name
 
-    def _tokens(self) -> list[tuple[Expr, ...]]:
-        return [dims for name, dims in self.symbolic.items() if name.endswith("input_ids") and dims]
+    def _tokens(self, roles: Roles) -> list[tuple[Expr, ...]]:
+        """Return the dims of the inputs of new tokens: batch, and how many."""
+        found = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
+        return [dims[:2] for dims in found if dims]
 
     def _rename(self, own: Mapping[tuple[str, int], str]) -> None:
         """Give dims symbols of their own, by input and axis, whatever they declare."""
@@ -112,16 +111,16 @@ class Inputs:
             dims[axis] = self._symbol(text)
             self.symbolic[name] = tuple(dims)
 
-    def _free_mask(self) -> None:
+    def _free_mask(self, roles: Roles) -> None:
         """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.
 
         Such a declaration is that of the first step: exporters that merge two decoders keep it for later steps too,
         where the mask covers the past as well. onnxruntime does not compare the dims of two inputs.
         """
-        tokens = self._tokens()
-        for name, dims in self.symbolic.items():
-            is_mask = name.endswith("attention_mask") and not name.startswith("encoder")
-            if not is_mask or dims is None or len(dims) != 2 or dims[-1].constant is not None:
+        tokens = self._tokens(roles)
+        for name in (value.name for value in roles.all("mask")):
+            dims = self.symbolic.get(name)
+            if dims is None or len(dims) != 2 or dims[-1].constant is not None:
                 continue
             if any(dims[-1] == other[-1] for other in tokens):
                 self.symbolic[name] = (dims[0], self._symbol(f"{name}.1"))
@@ -145,11 +144,11 @@ class Inputs:
         for name, dims in self.symbolic.items():
             self.symbolic[name] = None if dims is None else tuple(dim.substitute(after) for dim in dims)
 
-    def _check_names(self, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
-        for name in [*dims, *self.ranges]:
+    def _check_names(self, spec: DimSpec) -> None:
+        for name in [*spec.numbers, *self.ranges]:
             if name not in self.names:
                 raise UsageError(f"no input has a dim '{name}' - there are {', '.join(self.names) or 'none'}")
-        for name in [*shapes, *self.values]:
+        for name in [*spec.shapes, *self.values]:
             if name not in self.declared:
                 raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
 
@@ -170,11 +169,10 @@ class Inputs:
         if not lower(bounds) <= number <= upper(bounds):
             raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
 
-    def _bind(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def _bind(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the numbers of symbols from the shapes of inputs, in whatever order they come."""
         pending: list[tuple[str, Expr, int]] = []
-        for name, shape in shapes.items():
-            sizes = tuple(int(size) for size in shape)
+        for name, sizes in shapes.items():
             dims = self.symbolic.get(name)
             if dims is None:
                 self.symbolic[name] = tuple(Expr.of(size) for size in sizes)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from graphkit.graph.kv import cache_entries, growing_axis
+from graphkit.graph.roles import Role
 from graphkit.graph.types import TensorType, declared_type
-from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.expr import Call, Expr, Symbol, const, symbol
 from graphkit.shapes.parse import parse
 
-__all__ = ["Length", "Row", "lengths", "linear", "reduced", "solved"]
+__all__ = ["FOLLOWING", "Length", "Row", "lengths", "linear", "reduced", "solved"]
 
-Kind = Literal["tokens", "past", "encoder", "mask", "positions"]
-IDS = re.compile(r"(^|_)(input_ids|inputs_embeds)$")
-POSITIONS = re.compile(r"(^|_)(position_ids|token_type_ids)$")
-ORDER: Sequence[Kind] = ("tokens", "encoder", "past", "positions", "mask")
+Kind = Literal["tokens", "past", "encoder", "mask", "encoder mask", "positions"]
+KINDS: Mapping[Role, Kind] = {  # of the second axis
+    "tokens": "tokens",
+    "embeddings": "tokens",
+    "mask": "mask",
+    "encoder mask": "encoder mask",
+    "positions": "positions",
+    "token types": "positions",
+    "encoder tokens": "encoder",
+    "encoder state": "encoder",
+}
+ORDER: Sequence[Kind] = ("tokens", "encoder", "past", "positions", "mask", "encoder mask")
+FOLLOWING = ("mask", "encoder mask", "positions")  # lengths that follow from others
 Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; their sum is 0
 
 
@@ -49,7 +56,7 @@ def lengths(model: Model) -> tuple[Length, ...]:
         declared = texts[name]
         dim = declared.dims[axis] if declared is not None and declared.dims is not None else None
         if not isinstance(dim, int):
-            alone = name if kind in ("mask", "positions") else ""
+            alone = name if kind in FOLLOWING else ""
             found.setdefault((kind, alone + (dim or f"{name}.{axis}")), []).append((name, axis))
     placed = {place for places in found.values() for place in places}
     taken = set(_symbols(texts, placed))
@@ -75,7 +82,7 @@ def _symbols(texts: Mapping[str, TensorType | None], placed: Collection[tuple[st
 
 def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
     """Return a symbol of the declared dim that nothing else has, that of the past where it is one."""
-    if kind in ("mask", "positions") and not isinstance(declared.atom, Symbol):
+    if kind in FOLLOWING and not isinstance(declared.atom, Symbol):
         return None
     names = sorted(declared.symbols, key=lambda name: ("past" not in name, name))
     return next((name for name in names if name not in taken), None)
@@ -92,32 +99,14 @@ def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) ->
 
 def _places(model: Model) -> Iterator[tuple[Kind, str, int]]:
     """Yield the lengths of all inputs: kind, input, axis."""
-    cached: set[Value] = set()
-    entries = cache_entries(model.graph)
-    for entry in entries:
-        declared = declared_type(entry.past) if entry.past is not None else None
-        if entry.past is None or declared is None or declared.dims is None:
-            continue
-        cached.add(entry.past)
-        present = declared_type(entry.present) if entry.present is not None else None
-        if (axis := growing_axis(declared, present)) is not None:
-            yield "encoder" if entry.slot.attention == "encoder" else "past", entry.past.name, axis
-    if not entries:
-        return
-    for value in model.graph.inputs:
-        declared = declared_type(value) if value.tensor is None and value not in cached else None
+    for past, entry in model.roles.pasts.items():
+        if entry.axis is not None:
+            yield "encoder" if model.roles.is_cross(entry) else "past", past.name, entry.axis
+    for value, role in model.roles.inputs.items() if model.roles.cache else ():
+        declared, kind = declared_type(value), KINDS.get(role)
         rank = len(declared.dims) if declared is not None and declared.dims is not None else 0
-        if rank < 2:
-            continue
-        if value.name.endswith("attention_mask"):
-            if rank == 2:
-                yield "mask", value.name, 1
-        elif IDS.search(value.name):
-            yield "tokens", value.name, 1
-        elif POSITIONS.search(value.name):
-            yield "positions", value.name, 1
-        elif value.name.startswith("encoder") and rank == 3:
-            yield "encoder", value.name, 1
+        if kind is not None and (rank == 2 or (rank == 3 and role in ("embeddings", "encoder state"))):
+            yield kind, value.name, 1
 
 
 def linear(left: Expr, right: Expr) -> Iterator[Row]:

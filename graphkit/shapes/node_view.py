@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from onnx import AttributeProto
 
+from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.view import Node, Value
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, number
 
@@ -75,37 +76,19 @@ class NodeView:
 
     # Attributes
 
-    def _attribute(self, name: str, kind: int) -> AttributeProto | None:
-        found = self.attributes.get(name)
-        if found is not None and found.type not in (kind, AttributeProto.UNDEFINED):
-            raise UnknownError(f"its attribute '{name}' is of another kind")
+    def attr(self, name: str, default: T | type[T]) -> T:
+        """Return what an attribute holds, which must be known, as `attribute_value` does."""
+        attribute = self.attributes.get(name)
+        found = attribute_value(attribute, default)
+        if found is None:
+            raise UnknownError(f"its attribute '{name}' is {'missing' if attribute is None else 'of another kind'}")
         return found
 
-    def integer(self, name: str, default: int) -> int:
-        """Return an integer attribute."""
-        found = self._attribute(name, AttributeProto.INT)
-        return found.i if found is not None else default
-
-    def integers(self, name: str) -> list[int] | None:
-        """Return a list attribute, None where it is not given."""
-        found = self._attribute(name, AttributeProto.INTS)
-        return list(found.ints) if found is not None else None
-
-    def real(self, name: str, default: float) -> float:
-        """Return a float attribute."""
-        found = self._attribute(name, AttributeProto.FLOAT)
-        return found.f if found is not None else default
-
-    def text(self, name: str, default: str) -> str:
-        """Return a string attribute."""
-        found = self._attribute(name, AttributeProto.STRING)
-        return found.s.decode("utf-8", "replace") if found is not None else default
-
-    def axes(self, index: int, since: int) -> list[int] | None:
-        """Return axes: an input from an opset on, an attribute before."""
+    def axes(self, index: int, since: int) -> Sequence[int] | None:
+        """Return axes, None where they are not given: an input from an opset on, an attribute before."""
         if self.opset >= since and not self.node.domain:
             return self.numbers(index) if self.has(index) else None
-        return self.integers("axes")
+        return self.attr("axes", ()) if "axes" in self.attributes else None
 
     def axis(self, value: int, rank: int) -> int:
         """Return an axis counted from the front."""

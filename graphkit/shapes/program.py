@@ -14,6 +14,7 @@ from graphkit.model import Model
 from graphkit.shapes.conditions import conditions
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.declarations import declarations
+from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.infer import infer
 from graphkit.shapes.relations import Relation
@@ -108,27 +109,29 @@ class Program:
 
 def program(
     model: Model,
+    spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
 ) -> Program:
     """Return what every node at every scope reads as a shape, an axis or a count, as expressions in the input dims.
 
     Args:
         model: The model.
-        dims: Numbers for symbols; the program is then for these only.
-        inputs: Shapes of graph inputs.
-        ranges: Bounds of symbols, None for an open end; a symbol without is at least 1, one named `past...` or along
-            which a KV cache grows at least 0.
-        values: Elements of graph inputs, such as `{"use_cache_branch": True}`; the program is then for these only.
+        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Bounds of symbols, None for an open end.
+        values: Elements of graph inputs, such as `{"use_cache_branch": True}`. The program is then for these only, and
+            for the sizes that are given.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
     model = declarations(model).model
-    shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges, values=values)
+    shapes = infer(model, spec | DimSpec.of(dims, inputs, ranges), values=values)
     given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])
     return Program(model.name, given, sources, unread, conditions(shapes), consumers(shapes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition
+from graphkit.graph.merged import MergedDecoder, captures, trace_condition
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
@@ -36,7 +36,7 @@ class Branch:
 
     def outputs(self) -> list[str]:
         """Return the outputs that it gives; constants without elements do not count."""
-        empty = {value for found in merged_decoders(self.merged.graph) for value in found.zero_length}
+        empty = self.merged.roles.empty
         values = self.merged.graph.outputs
         return [value.name for value in values if not (self.is_cache and value in empty)]
 

@@ -7,15 +7,14 @@ first step. The loop is for proofs and measurements, not for serving.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.analysis.architecture import TOKEN_INPUT
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.kv import CacheEntry, Slot, cache_entries
-from graphkit.graph.merged import MergedDecoder, merged_decoders
+from graphkit.graph.kv import CacheEntry, Slot
+from graphkit.graph.roles import Role
 from graphkit.model import Model
 from graphkit.runtime.session import Runner, Session
 from graphkit.verify.inputs import InputMaker
@@ -53,12 +52,6 @@ class Decoder:
     later: Model
     first_session: Runner
     later_session: Runner
-    _merged: MergedDecoder | None = field(init=False)
-    _entries: tuple[CacheEntry, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._merged = next(merged_decoders(self.later.graph), None)
-        self._entries = cache_entries(self.later.graph)
 
     @classmethod
     def open(cls, first: Model, later: Model | None = None, *, optimize: bool = False, threads: int = 0) -> Decoder:
@@ -78,18 +71,18 @@ class Decoder:
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run the first step and return its outputs and the cache."""
         outputs = self.first_session.run(self._condition(feed, later=False))
-        entries = cache_entries(self.first.graph)
-        cache = {e.slot: outputs[e.present.name] for e in entries if e.present is not None}
+        cache = {e.slot: outputs[e.present.name] for e in self.first.roles.cache if e.present is not None}
         return outputs, cache
 
     def step(
         self, feed: Mapping[str, np.ndarray], cache: dict[Slot, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run a later step with a cache and return its outputs and the next cache."""
-        past = {e.past.name: self._take(cache, e) for e in self._entries if e.past is not None}
+        roles = self.later.roles
+        past = {value.name: self._take(cache, entry) for value, entry in roles.pasts.items()}
         outputs = self.later_session.run(self._condition({**feed, **past}, later=True))
-        changing = [e for e in self._entries if e.present is not None and not self._constant(e)]
-        updates = {e.slot: outputs[e.present.name] for e in changing if e.present is not None}
+        changing = [(e.slot, e.present) for e in roles.cache if e.present is not None and e.present not in roles.empty]
+        updates = {slot: outputs[present.name] for slot, present in changing}
         return outputs, {**cache, **updates}
 
     def _take(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
@@ -98,14 +91,12 @@ class Decoder:
             raise ModelError("no output of the first step gives this past", file=self.later.label, tensor=name)
         return cache[entry.slot]
 
-    def _constant(self, entry: CacheEntry) -> bool:
-        return self._merged is not None and entry.present in self._merged.zero_length
-
     def _condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
-        if self._merged is None:
+        merged = self.later.roles.decoder
+        if merged is None:
             return dict(feed)
-        condition = self._merged.condition
-        return {**feed, condition.input.name: np.full(condition.shape, self._merged.cache_when == later)}
+        condition = merged.condition
+        return {**feed, condition.input.name: np.full(condition.shape, merged.cache_when == later)}
 
 
 def decode(
@@ -133,21 +124,21 @@ def decode(
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
     feed = InputMaker(like or decoder.first, seed).make(prompt, given)
     tokens_name = _token_input(decoder.first)
-    feed = {name: _without_padding(name, array) for name, array in feed.items()}
+    feed = _without_padding(feed, like or decoder.first)
     outputs, cache = decoder.start(_only(feed, decoder.first))
-    constant = {name: array for name, array in feed.items() if name.startswith("encoder")}
+    constant = _named(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
     later, later_tokens = InputMaker(like or decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
     tokens, logits = [], []
     for number in range(steps):
-        last = _logits(outputs, decoder)[:, -1]
+        last = _logits(outputs, decoder.later if number else decoder.first)[:, -1]
         logits.append(last)
         tokens.append(last.argmax(-1).astype(np.int64))
         if number + 1 < steps:
             now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
             ids = tokens[-1][:, None].astype(feed[tokens_name].dtype)
             feed_now = later.make(now, {**constant, later_tokens: ids})
-            feed_now = {name: _without_padding(name, array) for name, array in feed_now.items()}
+            feed_now = _without_padding(feed_now, like or decoder.later)
             outputs, cache = decoder.step(_only({**feed_now, **constant}, decoder.later), cache)
             past += 1
     return Decoded(np.stack(tokens, 1), tuple(logits))
@@ -158,20 +149,25 @@ def _only(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarra
     return {name: array for name, array in arrays.items() if name in names}
 
 
-def _without_padding(name: str, array: np.ndarray) -> np.ndarray:
-    """Return a decoder's mask without padding: the tokens that the loop adds are all real."""
-    return np.ones_like(array) if "mask" in name and "encoder" not in name else array
+def _named(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict[str, np.ndarray]:
+    """Return the arrays for a model's inputs of some roles."""
+    return {value.name: arrays[value.name] for value in model.roles.all(*roles) if value.name in arrays}
+
+
+def _without_padding(feed: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+    """Return inputs in which a decoder's mask has no padding: the tokens that the loop adds are all real."""
+    return {**feed, **{name: np.ones_like(array) for name, array in _named(feed, model, "mask").items()}}
 
 
 def _token_input(model: Model) -> str:
-    names = [value.name for value in model.graph.inputs if TOKEN_INPUT.search(value.name)]
-    if not names:
+    tokens = model.roles.first("tokens")
+    if tokens is None:
         raise ModelError("no input takes token ids", file=model.label, hint="only decoders can decode")
-    return names[0]
+    return tokens.name
 
 
-def _logits(outputs: Mapping[str, np.ndarray], decoder: Decoder) -> np.ndarray:
-    for name, value in outputs.items():
-        if "logits" in name and value.ndim == 3:
-            return value
-    raise ModelError("no output is logits [batch, sequence, vocabulary]", file=decoder.later.label)
+def _logits(outputs: Mapping[str, np.ndarray], model: Model) -> np.ndarray:
+    logits = model.roles.logits
+    if logits is not None and outputs[logits.name].ndim == 3:
+        return outputs[logits.name]
+    raise ModelError("no output is logits [batch, sequence, vocabulary]", file=model.label)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx
 
-from graphkit.analysis.architecture import TOKEN_INPUT
-from graphkit.analysis.hazards import Check, Hazard, Hazards
+from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.constraints.evaluate import Values
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
+from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model
@@ -93,7 +93,7 @@ class _Runs:
         try:
             flags = _flags(nodes[0].scope)
             if problem := self.failure(dict(one.fine), flags):
-                return Check(None, f"fails at {_text(one.fine)} too: {_said(problem)}")
+                return Check(None, f"fails at {dims_text(one.fine)} too: {_said(problem)}")
             if one.shape is not None:
                 return self._check_shape(one, nodes[0], flags)
             return _judged(self.failure(dict(one.dims), flags), nodes)
@@ -132,9 +132,8 @@ class _Runs:
         self._check_size(dims)
         rng = np.random.default_rng(0)
         return {
-            value.name: _array(value.name, *self._kind(value.name, dims), flags, rng)
-            for value in self.model.graph.inputs
-            if value.tensor is None
+            value.name: _array(value.name, role, *self._kind(value.name, dims), flags, rng)
+            for value, role in self.model.roles.inputs.items()
         }
 
     def _kind(self, name: str, dims: Mapping[str, int]) -> tuple[int, tuple[int, ...]]:
@@ -154,18 +153,18 @@ class _Runs:
 
 
 def _array(
-    name: str, dtype: int, shape: tuple[int, ...], flags: Mapping[str, bool], rng: np.random.Generator
+    name: str, role: Role, dtype: int, shape: tuple[int, ...], flags: Mapping[str, bool], rng: np.random.Generator
 ) -> np.ndarray:
     if dtype not in (1, 2, 3, 6, 7, 9, 10, 11):
         raise ModelError(f"no input can be made for '{name}': it is {dtype_name(dtype)}", tensor=name)
     kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
     if name in flags:
         return np.full(shape, flags[name], kind)
-    if "mask" in name:
+    if role in MASKS:
         return np.ones(shape, kind)
     if kind.kind == "f":
         return rng.standard_normal(shape).astype(kind)
-    return np.full(shape, TOKEN if TOKEN_INPUT.search(name) and "type" not in name else 0, kind)
+    return np.full(shape, TOKEN if role in ("tokens", "encoder tokens") else 0, kind)
 
 
 def _flags(scope: Scope | None) -> dict[str, bool]:
@@ -211,7 +210,3 @@ def _said(problem: RunError) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= MESSAGE else f"{line[: MESSAGE - 3]}..."
-
-
-def _text(dims: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in dims)

@@ -9,11 +9,13 @@ import onnx
 import onnx.helper
 from onnx import TensorProto
 
-from graphkit.analysis.architecture import TOKEN_INPUT, architecture
+from graphkit.analysis.architecture import architecture
 from graphkit.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
 from graphkit.errors import ModelError
+from graphkit.graph.roles import MASKS
 from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model
 from graphkit.shapes import declarations
 
@@ -33,8 +35,6 @@ INTEGERS: Mapping[int, int] = {
 }  # dtype -> numbers to draw from, where nothing says more
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
-PASSES_ON = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze", "Expand")
-MAX_STEPS = 64
 # Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
 COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
 
@@ -63,8 +63,8 @@ class InputMaker:
         Raises:
             ModelError: An input has a type or shape that no array can be made for.
         """
-        symbols = symbol_sizes(self.model.graph, sizes)
-        shapes = {value.name: input_shape(value, symbols, sizes) for value in self.model.graph.inputs}
+        roles, symbols = self.model.roles, symbol_sizes(self.model, sizes)
+        shapes = {value.name: input_shape(value, roles, symbols, sizes) for value in roles.inputs}
         return self.arrays(shapes, past=sizes.past, given=given)
 
     def arrays(
@@ -88,11 +88,9 @@ class InputMaker:
         """
         rng = np.random.default_rng(self.seed + seed)
         feed: dict[str, np.ndarray] = {}
-        for value in self.model.graph.inputs:
-            if value.tensor is None:
-                known = given.get(value.name) if given is not None else None
-                made = self._array(value, shapes.get(value.name), past, rng) if known is None else known
-                feed[value.name] = made
+        for value in self.model.roles.inputs:
+            known = given.get(value.name) if given is not None else None
+            feed[value.name] = self._array(value, shapes.get(value.name), past, rng) if known is None else known
         return feed
 
     def _array(self, value: Value, shape: tuple[int, ...] | None, past: int, rng: np.random.Generator) -> np.ndarray:
@@ -100,7 +98,7 @@ class InputMaker:
         if declared is None or shape is None:
             raise self._impossible(value)
         name, dtype = value.name, declared.dtype
-        if "mask" in name and dtype in MASK_TYPES:
+        if self.model.roles.of(value) in MASKS and dtype in MASK_TYPES:
             kept = shape[-1] - past if self.counts_masks and len(shape) == 2 else 1
             return padding_mask(shape, rng, kept).astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
         if dtype in INTEGERS:
@@ -131,17 +129,17 @@ class InputMaker:
     def _integers(
         self, value: Value, declared: TensorType, shape: tuple[int, ...], past: int, rng: np.random.Generator
     ) -> np.ndarray:
-        name, bound = value.name, self.bounds[value.name]
-        if "position" in name and len(shape) == 2:
+        name, bound, role = value.name, self.bounds[value.name], self.model.roles.of(value)
+        if role == "positions" and len(shape) == 2:
             positions = np.arange(past, past + shape[1])
             return np.broadcast_to(positions if bound is None else np.minimum(positions, bound - 1), shape)
         if name in SEARCH:
             return np.full(shape, SEARCH[name])
         if not shape:
             return rng.integers(0, min(bound or 4, 4), shape)
-        if bound is None and "token_type" in name:
+        if bound is None and role == "token types":
             return np.zeros(shape, np.int64)
-        high = self.vocabulary if TOKEN_INPUT.search(name) else INTEGERS[declared.dtype]
+        high = self.vocabulary if role in ("tokens", "encoder tokens") else INTEGERS[declared.dtype]
         return rng.integers(0, high if bound is None else bound, shape)
 
 
@@ -154,33 +152,8 @@ def is_flag(value: Value) -> bool:
 
 def index_bound(value: Value) -> int | None:
     """Return the entries of the smallest constant table that an input looks up in, or None where it does not."""
-    found: list[int] = []
-    todo, seen = [value], {value}
-    for _ in range(MAX_STEPS):
-        if not todo:
-            break
-        for node, position in todo.pop().consumers:
-            if (size := _table_size(node, position)) is not None:
-                found.append(size)
-            elif position == 0 and node.is_op(*PASSES_ON):
-                fresh = [output for output in node.outputs if output is not None and output not in seen]
-                todo += fresh
-                seen.update(fresh)
-    return min(found, default=None)
-
-
-def _table_size(node: Node, position: int) -> int | None:
-    """Return the entries of the table that a lookup takes its `position`-th input for an index into."""
-    if position != 1 or node.op_type not in ("Gather", "GatherBlockQuantized"):
-        return None
-    table = node.input(0)
-    declared = declared_type(table) if table is not None and table.is_constant else None
-    attribute = node.attributes.get("axis" if node.op_type == "Gather" else "gather_axis")
-    axis = attribute.i if attribute is not None else 0
-    if declared is None or declared.dims is None or not -len(declared.dims) <= axis < len(declared.dims):
-        return None
-    size = declared.dims[axis]
-    return size if isinstance(size, int) and size > 0 else None
+    sizes = (table_entries(*found) for found in lookups(value))
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, kept: int = 1) -> np.ndarray:

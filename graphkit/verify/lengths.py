@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
@@ -49,7 +50,7 @@ def lengths_of(model: Model) -> Lengths:
     for node in all_nodes(model.scopes):
         marks.update(_compared(model, node))
         marks.update(_bucketed(model, node))
-        tables.update(_position_rows(node))
+        tables.update(_position_rows(node, model.roles))
     last = min(tables, default=None)
     beyond = {mark + MARGIN for mark in marks if LEAST <= mark <= MOST}
     if last is not None:
@@ -60,8 +61,8 @@ def lengths_of(model: Model) -> Lengths:
 
 def _compared(model: Model, node: Node) -> Iterator[int]:
     """Yield the numbers that positions may be compared with or cut at, windows of operators included."""
-    if (window := node.attributes.get("local_window_size")) is not None:
-        yield window.i
+    if (window := node.attr("local_window_size", int)) is not None:
+        yield window
     if node.is_op(*BRANCHING):
         for value in node.inputs:
             if (number := _number(model, value)) is not None and number == int(number):
@@ -85,14 +86,13 @@ def _bucketed(model: Model, node: Node) -> Iterator[int]:
             yield round(exact * math.exp(scale))
 
 
-def _position_rows(node: Node) -> Iterator[int]:
+def _position_rows(node: Node, roles: Roles) -> Iterator[int]:
     """Yield the rows of a constant table that positions look up in, or that is cut to them."""
     table, indices = node.input(0), node.input(1)
     declared = declared_type(table) if table is not None and table.is_constant else None
     if not node.is_op("Gather") or declared is None or not declared.dims or not _may_embed(declared):
         return
-    axis = node.attributes["axis"].i if "axis" in node.attributes else 0
-    if axis != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices):
+    if node.attr("axis", 0) != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices, roles):
         return
     if isinstance(rows := declared.dims[0], int) and rows > 1:
         yield rows
@@ -102,8 +102,8 @@ def _may_embed(declared: TensorType) -> bool:
     return declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8)
 
 
-def _are_positions(indices: Value) -> bool:
-    """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that name."""
+def _are_positions(indices: Value, roles: Roles) -> bool:
+    """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that role."""
     todo, seen = [indices], {indices}
     found = False
     for _ in range(MAX_STEPS):
@@ -112,7 +112,7 @@ def _are_positions(indices: Value) -> bool:
         value = todo.pop()
         producer = value.producer
         if producer is None:
-            found = found or ("position" in value.name and value.kind == "input")
+            found = found or roles.of(value) == "positions"
             continue
         if producer.is_op(*BUCKETING):
             return False

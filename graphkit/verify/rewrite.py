@@ -18,7 +18,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
-from graphkit.shapes import declarations
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.levels import FLOAT16_TOLERANCE, LevelRuns, has_float16, level_tolerance, prove_level
 from graphkit.verify.proof import RewriteProof, SkippedRun
@@ -40,10 +40,11 @@ RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLik
 def verify_rewrite(
     original: Model | str | Path,
     rewritten: Model | str | Path,
+    spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
     tolerance: float | None = None,
     seed: int = 0,
@@ -63,9 +64,10 @@ def verify_rewrite(
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
         rewritten: The same of what was made of it. It may lack inputs, but no outputs.
-        dims: Sizes of symbols of the original.
+        spec: What is known of the original's input dims; `dims`, `inputs` and `ranges` add to it.
+        dims: Sizes of symbols.
         inputs: Shapes of inputs.
-        ranges: Least and largest size of symbols; None for an open end.
+        ranges: Bounds of symbols, None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
         tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0; for a model that has
             float16 tensors `FLOAT16_TOLERANCE`. With a tolerance above 0, weights that differ are a note.
@@ -82,15 +84,14 @@ def verify_rewrite(
         ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
     """
     with isolation(limits):
-        return _proof(original, rewritten, dims, inputs, ranges, values, tolerance, seed, runs, progress)
+        spec = spec | DimSpec.of(dims, inputs, ranges)
+        return _proof(original, rewritten, spec, values, tolerance, seed, runs, progress)
 
 
 def _proof(
     original: Model | str | Path,
     rewritten: Model | str | Path,
-    dims: Mapping[str, int] | None,
-    inputs: Mapping[str, Sequence[int]] | None,
-    ranges: Mapping[str, tuple[int | None, int | None]] | None,
+    spec: DimSpec,
     values: Mapping[str, object] | None,
     tolerance: float | None,
     seed: int,
@@ -103,14 +104,14 @@ def _proof(
     before, after = declarations(before).model, declarations(after).model
     source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
-    shapes = {**{name: array.shape for name, array in given.items()}, **(inputs or {})}
-    numbers, relations = solve([*fixed_by(before, after), *given_shapes(before, shapes)], dims or {})
+    spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
+    numbers, relations = solve([*fixed_by(before, after), *given_shapes(before, spec.shapes)], spec.numbers)
     names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
     proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), ())
     if reason := _unprovable(before, after):
         return replace(proof, failures=(reason,))
-    legal = legal_sizes(before, dims=numbers, inputs=shapes, ranges=ranges, relations=relations)
+    legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
     feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
     two = _Two((source, target), (before, after), feeder, wanted)
@@ -247,7 +248,7 @@ def _is_training(node: Node) -> bool:
     flag = node.input(2) if node.is_op("Dropout") else None
     if flag is None:
         return False
-    array = inline_array(flag.constant) if flag.constant is not None else None
+    array = inline_array(flag.constant)
     return array is None or bool(array.any())
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from graphkit.constraints.input_matching import fed_inputs
 from graphkit.constraints.legal_sizes import LegalSizes
-from graphkit.graph.merged import merged_decoders
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
@@ -72,7 +71,7 @@ class Feeder:
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.maker = InputMaker(model, seed)
         self.lengths = lengths_of(model)
-        merged = next(merged_decoders(model.graph), None)
+        merged = model.roles.decoder
         self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
         self.flag_shapes = {} if merged is None else {merged.condition.input.name: merged.condition.shape}
 

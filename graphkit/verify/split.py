@@ -11,13 +11,12 @@ import numpy as np
 from graphkit.constraints.input_matching import fixed_by, solve
 from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.merged import merged_decoders
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
-from graphkit.shapes import declarations
+from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.compare import Difference, compare_outputs
 from graphkit.verify.evidence import LevelProof, WeightProof
@@ -82,7 +81,7 @@ def _proof(
     seed: int,
     progress: Callable[[str], None],
 ) -> SplitProof:
-    if next(merged_decoders(merged.graph), None) is None:
+    if not merged.roles.merged:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
     for model in (merged, first, with_past):
         _path(model)
@@ -90,7 +89,7 @@ def _proof(
     contradictions = declarations(merged).notes
     merged, first, with_past = (declarations(model).model for model in (merged, first, with_past))
     source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
-    found = next(merged_decoders(merged.graph))
+    found = merged.roles.merged[0]
     parts = [
         _Part.of(Branch.of(merged, found, is_cache=is_cache), model, seed)
         for model, is_cache in ((first, False), (with_past, True))
@@ -184,7 +183,7 @@ def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
     """
     fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
     numbers, relations = solve(fixed, {})
-    return Feeder(merged, legal_sizes(merged, dims=numbers, relations=relations), {}, seed)
+    return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed)
 
 
 def _with_weights(part: _Part, *, is_exact: bool) -> _Part:

@@ -16,11 +16,10 @@ from graphkit.passes.fold import FOLD_LIMIT, fold
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.rewrite.base import grouped
-from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models, unused_text
-from graphkit.shapes import declarations
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
 
@@ -35,9 +34,7 @@ class FoldOptions:
     """How to fold.
 
     Attributes:
-        dims: Numbers for symbols.
-        inputs: Shapes for inputs.
-        ranges: Bounds of symbols.
+        spec: What is known of the input dims; its sizes and shapes are frozen.
         limit: Bytes of the largest constant that is made; all of them together add at most 64 times as many.
         weights: Where they go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
@@ -47,9 +44,7 @@ class FoldOptions:
         keep_fusions: Whether what onnxruntime's own fusions look for stays as it is.
     """
 
-    dims: Sizes = ()
-    inputs: InputShapes = ()
-    ranges: Ranges = ()
+    spec: DimSpec = AS_DECLARED
     limit: int = FOLD_LIMIT
     weights: Placement = "shared"
     verify: bool = True
@@ -153,11 +148,7 @@ def fold_file(
     if options.verify:
         check_files(model)
     progress("folding")
-    dims, inputs = dict(options.dims), dict(options.inputs)
-    ranges = {name: (low, high) for name, low, high in options.ranges}
-    outcome = fold(
-        model, dims=dims, inputs=inputs, ranges=ranges, limit=options.limit, keep_fusions=options.keep_fusions
-    )
+    outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions)
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
     proof = None
@@ -165,9 +156,7 @@ def fold_file(
         proof = verify_rewrite(
             model.path if model.path is not None else model,
             output,
-            dims=dims,
-            inputs=inputs,
-            ranges=ranges,
+            options.spec,
             tolerance=options.tolerance,
             limits=options.limits,
             progress=progress,

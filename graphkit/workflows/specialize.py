@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphkit.constraints.input_matching import fed_inputs, given_shapes, solve
-from graphkit.constraints.symbol_sizes import symbol_roles
+from graphkit.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.runtime.session import Session
-from graphkit.shapes import declarations
+from graphkit.shapes import Bounds, DimSpec, declarations
 from graphkit.shapes.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ __all__ = ["Specializer"]
 MAX_SESSIONS = 8
 MAX_REASONS = 100
 MAX_WISHES = 1024  # shapes whose session is known at once
-Shape = tuple[int, ...]
 Shapes = Mapping[str, Sequence[int]]
-Key = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, Shape], ...]]
 _FOLDING = Lock()  # the shape engine's tables of known expressions belong to one thread at a time
 
 
@@ -84,7 +82,7 @@ class Specializer:
         *,
         max_sessions: int = MAX_SESSIONS,
         dynamic: Collection[str] = (),
-        ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+        ranges: Mapping[str, Bounds] | None = None,
         optimize: bool = True,
         prepack: bool = False,
         threads: int = 0,
@@ -94,11 +92,10 @@ class Specializer:
             raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
         self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)
         self._optimize, self._prepack, self._threads = optimize, prepack, threads
-        roles = symbol_roles(self._model.graph)
-        empty = {name: (0, None) for name, role in roles.items() if role == "past"}
-        self._ranges = {**empty, **(ranges or {})}
-        self._check_symbols()
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._spec = with_empty_past(DimSpec.of(ranges=ranges), symbol_roles(self._model))
+        every = DimSpec.of(ranges=dict.fromkeys(sorted(self._dynamic), (None, None))) | self._spec
+        Inputs(self._model, every)  # raises where a name is none
+        self._entries: OrderedDict[DimSpec, _Entry] = OrderedDict()
         self._lock = Lock()
         self._key = lru_cache(MAX_WISHES)(self._known)
         self._folded: Model | None = None
@@ -124,7 +121,7 @@ class Specializer:
             UsageError: An input or a symbol does not exist, a rank is wrong, or the numbers contradict each other.
             ModelError: A data file is missing, or onnxruntime does not load the model.
         """
-        return self._session({**(inputs or {}), **more}, dims or {}).onnx
+        return self._session(DimSpec.of(dims, {**(inputs or {}), **more})).onnx
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the session for the shapes of some arrays, and return its outputs by name.
@@ -138,7 +135,7 @@ class Specializer:
             ModelError: See `session`; or onnxruntime fails on these inputs.
         """
         try:
-            session = self._session({name: np.shape(array) for name, array in feed.items()}, {})
+            session = self._session(DimSpec.of(inputs={name: np.shape(array) for name, array in feed.items()}))
             if missing := [name for name in session.inputs if name not in feed]:
                 raise UsageError(f"no array for input {', '.join(missing)} - feed all inputs")
             return session.run({name: array for name, array in feed.items() if name in session.inputs})
@@ -177,14 +174,8 @@ class Specializer:
             self._entries.clear()
             self._original = _Entry()
 
-    def _check_symbols(self) -> None:
-        names = Inputs(self._model, {}, {}, self._ranges, {}).names
-        for name in sorted(self._dynamic.difference(names)):
-            raise UsageError(f"no input has a dim '{name}' - there are {', '.join(names) or 'none'}")
-
-    def _session(self, shapes: Shapes, dims: Mapping[str, int]) -> Session:
-        wish = tuple(sorted((name, tuple(shape)) for name, shape in shapes.items())), tuple(sorted(dims.items()))
-        key = self._key(*wish)
+    def _session(self, wish: DimSpec) -> Session:
+        key = self._key(DimSpec(tuple(sorted(wish.dims)), tuple(sorted(wish.inputs))))
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
@@ -199,22 +190,23 @@ class Specializer:
                     self._forget(key, entry)
             return entry.session
 
-    def _forget(self, key: Key, entry: _Entry) -> None:
+    def _forget(self, key: DimSpec, entry: _Entry) -> None:
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]
 
-    def _known(self, shapes: Iterable[tuple[str, Shape]], dims: Iterable[tuple[str, int]]) -> Key:
-        """Return what shapes fix: sizes of symbols, and shapes of inputs that are declared without rank."""
-        solved, _ = solve(given_shapes(self._model, dict(shapes)), dict(dims))
-        given = Inputs(self._model, solved, dict(shapes), self._ranges, {})
-        numbers = ((name, size) for name, size in sorted(given.numbers.items()) if name not in self._dynamic)
-        kinds = ((name, shape, given.declared[name]) for name, shape in shapes)
-        return tuple(numbers), tuple((name, shape) for name, shape, kind in kinds if kind and kind.dims is None)
+    def _known(self, wish: DimSpec) -> DimSpec:
+        """Return what a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
+        solved, _ = solve(given_shapes(self._model, wish.shapes), wish.numbers)
+        given = Inputs(self._model, self._spec | DimSpec.of(solved, wish.shapes))
+        numbers = {name: size for name, size in sorted(given.numbers.items()) if name not in self._dynamic}
+        kinds = ((name, shape, given.declared[name]) for name, shape in wish.inputs)
+        unranked = {name: shape for name, shape, kind in kinds if kind and kind.dims is None}
+        return self._spec | DimSpec.of(numbers, unranked)
 
-    def _made(self, key: Key) -> Session:
+    def _made(self, key: DimSpec) -> Session:
         with _FOLDING:
             if self._folded is None:
-                self._folded = fold(self._model, ranges=self._ranges).model  # every shape starts from here
-            model = fold(self._folded, dims=dict(key[0]), inputs=dict(key[1]), ranges=self._ranges).model
+                self._folded = fold(self._model, self._spec).model  # every shape starts from here
+            model = fold(self._folded, key).model
         return Session(model, optimize=self._optimize, threads=self._threads, prepack=self._prepack)

@@ -6,8 +6,10 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition, zero_length_outputs
-from graphkit.graph.view import Scope, Value, build_scopes
+from graphkit.graph.build import build_scopes
+from graphkit.graph.find_roles import find_roles
+from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero_length_outputs
+from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 
 INPUTS = "bool use, float use_float, float[B,2,P,4] past_key_0, float[B,E,8] enc"
@@ -32,7 +34,7 @@ def decoder(before: str = "", condition: str = "use", then: str = CACHE, other: 
 
 
 def found(scope: Scope) -> MergedDecoder:
-    (merged,) = merged_decoders(scope)
+    (merged,) = find_roles(scope).merged
     return merged
 
 
@@ -76,24 +78,24 @@ def test_a_condition_is_traced_to_its_input(before: str, condition: str, negated
 
 
 def test_a_condition_that_is_not_boolean_does_not_merge() -> None:
-    assert list(merged_decoders(decoder("a = Cast <to = 9> (use_float)", "a"))) == []
+    assert find_roles(decoder("a = Cast <to = 9> (use_float)", "a")).merged == ()
 
 
 @pytest.mark.parametrize("before", ["a = Less(use_float, use_float)", "a = And(use, use)", "a = IsNaN(use_float)"])
 def test_a_condition_computed_from_data_does_not_merge(before: str) -> None:
-    assert list(merged_decoders(decoder(before, "a"))) == []
+    assert find_roles(decoder(before, "a")).merged == ()
 
 
 def test_a_constant_condition_does_not_merge() -> None:
-    assert list(merged_decoders(decoder("a = Constant <value = bool {1}> ()", "a"))) == []
+    assert find_roles(decoder("a = Constant <value = bool {1}> ()", "a")).merged == ()
 
 
 def test_two_branches_that_read_the_past_do_not_merge() -> None:
-    assert list(merged_decoders(decoder(other=CACHE))) == []
+    assert find_roles(decoder(other=CACHE)).merged == ()
 
 
 def test_two_branches_that_do_not_read_the_past_do_not_merge() -> None:
-    assert list(merged_decoders(decoder(then=FIRST))) == []
+    assert find_roles(decoder(then=FIRST)).merged == ()
 
 
 def test_an_if_without_an_else_does_not_merge() -> None:
@@ -102,7 +104,7 @@ def test_an_if_without_an_else_does_not_merge() -> None:
             present_key_0, present_cross_0 = If (use) <then_branch = {CACHE}>
         }}"""
     )
-    assert list(merged_decoders(scope)) == []
+    assert find_roles(scope).merged == ()
 
 
 def test_a_model_without_a_cache_has_no_merged_decoder() -> None:
@@ -112,7 +114,7 @@ def test_a_model_without_a_cache_has_no_merged_decoder() -> None:
                         else_branch = e () => (float[N] b) { b = Constant <value = float[1] {1}> () }>
         }"""
     )
-    assert list(merged_decoders(scope)) == []
+    assert find_roles(scope).merged == ()
 
 
 def test_an_output_of_the_branch_that_the_if_does_not_have_is_ignored() -> None:
@@ -137,7 +139,7 @@ g (bool outer, {INPUTS}) => ({OUTPUTS}) {WEIGHTS} {{
 
 
 def test_a_merged_decoder_is_found_in_a_body() -> None:
-    paths = [merged.node.path for merged in merged_decoders(main(NESTED))]
+    paths = [merged.node.path for merged in find_roles(main(NESTED)).merged]
     assert paths == ["If#0", "If#0/then_branch/If#0"]
 
 
@@ -238,4 +240,4 @@ def test_the_zero_length_outputs_of_an_exporter_are_the_encoder_kv(real_model: C
     ["nllb-600m/decoder_model", "nllb-600m/decoder_with_past_model", "gemma-270m/model", "search/beamsearch-gpt2"],
 )
 def test_another_model_is_not_a_merged_decoder(model: str, real_model: Callable[[str], Model]) -> None:
-    assert list(merged_decoders(real_model(model).graph)) == []
+    assert real_model(model).roles.merged == ()

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
+from graphkit.graph.build import build_scopes
 from graphkit.graph.names import SCOPES_KEY, family_label, family_labels, family_pattern, module_path
-from graphkit.graph.view import Node, build_scopes
+from graphkit.graph.view import Node
 
 Segment = tuple[str, ...]
 

@@ -35,6 +35,11 @@ BROKEN = {
     "Concat lacks its attribute 'axis'": "g (float[N] x) => (float[N] y) { y = Concat (x, x) }",
     "Linear has 1 outputs and needs 3": "g (float[N] x) => (float[N] y) { y = Abs (x) q = DynamicQuantizeLinear (x) }",
     "has an attribute 'axis' of another kind": 'g (float[N] x) => (float[N] y) { y = Softmax <axis = "one"> (x) }',
+    "Constant has 0 values and needs 1": "g (float[N] x) => (float[N] y) { a = Constant () y = Add (x, a) }",
+    "Constant has 2 values and needs 1": """g (float[N] x) => (float[N] y) {
+        a = Constant <value_float = 1.0, value_int = 1> () y = Add (x, a) }""",
+    "has an attribute 'value_int' of another kind": """g (float[N] x) => (float[N] y) {
+        a = Constant <value_int = float {1}> () y = Add (x, a) }""",
 }
 
 

@@ -5,8 +5,9 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, TypeProto, helper
 
+from graphkit.graph.build import build_scopes
 from graphkit.graph.types import Dim, TensorType, declared_type, dtype_name, shape_text, type_text
-from graphkit.graph.view import Scope, build_scopes
+from graphkit.graph.view import Scope
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 from real_models import MODEL_NAMES
 
-from graphkit.errors import ModelError
-from graphkit.graph.view import MAX_NESTING, Scope, all_nodes, all_scopes, build_scopes
+from graphkit.graph.build import build_scopes
+from graphkit.graph.view import Scope, all_nodes, all_scopes
 from graphkit.model import Model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "custom" : 3]>'
@@ -270,19 +270,6 @@ def test_an_undefined_name_in_a_body_is_a_problem_of_the_body() -> None:
     assert (scope.problems, then.problems) == ([], ["'ghost' is used but never defined before"])
 
 
-def test_the_tensor_of_a_constant_node_is_its_constant() -> None:
-    value = main("g () => (float[1] y) { y = Constant <value = float[1] {5}> () }").outputs[0]
-    assert value.is_constant
-    assert value.constant is not None
-    assert list(value.constant.float_data) == [5.0]
-
-
-@pytest.mark.parametrize("form", ["value_int = 1", "value_ints = [1, 2]", 'value_string = "a"'])
-def test_a_constant_node_of_another_form_is_constant_without_a_tensor(form: str) -> None:
-    value = main(f"g () => (y) {{ y = Constant <{form}> () }}").outputs[0]
-    assert (value.is_constant, value.constant) == (True, None)
-
-
 def test_an_input_that_is_left_out_is_none() -> None:
     node = main("g (float[N] x, float[2] s) => (float[N] y) { y = Resize(x, , s) }").nodes[0]
     assert [value.name if value else None for value in node.inputs] == ["x", None, "s"]
@@ -312,34 +299,6 @@ def test_ai_onnx_is_the_default_domain() -> None:
 def test_declared_types_are_found_by_name() -> None:
     scope = main("g (float[N] x) => (float[N] y) <float[N] a> { a = Relu(x)  y = Relu(a) }")
     assert set(scope.infos) == {"x", "a", "y"}
-
-
-def nested(levels: int) -> onnx.ModelProto:
-    """Return a model with so many Ifs inside each other."""
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "leaf", [], [output])
-    for _ in range(levels):
-        graph = helper.make_graph([helper.make_node("If", ["c"], ["y"], then_branch=graph)], "g", [], [output])
-    return helper.make_model(graph)
-
-
-def test_bodies_may_nest_up_to_the_limit() -> None:
-    assert max(scope.depth for scope in build_scopes(nested(MAX_NESTING))[0].walk()) == MAX_NESTING
-
-
-def test_deeper_bodies_are_an_error() -> None:
-    with pytest.raises(ModelError, match=r"^deep\.onnx: graphs are nested more than 30 deep - the file is corrupt$"):
-        build_scopes(nested(MAX_NESTING + 1), "deep.onnx")
-
-
-@pytest.mark.parametrize("text", ["node_name", "input_x", "OpType", "middle"])
-def test_a_name_that_is_not_utf8_is_an_error(text: str) -> None:
-    model = onnx.parser.parse_model(
-        f"{HEADER} g (float[N] input_x) => (float[N] y) {{ [node_name] middle = OpType(input_x)  y = Relu(middle) }}"
-    )
-    broken = model.SerializeToString().replace(text.encode(), b"\xff" * len(text))
-    with pytest.raises(ModelError, match="not UTF-8 - the file is corrupt; export it again"):
-        build_scopes(onnx.ModelProto.FromString(broken))
 
 
 def protos(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -15,7 +15,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.shapes import infer
+from graphkit.shapes import DimSpec, infer
 from graphkit.workflows.fold import FoldOptions, fold_file
 
 BRANCH = """
@@ -122,7 +122,7 @@ def test_a_decode_step_is_frozen_written_and_proven(merged: Model, past: int, to
     source, output = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(merged.proto, source)
     dims = (("B", 1), ("T", tokens), ("P", past), ("M", past + tokens))
-    report = fold_file(load(source), output, FoldOptions(dims=dims))
+    report = fold_file(load(source), output, FoldOptions(DimSpec(dims)))
     assert report.proof is not None
     assert report.proof.passed
     assert report.counts[-1].after < report.counts[-1].before
@@ -146,7 +146,7 @@ def test_where_neither_branch_can_run_nothing_is_folded_and_the_first_line_says_
     source = tmp_path / "m.onnx"
     onnx.save(merged.proto, source)
     dims = (("B", 1), ("T", 2), ("P", 5), ("M", 4))
-    report = fold_file(load(source), tmp_path / "out.onnx", FoldOptions(dims=dims, verify=False))
+    report = fold_file(load(source), tmp_path / "out.onnx", FoldOptions(DimSpec(dims), verify=False))
     _, _, first, *rest = report.to_text(width=400).splitlines()
     assert first.startswith("Warning: Nothing was folded: ")
     assert "neither branch can run: dims that broadcast: 7 is not 4 in then_branch; " in first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -35,6 +35,7 @@ class Chain:
     """A model that grows node by node, with the values that it has at some dims."""
 
     steps: Sequence[Callable[[Chain], None]] = ()  # others than STEPS
+    integers: Mapping[str, int] = {}  # inputs of batch by seq, and what all their elements are
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -48,6 +49,9 @@ class Chain:
             sizes = [self.assignment.get(dim, dim) for dim in dims]
             self.values[name] = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
             self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
+        for name, element in self.integers.items():
+            self.values[name] = np.full([self.assignment["batch"], self.assignment["seq"]], element)
+            self.inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, ("batch", "seq")))
         for _ in range(self.random.randint(2, 14)):
             self.step()
 

@@ -16,7 +16,7 @@ from graphkit.analysis.interface import interface
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
-from graphkit.shapes import declarations
+from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.workflows.fold import FoldOptions, fold_file
 from graphkit.workflows.specialize import Specializer
@@ -130,7 +130,7 @@ def test_a_plain_decoder_is_folded_frozen_and_proven(dims: dict[str, str], tmp_p
     onnx.save(declared_as(PLAIN, **dims).proto, source)
     past = "past_sequence" if dims.get("past") == "sequence" else "past"
     for frozen in ((), ((past, 5),), ((past, 0), ("batch", 1))):
-        report = fold_file(load(source), output, FoldOptions(dims=frozen, overwrite=True))
+        report = fold_file(load(source), output, FoldOptions(DimSpec(frozen), overwrite=True))
         assert report.proof is not None
         assert report.proof.passed
         assert not report.proof.skipped

@@ -12,7 +12,7 @@ from graphkit.constraints.evaluate import Values
 from graphkit.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.constraints.search import Variable
 from graphkit.model import Model
-from graphkit.shapes import Relation, const, symbol
+from graphkit.shapes import DimSpec, Relation, const, symbol
 from graphkit.verify.assignments import assignments
 from graphkit.verify.lengths import Lengths
 
@@ -121,19 +121,19 @@ def test_dims_without_a_name_are_told_apart() -> None:
 
 
 def test_sizes_that_are_given_are_no_choice() -> None:
-    legal = legal_sizes(model(CONV, kernel=KERNEL), dims={"batch": 2}, inputs={"image": (2, 3, 16, 24)})
+    legal = legal_sizes(model(CONV, kernel=KERNEL), DimSpec.of({"batch": 2}, {"image": (2, 3, 16, 24)}))
     assert (legal.variables, legal.fixed) == ((), {"batch": 2})
     assert legal.shapes({}) == {"image": (2, 3, 16, 24)}
 
 
 def test_a_range_bounds_the_choice() -> None:
-    found = first(legal_sizes(model(CONV, kernel=KERNEL), ranges={"batch": (2, 3), "height": (20, 21)}), 30)
+    found = first(legal_sizes(model(CONV, kernel=KERNEL), DimSpec.of(ranges={"batch": (2, 3), "height": (20, 21)})), 30)
     assert {one["batch"] for one in found} == {2, 3}
     assert {one["height"] for one in found} == {20, 21}
 
 
 def test_there_may_be_fewer_assignments_than_wanted() -> None:
-    legal = legal_sizes(model("g (float[n, 2] x) => (float[n, 2] y) { y = Neg (x) }"), ranges={"n": (1, 3)})
+    legal = legal_sizes(model("g (float[n, 2] x) => (float[n, 2] y) { y = Neg (x) }"), DimSpec.of(ranges={"n": (1, 3)}))
     assert sorted(one["n"] for one in first(legal, 99)) == [1, 2, 3]
 
 

@@ -84,7 +84,7 @@ def test_expressions_of_symbols_follow_from_them() -> None:
     model = Model.from_proto(helper.make_model(graph))
     sizes = Sizes(batch=2, symbols=(("past_len", 4), ("seq", 3)))
     assert shapes(model, sizes) == {"x": (2, 8)}
-    assert symbol_sizes(model.graph, sizes) == {"batch": 2, "past_len": 4, "seq": 3}
+    assert symbol_sizes(model, sizes) == {"batch": 2, "past_len": 4, "seq": 3}
 
 
 def test_an_input_without_a_declared_shape_is_an_error() -> None:

@@ -12,6 +12,7 @@ import graphkit.workflows.fold
 from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
 from graphkit.model import load
 from graphkit.rewrite.base import Declined, Outcome
+from graphkit.shapes import DimSpec
 from graphkit.workflows.fold import FoldOptions, fold_file
 
 TEXT = """
@@ -119,7 +120,7 @@ def test_the_source_is_not_modified(source: Path) -> None:
 
 
 def test_frozen_dims_are_told(source: Path) -> None:
-    report = fold_file(load(source), source.with_name("out.onnx"), FoldOptions(inputs=(("x", (2, 3, 4)),)))
+    report = fold_file(load(source), source.with_name("out.onnx"), FoldOptions(DimSpec.of(inputs={"x": (2, 3, 4)})))
     assert report.frozen == ("N is 2", "L is 3")
     assert "Frozen: N is 2, L is 3." in report.to_text()
     assert "No node reads the shape of a tensor." in report.to_text()
@@ -209,29 +210,27 @@ def test_a_model_without_its_weights_folds_where_they_stay(tmp_path: Path) -> No
 
 ERRORS = {
     "a symbol that is none": (
-        {"dims": (("Q", 1),)},
+        DimSpec.of({"Q": 1}),
         UsageError,
         "no input has a dim 'Q' - there are L, N",
     ),
     "an input that is none": (
-        {"inputs": (("q", (1,)),)},
+        DimSpec.of(inputs={"q": (1,)}),
         UsageError,
         "there is no input 'q' - there are x, mask",
     ),
     "sizes that contradict": (
-        {"dims": (("N", 1),), "inputs": (("mask", (2, 3)),)},
+        DimSpec.of({"N": 1}, {"mask": (2, 3)}),
         UsageError,
         "a dim of input 'mask' is N - not 2, or it needs --dim for its symbols",
     ),
 }
 
 
-@pytest.mark.parametrize(("options", "kind", "message"), ERRORS.values(), ids=ERRORS)
-def test_what_does_not_fit_writes_nothing(
-    source: Path, options: dict[str, object], kind: type[GraphkitError], message: str
-) -> None:
+@pytest.mark.parametrize(("spec", "kind", "message"), ERRORS.values(), ids=ERRORS)
+def test_what_does_not_fit_writes_nothing(source: Path, spec: DimSpec, kind: type[GraphkitError], message: str) -> None:
     with pytest.raises(kind) as error:
-        fold_file(load(source), source.with_name("out.onnx"), FoldOptions(**options))
+        fold_file(load(source), source.with_name("out.onnx"), FoldOptions(spec))
     assert str(error.value) == message
     assert list(source.parent.iterdir()) == [source]
 

@@ -17,6 +17,7 @@ from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
+from graphkit.shapes import DimSpec
 from graphkit.verify.inputs import InputMaker
 from graphkit.workflows.specialize import Specializer
 
@@ -201,9 +202,9 @@ def test_threads_share_sessions_and_each_is_made_once(small: Model, monkeypatch:
 def test_the_model_is_folded_once_for_all_shapes(small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Model] = []
 
-    def watched(model: Model, **options: object) -> object:
+    def watched(model: Model, spec: DimSpec) -> object:
         seen.append(model)
-        return graphkit.passes.fold.fold(model, **options)  # type: ignore[arg-type]
+        return graphkit.passes.fold.fold(model, spec)
 
     monkeypatch.setattr(graphkit.workflows.specialize, "fold", watched)
     specializer = Specializer(small)

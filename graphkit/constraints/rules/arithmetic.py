@@ -47,15 +47,15 @@ def gemm(view: NodeView) -> Iterator[Precondition]:
     """The inner dims are equal."""
     first, second = view.dims(0), view.dims(1)
     if len(first) == len(second) == 2:
-        inner = first[0 if view.integer("transA", 0) else 1]
-        other = second[1 if view.integer("transB", 0) else 0]
+        inner = first[0 if view.attr("transA", 0) else 1]
+        other = second[1 if view.attr("transB", 0) else 0]
         yield from same(inner, other, "the inner dims of a product", "Dimension mismatch")
 
 
 def arg_max(view: NodeView) -> Iterator[Precondition]:
     """There is something to choose from."""
     dims = view.dims()
-    axis = view.axis(view.integer("axis", 0), len(dims))
+    axis = view.axis(view.attr("axis", 0), len(dims))
     others = product((*dims[:axis], *dims[axis + 1 :]))
     if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
         yield NotZero(dims[axis], others, "an axis without elements", "")
@@ -64,7 +64,7 @@ def arg_max(view: NodeView) -> Iterator[Precondition]:
 def layer_norm(view: NodeView) -> Iterator[Precondition]:
     """There is something to normalise."""
     dims = view.dims()
-    axis = view.axis(view.integer("axis", -1), len(dims))
+    axis = view.axis(view.attr("axis", -1), len(dims))
     yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
 
 
@@ -75,9 +75,9 @@ def conv(weight: int) -> PreconditionRule:
         dims, kernel = view.dims(0), view.dims(weight)
         if len(dims) != len(kernel) or len(dims) < 3:
             return
-        if view.integer("channels_last", 0):
+        if view.attr("channels_last", 0):
             dims = (dims[0], dims[-1], *dims[1:-1])
-        yield from same(dims[1], kernel[1] * view.integer("group", 1), "channels of input and weight", "channels")
+        yield from same(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
         for room, _ in _rooms(view, dims[2:], kernel[2:]):
             yield from least(room, 0, "the window does not fit", "Invalid input shape")
 
@@ -87,8 +87,8 @@ def conv(weight: int) -> PreconditionRule:
 def pool(view: NodeView) -> Iterator[Precondition]:
     """A window fits, as onnxruntime counts: it rounds towards 0, so that one that hardly does not gives a dim too."""
     dims = view.dims()
-    kernel = tuple(const(size) for size in view.integers("kernel_shape") or [])
-    if len(kernel) != len(dims) - 2 or view.integer("ceil_mode", 0):
+    kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
+    if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):
         return
     for room, stride in _rooms(view, dims[2:], kernel):
         yield from least(room, 1 - 2 * stride, "the window does not fit", "output dimension is negative")
@@ -96,11 +96,11 @@ def pool(view: NodeView) -> Iterator[Precondition]:
 
 def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
     """Yield how far a window can move, and the stride, for each spatial dim."""
-    count, automatic = len(dims), view.text("auto_pad", "NOTSET")
+    count, automatic = len(dims), view.attr("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return
-    pads = (view.integers("pads") if automatic == "NOTSET" else None) or [0] * (2 * count)
-    dilations, strides = view.integers("dilations") or [1] * count, view.integers("strides") or [1] * count
+    pads = (view.attr("pads", ()) if automatic == "NOTSET" else ()) or (0,) * (2 * count)
+    dilations, strides = view.attr("dilations", ()) or (1,) * count, view.attr("strides", ()) or (1,) * count
     for axis, dim in enumerate(dims):
         extent = (kernel[axis] - 1) * dilations[axis] + 1
         yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
@@ -114,7 +114,7 @@ def global_pool(view: NodeView) -> Iterator[Precondition]:
 
 def einsum(view: NodeView) -> Iterator[Precondition]:
     """Equal letters are dims that broadcast."""
-    terms = view.text("equation", "").replace(" ", "").partition("->")[0].split(",")
+    terms = view.attr("equation", "").replace(" ", "").partition("->")[0].split(",")
     if "." in "".join(terms) or len(terms) != len(view.inputs):
         return
     letters: dict[str, dict[Expr, None]] = {}

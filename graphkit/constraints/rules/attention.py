@@ -73,10 +73,10 @@ def grouped(view: NodeView) -> Iterator[Precondition]:
     new = view.dims(1)[1] if view.has(1) and len(view.dims(1)) == 3 else query[1]
     if not all(map(is_known, (query[0], total, past, new))):
         return
-    if not view.integer("sliding_window_cache", 0):
+    if not view.attr("sliding_window_cache", 0):
         yield Cached(total, past, new)
     yield OneByOne(query[0], query[1], total)
-    if view.integer("do_rotary", 0) and view.has(7):
+    if view.attr("do_rotary", 0) and view.has(7):
         yield from table(total, view.dims(7)[0], "cos_cache dimension 0")
 
 
@@ -101,7 +101,7 @@ def packed(mask: int, past: int) -> PreconditionRule:
     """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
 
     def attention(view: NodeView) -> Iterator[Precondition]:
-        if not view.has(mask) or len(view.dims(mask)) != 2 or view.integer("past_present_share_buffer", 0):
+        if not view.has(mask) or len(view.dims(mask)) != 2 or view.attr("past_present_share_buffer", 0):
             return
         before = view.dims(past)[3] if view.has(past) else const(0)
         total = before + view.dims(0)[1]

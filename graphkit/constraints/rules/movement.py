@@ -28,7 +28,7 @@ def reshape(view: NodeView) -> Iterator[Precondition]:
     source, target = view.dims(), tuple(integers(view, 1))
     if not all(map(is_known, (*source, *target))) or _always_reshapes(source, target):
         return
-    yield Reshaped(source, target, bool(view.integer("allowzero", 0)))
+    yield Reshaped(source, target, bool(view.attr("allowzero", 0)))
 
 
 def _always_reshapes(source: Dims, target: Dims) -> bool:
@@ -79,7 +79,7 @@ def concat(view: NodeView) -> Iterator[Precondition]:
     shapes = tuple(view.dims(index) for index in range(len(view.inputs)))
     if not shapes or len({len(dims) for dims in shapes}) > 1 or not 0 < len(shapes[0]) <= MAX_RANK:
         return
-    axis = view.axis(view.integer("axis", 1), len(shapes[0]))
+    axis = view.axis(view.attr("axis", 1), len(shapes[0]))
     places = [index for index in range(len(shapes[0])) if index != axis]
     if any(dims[index] != shapes[0][index] for dims in shapes for index in places):
         distinct = tuple(dict.fromkeys(shapes))
@@ -90,7 +90,7 @@ def concat(view: NodeView) -> Iterator[Precondition]:
 def gather_elements(view: NodeView) -> Iterator[Precondition]:
     """Indices have no larger dims than the data off the axis."""
     dims, indices = view.dims(0), view.dims(1)
-    axis = view.axis(view.integer("axis", 0), len(dims))
+    axis = view.axis(view.attr("axis", 0), len(dims))
     says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
     for index, (largest, dim) in enumerate(zip(dims, indices, strict=False)):
         if index != axis:
@@ -111,10 +111,10 @@ def top_k(view: NodeView) -> Iterator[Precondition]:
     """K is not below 0, and not above the dim."""
     dims = view.dims()
     if view.opset < 10:
-        count = const(view.integer("k", 1))
+        count = const(view.attr("k", 1))
     else:
         (count,) = integers(view, 1)
-    dim = dims[view.axis(view.integer("axis", -1), len(dims))]
+    dim = dims[view.axis(view.attr("axis", -1), len(dims))]
     yield from least(count, 0, "k below 0", "must not be negative")
     yield from most(count, dim, "k is more than there is", "k argument")
 
@@ -122,10 +122,10 @@ def top_k(view: NodeView) -> Iterator[Precondition]:
 def split(view: NodeView) -> Iterator[Precondition]:
     """The parts are as long as the whole."""
     dims, count = view.dims(), len(view.node.outputs)
-    dim = dims[view.axis(view.integer("axis", 0), len(dims))]
+    dim = dims[view.axis(view.attr("axis", 0), len(dims))]
     if not is_known(dim):
         return
-    sizes = view.integers("split") if view.opset < 13 else None
+    sizes = view.attr("split", ()) if view.opset < 13 else None
     if view.opset >= 13 and view.has(1):
         given = integers(view, 1)
     elif sizes:
@@ -135,7 +135,7 @@ def split(view: NodeView) -> Iterator[Precondition]:
             yield Multiple(dim, count, "a dim to be split evenly", "cannot be split evenly")
         return
     else:
-        parts = view.integer("num_outputs", count)
+        parts = view.attr("num_outputs", count)
         yield from least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
         return
     yield from same(sum(given, const(0)), dim, "the sum of the parts and the whole", "split")
@@ -166,7 +166,7 @@ def resize(view: NodeView) -> Iterator[Precondition]:
     if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
         return
     dims = view.dims()
-    axes = [view.axis(axis, len(dims)) for axis in view.integers("axes") or range(len(dims))]
+    axes = [view.axis(axis, len(dims)) for axis in view.attr("axes", ()) or range(len(dims))]
     for axis, size in zip(axes, integers(view, 3), strict=False):
         if is_known(size) and is_known(dims[axis]) and size != dims[axis]:
             if lower(size) < 1:
@@ -179,7 +179,7 @@ def pad(view: NodeView) -> Iterator[Precondition]:
     """No dim is cut below 0, and there is enough to reflect."""
     if view.opset < 11:
         return
-    dims, pads, mode = view.dims(), integers(view, 1), view.text("mode", "constant")
+    dims, pads, mode = view.dims(), integers(view, 1), view.attr("mode", "constant")
     axes = list(range(len(dims)))
     if view.opset >= 18 and view.has(3):
         axes = [view.axis(axis, len(dims)) for axis in view.numbers(3)]
@@ -194,7 +194,7 @@ def pad(view: NodeView) -> Iterator[Precondition]:
 
 def depth_to_space(view: NodeView) -> Iterator[Precondition]:
     """Channels are a multiple of the block's square, or height and width of the block."""
-    dims, size = view.dims(), view.integer("blocksize", 1)
+    dims, size = view.dims(), view.attr("blocksize", 1)
     if len(dims) != 4:
         return
     depth = view.node.op_type == "DepthToSpace"

@@ -54,7 +54,7 @@ def _drop(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> Non
     if len(kept) == len(parts) or after.dims is None:
         return
     if len(kept) > 1:
-        attributes = {"axis": node.attributes["axis"].i} if "axis" in node.attributes else {}
+        attributes = {} if (axis := node.attr("axis", int)) is None else {"axis": axis}
         editor.replace(node, NewNode("Concat", kept, [out.name], attributes, like=node))
     elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
         return
@@ -63,5 +63,5 @@ def _drop(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> Non
 
 def _is_empty(editor: Editor, node: Node, value: Value) -> bool:
     """Whether a part has no elements along the axis."""
-    dims, axis = editor.shapes[value].dims, node.attributes["axis"].i if "axis" in node.attributes else 1
-    return dims is not None and -len(dims) <= axis < len(dims) and dims[axis] == 0
+    dims, axis = editor.shapes[value].dims, node.attr("axis", 1)
+    return dims is not None and axis is not None and -len(dims) <= axis < len(dims) and dims[axis] == 0

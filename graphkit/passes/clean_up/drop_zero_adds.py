@@ -162,7 +162,7 @@ def _exposes(node: Node, index: int, is_open: bool) -> bool:
         return True
     if (node.op_type in BLIND and not (index and node.is_op("QuantizeLinear"))) or _ignores_sign(node, index):
         return False
-    if node.is_op("Cast") and ("to" not in node.attributes or node.attributes["to"].i == onnx.TensorProto.STRING):
+    if node.is_op("Cast") and node.attr("to", int) in (None, onnx.TensorProto.STRING):
         return True
     return is_open or not (node.op_type in FAITHFUL or (node.op_type == "Div" and index == 0))
 

@@ -87,15 +87,15 @@ def _dropout(editor: Editor, node: Node) -> Value | None:
 
 
 def _cast(editor: Editor, node: Node) -> Value | None:
-    source, to = node.input(0), node.attributes.get("to")
-    if source is None or to is None or not to.i or editor.shapes[source].dtype != to.i:  # "to" is a text below opset 6
+    source, to = node.input(0), node.attr("to", int)
+    if source is None or not to or editor.shapes[source].dtype != to:  # "to" is a text below opset 6
         return None
     return source
 
 
 def _transpose(_: Editor, node: Node) -> Value | None:
-    perm = node.attributes.get("perm")
-    return node.input(0) if perm is not None and list(perm.ints) == sorted(perm.ints) else None
+    perm = node.attr("perm", tuple)
+    return node.input(0) if perm is not None and list(perm) == sorted(perm) else None
 
 
 def _single(_: Editor, node: Node) -> Value | None:
@@ -147,8 +147,7 @@ def _pad(editor: Editor, node: Node) -> Value | None:
     if (value := node.input(1)) is not None:
         pads = editor.shapes[value].elements
     else:
-        given = node.attributes.get("paddings" if node.scope.opset() < 2 else "pads")
-        pads = given.ints if given is not None else None
+        pads = node.attr("paddings" if node.scope.opset() < 2 else "pads", tuple)
     return node.input(0) if pads is not None and all(pad == 0 for pad in pads) else None
 
 

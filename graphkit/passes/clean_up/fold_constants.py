@@ -174,28 +174,9 @@ def _freed(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:
 
 def _hoist(editor: Editor, node: Node, out: Value) -> None:
     """Make an initializer of a Constant node."""
-    if editor.is_output(out) or not editor.is_free(node) or "sparse_value" in node.attributes:
-        return
-    found = constant_tensor(node)
-    if found is not None:
-        editor.replace_all_uses(out, editor.tensor(found, out.name))
+    if not editor.is_output(out) and editor.is_free(node) and out.constant is not None:
+        editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
         editor.note("Constant nodes are initializers")
-
-
-def constant_tensor(node: Node) -> onnx.TensorProto | None:
-    """Return the tensor of a Constant node; None where it is sparse or refers to an attribute of a function."""
-    if len(node.attributes) != 1:
-        return None
-    ((name, attribute),) = node.attributes.items()
-    if attribute.ref_attr_name:
-        return None
-    if name == "value":
-        return attribute.t
-    value = onnx.helper.get_attribute_value(attribute)
-    dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}.get(
-        name
-    )
-    return onnx.numpy_helper.from_array(np.array(value, dtype)) if dtype is not None else None
 
 
 def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
@@ -314,9 +295,6 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
 
 
 def _tensor(value: Value) -> onnx.TensorProto:
-    if value.kind == "initializer" and value.tensor is not None:
-        return value.tensor
-    found = constant_tensor(value.producer) if value.producer is not None else None
-    if found is None:
+    if value.constant is None:
         raise ModelError("it is a constant of a form that is not read", tensor=value.name)
-    return found
+    return value.constant

@@ -10,8 +10,8 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
-from graphkit.rewrite.options import Ranges
 from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes.dim_spec import DimSpec, SymbolRanges
 
 __all__ = ["InlineConstantIf"]
 
@@ -47,12 +47,12 @@ class InlineConstantIf(Pass):
         ranges: Bounds of symbols, (name, least, largest), None for an open end.
     """
 
-    ranges: Ranges = field(default=(), kw_only=True)
+    ranges: SymbolRanges = field(default=(), kw_only=True)
 
     def run(self, model: Model) -> Outcome:
         if not any(node.is_op("If") for node in all_nodes(model.scopes)):
             return Outcome(model)
-        decisions, undecided = decide(model.scopes, _Conditions(model, self.ranges).find)
+        decisions, undecided = decide(model.scopes, _Conditions(model, DimSpec(ranges=self.ranges)).find)
         reason = "its condition is not known before it runs"
         declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
         if not decisions:
@@ -69,13 +69,13 @@ class InlineConstantIf(Pass):
 class _Conditions:
     """The conditions of a model's Ifs."""
 
-    def __init__(self, model: Model, ranges: Ranges) -> None:
-        self.model, self.ranges = model, ranges
+    def __init__(self, model: Model, spec: DimSpec) -> None:
+        self.model, self.spec = model, spec
 
     @cached_property
     def shapes(self) -> Shapes:
         """What the shape engine knows, asked only where there is a condition that it may know."""
-        return infer(self.model, ranges={name: (low, high) for name, low, high in self.ranges})
+        return infer(self.model, self.spec)
 
     def find(self, node: Node) -> bool | None:
         """Return the value of an If's condition, None where it is not known."""

@@ -12,8 +12,9 @@ import onnx.helper
 import onnx.numpy_helper
 
 from graphkit.errors import UsageError
+from graphkit.graph.build import build_scopes
 from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
-from graphkit.graph.view import Node, Scope, Value, build_scopes
+from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs

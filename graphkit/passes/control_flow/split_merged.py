@@ -8,8 +8,7 @@ from onnx import TensorProto
 
 from graphkit import __version__
 from graphkit.errors import UsageError
-from graphkit.graph.kv import cache_entries
-from graphkit.graph.merged import MergedDecoder, captures, merged_decoders, trace_condition
+from graphkit.graph.merged import MergedDecoder, captures, trace_condition
 from graphkit.graph.types import declared_type, dtype_name
 from graphkit.graph.view import Node, all_nodes, branch_fault
 from graphkit.model import Model
@@ -93,7 +92,7 @@ def _signed(result: Model, part: str, source: Model) -> Model:
 
 def _choose(model: Model, condition: str | None) -> MergedDecoder:
     candidates: dict[str, MergedDecoder] = {}
-    for found in merged_decoders(model.graph):
+    for found in model.roles.merged:
         candidates.setdefault(found.condition.input.name, found)
     if condition is not None:
         if condition in candidates:
@@ -114,7 +113,7 @@ def _why_not(model: Model) -> str:
     ifs = [node for node in all_nodes(model.scopes[:1]) if node.is_op("If")]
     if not ifs:
         return "there is no If in it"
-    if not any(entry.past for entry in cache_entries(model.graph)):
+    if not model.roles.pasts:
         return "none of its inputs is a past of a KV cache"
     reasons = [f"'{node.path}' {_lacks(node, model)}" for node in ifs]
     return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
@@ -130,6 +129,5 @@ def _lacks(node: Node, model: Model) -> str:
         return f"is on '{condition.input.name}', which is {kind}, not bool"
     if fault := branch_fault(node):
         return f"is broken: {fault}"
-    past = {entry.past for entry in cache_entries(model.graph)}
-    reading = [name for name, body in node.bodies.items() if past.intersection(captures(body))]
+    reading = [name for name, body in node.bodies.items() if model.roles.pasts.keys() & captures(body)]
     return "reads the past in both branches" if reading else "reads no past in either branch"

@@ -63,7 +63,7 @@ def _canonicalize(editor: Editor, node: Node, before: Dims, after: Dims) -> None
         editor.decline(node, f"its shape has two dims that are neither numbers nor copied: {editor.shapes[out]}")
         return
     name = editor.integers(spec, f"{out.name}_shape")
-    if "allowzero" in node.attributes and node.attributes["allowzero"].i:
+    if node.attr("allowzero", 0) != 0:
         editor.replace(node, NewNode("Reshape", [node.input(0), name], [out.name], like=node))
     else:
         editor.set_inputs(node, {1: name})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphkit.graph.attributes import ZERO
 from graphkit.graph.operators import BROADCASTING, BROADCASTS_SINCE
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor, NodeInput
@@ -73,8 +74,9 @@ def _small(editor: Editor, node: Node) -> Dims | None:
 
 def fill(editor: Editor, node: Node) -> np.ndarray:
     """Return the element of a ConstantOfShape as an array of one element."""
-    attribute = node.attributes.get("value")
-    return np.zeros(1, np.float32) if attribute is None else editor.model.array(attribute.t).reshape(-1)[:1]
+    tensor = node.attr("value", ZERO)
+    assert tensor is not None  # the model is sound
+    return editor.model.array(tensor).reshape(-1)[:1]
 
 
 def _all_broadcast(editor: Editor, node: Node, out: Value, dims: Dims) -> bool:

@@ -11,9 +11,9 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
-from graphkit.rewrite.options import InputShapes, Ranges, Sizes
 from graphkit.rewrite.shield_bodies import shield_bodies
 from graphkit.shapes import Shapes, infer, parse
+from graphkit.shapes.dim_spec import DimSpec, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.inputs import Inputs
 
 __all__ = ["FreezeDims"]
@@ -47,19 +47,19 @@ class FreezeDims(Pass):
         ranges: Bounds of symbols, (name, least, largest), None for an open end.
     """
 
-    dims: Sizes = ()
+    dims: SymbolSizes = ()
     inputs: InputShapes = ()
-    ranges: Ranges = field(default=(), kw_only=True)
+    ranges: SymbolRanges = field(default=(), kw_only=True)
 
     def run(self, model: Model) -> Outcome:
-        dims, inputs = dict(self.dims), dict(self.inputs)
-        ranges = {name: (low, high) for name, low, high in self.ranges}
-        numbers = Inputs(model, dims, inputs, ranges, {}).numbers
+        spec = DimSpec(self.dims, self.inputs, self.ranges)
+        given = spec.shapes
+        numbers = Inputs(model, spec).numbers
         declared = {value.name: declared_type(value) for value in model.graph.inputs}
-        unranked = [name for name in inputs if (known := declared[name]) is None or known.dims is None]
+        unranked = [name for name in given if (known := declared[name]) is None or known.dims is None]
         if not numbers and not unranked:
             return Outcome(model)
-        shapes = infer(model, dims=dims, inputs=inputs, ranges=ranges)
+        shapes = infer(model, spec)
         proto = copy_proto(model)
         for info in proto.graph.input:
             if (found := shapes[info.name].dims) is not None:
@@ -69,7 +69,7 @@ class FreezeDims(Pass):
             for info in (*(graph.input if scope.parent is not None else ()), *graph.output, *graph.value_info):
                 _follow(info, scope, shapes if is_possible else None, numbers)
         changes = [f"{name} is {number}" for name, number in numbers.items()]
-        changes += [f"{name} is {'x'.join(map(str, inputs[name])) or 'a scalar'}" for name in unranked]
+        changes += [f"{name} is {'x'.join(map(str, given[name])) or 'a scalar'}" for name in unranked]
         return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
 
 

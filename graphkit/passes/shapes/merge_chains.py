@@ -94,7 +94,7 @@ def _chain(editor: Editor, node: Node) -> list[Value]:
 
 def _is_reshaping(editor: Editor, node: Node) -> bool:
     """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
-    source, perm = node.input(0), _perm(node)
+    source, perm = node.input(0), node.attr("perm", tuple)
     if not node.is_op("Transpose") or source is None or perm is None:
         return node.is_op(*RESHAPING)
     dims = editor.shapes[source].dims
@@ -113,7 +113,7 @@ def _merge_transposes(editor: Editor, node: Node) -> None:
     producer = source.producer if source is not None else None
     if out is None or producer is None or not producer.is_op("Transpose") or producer.scope is not node.scope:
         return
-    first, second = _perm(producer), _perm(node)
+    first, second = producer.attr("perm", tuple), node.attr("perm", tuple)
     if first is None or second is None or len(first) != len(second):
         return
     perm = [first[axis] for axis in second]
@@ -123,8 +123,3 @@ def _merge_transposes(editor: Editor, node: Node) -> None:
     elif source is not None and len(source.consumers) == 1 and not editor.is_output(source):
         editor.replace(node, NewNode("Transpose", [producer.input(0)], [out.name], {"perm": perm}, like=node))
         editor.note("Transposes are merged")
-
-
-def _perm(node: Node) -> list[int] | None:
-    attribute = node.attributes.get("perm")
-    return list(attribute.ints) if attribute is not None else None

@@ -150,7 +150,7 @@ def _least(editor: Editor, node: Node, index: int, value: Value, elements: Eleme
 
 
 def _allows_zero(node: Node) -> bool:
-    return "allowzero" in node.attributes and bool(node.attributes["allowzero"].i)
+    return node.attr("allowzero", 0) != 0
 
 
 def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], DynamicInput]) -> set[Node]:

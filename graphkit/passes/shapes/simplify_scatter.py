@@ -13,8 +13,8 @@ from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
 from graphkit.shapes import Expr, const, lower
-from graphkit.shapes.affine import AffineFinder
 from graphkit.shapes.expr import Call
+from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SimplifyScatter"]
 
@@ -59,12 +59,12 @@ class SimplifyScatter(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        finder = AffineFinder(editor.shapes)
+        ranges = ValueRangeAnalysis(editor.shapes.model, editor.shapes.__getitem__)
         for node in editor.nodes("ScatterND", "ScatterElements"):
             if node.outputs[0] is None:
                 continue
             try:
-                box = find_box(editor.shapes, finder, node)
+                box = find_box(editor.shapes, ranges, node)
                 _replace(editor, node, node.outputs[0], box)
             except NoBoxError as reason:
                 editor.decline(node, str(reason))

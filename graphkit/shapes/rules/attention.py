@@ -36,7 +36,7 @@ def _heads(ctx: InferenceContext, index: int, name: str) -> Dims:
     dims = ctx.dims(index)
     if len(dims) == 4:
         return dims
-    heads = ctx.integer(f"{name}_num_heads", 0)
+    heads = ctx.attr(f"{name}_num_heads", 0)
     if len(dims) != 3 or heads < 1:
         raise UnknownError("the number of heads is unknown")
     return dims[0], const(heads), dims[1], ctx.quotient(dims[2], const(heads), "the hidden size")
@@ -46,14 +46,14 @@ def packed(ctx: InferenceContext) -> list[Tensor]:
     """com.microsoft Attention and its kin: input and one weight for queries, keys and values."""
     dims = ctx.dims()
     past = 8 if ctx.node.op_type == "QAttention" else 4
-    sizes = ctx.integers("qkv_hidden_sizes")
+    sizes = ctx.attr("qkv_hidden_sizes", ())
     hidden = const(sizes[2]) if sizes else ctx.quotient(ctx.dims(1)[-1], const(3), "the weight's columns")
     dtype = ctx.tensor(3).dtype if past == 8 else ctx.tensor().dtype
     result = Tensor(dtype, (dims[0], dims[1], hidden))
-    heads = const(ctx.integer("num_heads", 1))
+    heads = const(ctx.attr("num_heads", 1))
     head = ctx.quotient(hidden, heads, "the hidden size")
     before = ctx.dims(past)[3] if ctx.has(past) else const(0)
-    length = before if ctx.integer("past_present_share_buffer", 0) else before + dims[1]
+    length = before if ctx.attr("past_present_share_buffer", 0) else before + dims[1]
     return [result, Tensor(dtype, (2, dims[0], heads, length, head))]
 
 
@@ -70,9 +70,9 @@ def multi_head(ctx: InferenceContext) -> list[Tensor]:
 def decoder(ctx: InferenceContext) -> list[Tensor]:
     """DecoderMaskedMultiHeadAttention(query, key, value, mask, attention_bias, past_key, past_value, past_length)."""
     if ctx.has(1):
-        return _separate(ctx, 5, shares=bool(ctx.integer("past_present_share_buffer", 0)))
-    dims, heads = ctx.dims(), ctx.integer("num_heads", 1)  # queries, keys and values side by side
-    shares = bool(ctx.integer("past_present_share_buffer", 0))
+        return _separate(ctx, 5, shares=bool(ctx.attr("past_present_share_buffer", 0)))
+    dims, heads = ctx.dims(), ctx.attr("num_heads", 1)  # queries, keys and values side by side
+    shares = bool(ctx.attr("past_present_share_buffer", 0))
     present, total = _lengths(ctx, dims[1], 5, shares)
     caches = [Tensor(ctx.tensor(i).dtype, (dims[0], heads, present, ctx.dims(i)[3])) for i in (5, 6)]
     result = (dims[0], dims[1], ctx.dims(6)[3] * heads)
@@ -82,7 +82,7 @@ def decoder(ctx: InferenceContext) -> list[Tensor]:
 
 def _separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tensor]:
     """Return the outputs for queries of rank 3, and keys and values of rank 3, or of rank 4 as a cache has them."""
-    dims, heads, dtype = ctx.dims(), const(ctx.integer("num_heads", 1)), ctx.tensor().dtype
+    dims, heads, dtype = ctx.dims(), const(ctx.attr("num_heads", 1)), ctx.tensor().dtype
     key = ctx.dims(1) if ctx.has(1) else ()
     if len(dims) != 3 or not ctx.has(2) or len(key) not in (3, 4):
         raise UnknownError("a layout of keys and values that no rule knows")
@@ -107,12 +107,12 @@ def _lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple
 def grouped(ctx: InferenceContext) -> list[Tensor]:
     """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, ...)."""
     dims = ctx.dims()
-    heads, groups = ctx.integer("num_heads", 1), ctx.integer("kv_num_heads", 1)
+    heads, groups = ctx.attr("num_heads", 1), ctx.attr("kv_num_heads", 1)
     dtype = ctx.tensor().dtype
     head = ctx.quotient(dims[2], const(heads if ctx.has(1) else heads + 2 * groups), "the hidden size")
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
     past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), _number(ctx, 6)
-    length = past if ctx.integer("sliding_window_cache", 0) else maximum(past, total)
+    length = past if ctx.attr("sliding_window_cache", 0) else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
         present = Tensor(ctx.tensor(3).dtype, (dims[0], groups, length, ctx.dims(3)[3]))
@@ -121,7 +121,7 @@ def grouped(ctx: InferenceContext) -> list[Tensor]:
 
 def sparse(ctx: InferenceContext) -> list[Tensor]:
     """SparseAttention(query, key, value, past_key, past_value, ...): past and present share a buffer."""
-    dims, heads, groups = ctx.dims(), ctx.integer("num_heads", 1), ctx.integer("kv_num_heads", 1)
+    dims, heads, groups = ctx.dims(), ctx.attr("num_heads", 1), ctx.attr("kv_num_heads", 1)
     count = heads if ctx.has(1) else heads + 2 * groups
     hidden = ctx.quotient(dims[2], const(count), "the hidden size") * heads
     caches = [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (3, 4)]
@@ -130,15 +130,15 @@ def sparse(ctx: InferenceContext) -> list[Tensor]:
 
 def linear(ctx: InferenceContext) -> list[Tensor]:
     """LinearAttention(query, key, value, past_state, ...): a state of one matrix a head."""
-    groups = ctx.integer("kv_num_heads", 0)
-    heads = max(ctx.integer("q_num_heads", 0), groups)
+    groups = ctx.attr("kv_num_heads", 0)
+    heads = max(ctx.attr("q_num_heads", 0), groups)
     if groups < 1:
         raise UnknownError("the number of heads is unknown")
     keys, values = (ctx.quotient(ctx.dims(i)[2], const(groups), "the hidden size") for i in (1, 2))
     batch, length, _ = ctx.dims()
     state = ctx.dims(3) if ctx.has(3) else (batch, const(groups), keys, values)
-    if not ctx.has(3) and ctx.integer("state_window", 0):
-        state = (const(ctx.integer("state_window", 0)), *state)
+    if not ctx.has(3) and ctx.attr("state_window", 0):
+        state = (const(ctx.attr("state_window", 0)), *state)
     kept = Tensor(ctx.tensor(3).dtype if ctx.has(3) else 0, state)
     return [Tensor(ctx.tensor().dtype, (batch, length, values * heads)), kept]
 
@@ -164,7 +164,7 @@ def relative_bias(ctx: InferenceContext) -> Tensor:
 def gated_relative_bias(ctx: InferenceContext) -> Tensor:
     """GatedRelativePositionBias(query, ...): batch, heads, length, length."""
     dims = ctx.dims()
-    return Tensor(ctx.tensor().dtype, (dims[0], ctx.integer("num_heads", 1), dims[1], dims[1]))
+    return Tensor(ctx.tensor().dtype, (dims[0], ctx.attr("num_heads", 1), dims[1], dims[1]))
 
 
 def beams(ctx: InferenceContext) -> list[Tensor]:

@@ -36,7 +36,7 @@ def small_data(ctx: InferenceContext, index: int = 0) -> Array | None:
 def target(ctx: InferenceContext) -> list[Element]:
     """Return the second input's elements as a target shape, unknown ones where only their number is known."""
     if ctx.opset < 5 and not ctx.node.domain:
-        return list(ctx.integers("shape") or [])
+        return list(ctx.attr("shape", ()))
     if ctx.data(1) is not None:
         return ctx.values(1)
     length = ctx.dims(1)[0].constant if ctx.dims(1) else None

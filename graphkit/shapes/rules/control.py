@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from onnx import TensorProto
 
 from graphkit.graph.view import Scope
+from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.context import InferenceContext, Rule
@@ -176,10 +177,8 @@ def _is_passed_on(body: Scope) -> bool:
     value = body.outputs[0]
     while value.producer is not None and value.producer.is_op("Identity") and value.producer.inputs[0] is not None:
         value = value.producer.inputs[0]
-    tensor = value.constant
-    return value is body.inputs[1] or (
-        tensor is not None and bool(tensor.raw_data.strip(b"\0") or any(tensor.int32_data))
-    )
+    array = inline_array(value.constant)
+    return value is body.inputs[1] or (array is not None and array.size > 0 and bool(array.all()))
 
 
 def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:
@@ -191,11 +190,11 @@ def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:
 
 def scan(ctx: InferenceContext) -> list[Tensor]:
     """States after the last step, then what each step gives, stacked; opset 9 and newer."""
-    body, count = ctx.node.bodies.get("body"), ctx.integer("num_scan_inputs", 0)
+    body, count = ctx.node.bodies.get("body"), ctx.attr("num_scan_inputs", 0)
     if body is None or ctx.opset < 9 or not 0 < count <= len(ctx.inputs):
         raise UnknownError("a Scan without body, or of opset 8")
     split = len(ctx.inputs) - count
-    axes = ctx.integers("scan_input_axes") or [0] * count
+    axes = ctx.attr("scan_input_axes", ()) or (0,) * count
     states = [_plain(ctx.tensor(index)) for index in range(split)]
     steps: list[Tensor] = []
     times: Expr | None = None
@@ -206,7 +205,7 @@ def scan(ctx: InferenceContext) -> list[Tensor]:
         steps.append(Tensor(ctx.tensor(index).dtype, (*dims[:place], *dims[place + 1 :])))
     runs = times is not None and lower(times) >= 1
     results, states = _settle(ctx, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
-    outputs = ctx.integers("scan_output_axes") or [0] * (len(results) - split)
+    outputs = ctx.attr("scan_output_axes", ()) or (0,) * (len(results) - split)
     length = times if times is not None else ctx.fresh("it is the number of steps")
     return [*states, *(_stacked(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]
 

@@ -61,7 +61,7 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     present = [array for array in arrays if array is not None]
     if len({found.dtype for found in tensors}) > 1 and name != "Pow":
         return None  # no model that runs
-    if len(present) < len(tensors) or (name == "Mod" and ctx.integer("fmod", 0)):
+    if len(present) < len(tensors) or (name == "Mod" and ctx.attr("fmod", 0)):
         return None
     while len(present) > 2:
         left = value_propagation.apply(name, present[:2], dtype)
@@ -120,7 +120,7 @@ def where(ctx: InferenceContext) -> Tensor:
 def cast(ctx: InferenceContext) -> Tensor:
     """The dims of the input in another dtype, elements too."""
     found = ctx.tensor()
-    to = ctx.integer("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
+    to = ctx.attr("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
     if found.may_have_data and (array := found.data) is not None and (to in FLOATS or to in INTEGERS):
         elements = [value_propagation.cast(element, to, found.dtype in FLOATS) for element in array.ravel().tolist()]
@@ -148,7 +148,7 @@ def second(ctx: InferenceContext) -> Tensor:
 
 def hash_(ctx: InferenceContext) -> Tensor:
     """MurmurHash3: the dims of the input in 32 bits."""
-    dtype = TensorProto.UINT32 if ctx.integer("positive", 1) else TensorProto.INT32
+    dtype = TensorProto.UINT32 if ctx.attr("positive", 1) else TensorProto.INT32
     return Tensor(dtype, ctx.tensor().dims, None, ctx.tensor().reason)
 
 

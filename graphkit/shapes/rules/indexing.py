@@ -49,8 +49,8 @@ def _unknown_axes(ctx: InferenceContext) -> str:
 def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     """Return axis, start, end and step for each axis that is sliced; None for one that is not known."""
     if ctx.opset < 10:
-        starts, ends = ctx.integers("starts") or [], ctx.integers("ends") or []
-        axes = ctx.integers("axes") or list(range(len(starts)))
+        starts, ends = ctx.attr("starts", ()), ctx.attr("ends", ())
+        axes = ctx.attr("axes", ()) or range(len(starts))
         return [(ctx.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]
     counts = [ctx.tensor(index).count() for index in (1, 2)]
     counts.append(len(ctx.numbers(3)) if ctx.has(3) else None)
@@ -119,7 +119,7 @@ def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
 def gather(ctx: InferenceContext) -> Tensor:
     """The indices' dims in the place of the axis."""
     dims, indices = ctx.dims(0), ctx.dims(1)
-    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+    axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     array = small_data(ctx)
     if array is not None:
         array = _gathered(ctx, array, axis)
@@ -148,7 +148,7 @@ def gather_elements(ctx: InferenceContext) -> Tensor:
 
 def gather_nd(ctx: InferenceContext) -> Tensor:
     """Batch dims, the indices' dims less the last, and the data's dims that the last does not index."""
-    dims, indices, batch = ctx.dims(0), ctx.dims(1), ctx.integer("batch_dims", 0)
+    dims, indices, batch = ctx.dims(0), ctx.dims(1), ctx.attr("batch_dims", 0)
     depth = indices[-1].constant if indices else None
     if depth is None:
         raise UnknownError(f"the last dim of {ctx.name(1)} is no number")
@@ -163,7 +163,7 @@ def scatter(ctx: InferenceContext) -> Tensor:
     found = ctx.tensor()
     array = found.data if found.may_have_data else None
     data = None
-    if array is not None and ctx.node.op_type == "ScatterND" and ctx.text("reduction", "none") == "none":
+    if array is not None and ctx.node.op_type == "ScatterND" and ctx.attr("reduction", "none") == "none":
         data = _scattered(ctx, array)
     return Tensor(found.dtype, found.dims, data, found.reason)
 

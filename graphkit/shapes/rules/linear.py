@@ -62,9 +62,9 @@ def fused_matmul(ctx: InferenceContext) -> Tensor:
     factors = []
     for index, letter in enumerate("AB"):
         dims = ctx.dims(index)
-        if ctx.integer(f"transBatch{letter}", 0) and len(dims) > 2:
+        if ctx.attr(f"transBatch{letter}", 0) and len(dims) > 2:
             dims = (*dims[1:-1], dims[0], dims[-1])
-        if ctx.integer(f"trans{letter}", 0) and len(dims) > 1:
+        if ctx.attr(f"trans{letter}", 0) and len(dims) > 1:
             dims = (*dims[:-2], dims[-1], dims[-2])
         factors.append(dims)
     return Tensor(ctx.tensor().dtype, matmul_dims(ctx, *factors))
@@ -73,8 +73,8 @@ def fused_matmul(ctx: InferenceContext) -> Tensor:
 def matmul_blocks(ctx: InferenceContext) -> Tensor:
     """MatMulNBits, MatMulBnb4: the weight is packed, its dims are the attributes K and N."""
     dims = ctx.dims()
-    ctx.same(dims[-1], const(ctx.integer("K", 0)), INNER)
-    return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.integer("N", 0)))
+    ctx.same(dims[-1], const(ctx.attr("K", 0)), INNER)
+    return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.attr("N", 0)))
 
 
 def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
@@ -86,13 +86,13 @@ def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
 def mlp(ctx: InferenceContext) -> list[Tensor]:
     """MatMulNBitsMlp(A, skip, ...): two projections to N, multiplied; then the sum of input and residual."""
     found, dims = ctx.tensor(), ctx.dims()
-    return [Tensor(found.dtype, (*dims[:-1], ctx.integer("N", 0))), Tensor(found.dtype, dims)]
+    return [Tensor(found.dtype, (*dims[:-1], ctx.attr("N", 0))), Tensor(found.dtype, dims)]
 
 
 def qkv(ctx: InferenceContext) -> list[Tensor]:
     """MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv; then the sum of input and residual."""
     found, dims = ctx.tensor(), ctx.dims()
-    sizes = [ctx.integer(name, 0) for name in ("Nq", "Nkv", "Nkv")]
+    sizes = [ctx.attr(name, 0) for name in ("Nq", "Nkv", "Nkv")]
     return [*(Tensor(found.dtype, (*dims[:-1], size)) for size in sizes), Tensor(found.dtype, dims)]
 
 
@@ -117,15 +117,15 @@ def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
     first, second = ctx.dims(left), ctx.dims(right)
     if len(first) != 2 or len(second) != 2:
         raise UnknownError("a factor is no matrix")
-    rows, inner = first[::-1] if ctx.integer("transA", 0) else first
-    other, columns = second[::-1] if ctx.integer("transB", 0) else second
+    rows, inner = first[::-1] if ctx.attr("transA", 0) else first
+    other, columns = second[::-1] if ctx.attr("transB", 0) else second
     ctx.same(inner, other, INNER)
     return rows, columns
 
 
 def einsum(ctx: InferenceContext) -> Tensor:
     """Each letter is a dim; equal letters are equal dims."""
-    equation = re.sub(r"\s", "", ctx.text("equation", ""))
+    equation = re.sub(r"\s", "", ctx.attr("equation", ""))
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(ctx.inputs):
@@ -161,11 +161,11 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Ex
 def recurrent(ctx: InferenceContext) -> list[Tensor]:
     """RNN, GRU, LSTM: all hidden states, the last one, and the last cell of an LSTM."""
     dims = ctx.dims()
-    length, batch = (dims[0], dims[1]) if not ctx.integer("layout", 0) else (dims[1], dims[0])
-    hidden = const(ctx.integer("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
-    directions = 2 if ctx.text("direction", "forward") == "bidirectional" else 1
+    length, batch = (dims[0], dims[1]) if not ctx.attr("layout", 0) else (dims[1], dims[0])
+    hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
+    directions = 2 if ctx.attr("direction", "forward") == "bidirectional" else 1
     dtype = ctx.tensor().dtype
-    if ctx.integer("layout", 0):
+    if ctx.attr("layout", 0):
         last = Tensor(dtype, (batch, directions, hidden))
         return [Tensor(dtype, (batch, length, directions, hidden)), last, last]
     last = Tensor(dtype, (directions, batch, hidden))

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from onnx import TensorProto
+from onnx import SparseTensorProto, TensorProto
 
+from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
 from graphkit.shapes import value_propagation
 from graphkit.shapes.algebra import ceil_div, maximum
 from graphkit.shapes.bounds import lower
@@ -27,7 +28,7 @@ def shape(ctx: InferenceContext) -> Tensor:
         dims = (ctx.fresh("the rank of the input is unknown"),)
         return Tensor(TensorProto.INT64, dims, None, found.reason or f"the rank of {ctx.name(0)} is unknown")
     rank = len(found.dims)
-    bounds = [ctx.integer("start", 0), ctx.integer("end", rank)]
+    bounds = [ctx.attr("start", 0), ctx.attr("end", rank)]
     start, end = (min(max(bound + rank if bound < 0 else bound, 0), rank) for bound in bounds)
     return _vector(list(found.dims[start : max(start, end)]))
 
@@ -45,33 +46,20 @@ def size(ctx: InferenceContext) -> Tensor:
 
 def constant(ctx: InferenceContext) -> Tensor:
     """The attribute that is given."""
-    given = ctx.attributes
-    if "value" in given:
-        return ctx.engine.load(given["value"].t)
-    if "value_int" in given:
-        return Tensor(TensorProto.INT64, (), array_of([given["value_int"].i], ()))
-    if "value_float" in given:
-        return Tensor(TensorProto.FLOAT, (), array_of([given["value_float"].f], ()))
-    if "value_ints" in given:
-        ints: list[Element] = list(given["value_ints"].ints)
-        return Tensor(TensorProto.INT64, (len(ints),), array_of(ints) if len(ints) <= MAX_ELEMENTS else None)
-    if "value_floats" in given:
-        floats: list[Element] = list(given["value_floats"].floats)
-        return Tensor(TensorProto.FLOAT, (len(floats),), array_of(floats) if len(floats) <= MAX_ELEMENTS else None)
-    if "value_string" in given:
-        return Tensor(TensorProto.STRING, ())
-    if "value_strings" in given:
-        return Tensor(TensorProto.STRING, (len(given["value_strings"].strings),))
-    if "sparse_value" in given:
-        sparse = given["sparse_value"].sparse_tensor
-        return Tensor(sparse.values.data_type, tuple(sparse.dims))
-    raise UnknownError("a Constant without a value")
+    is_plain = ctx.attributes is ctx.node.attributes
+    tensor = ctx.node.constant if is_plain else constant_tensor(ctx.attributes)
+    if tensor is not None:
+        return ctx.engine.load(tensor)
+    if len(VALUES & ctx.attributes.keys()) != 1:
+        raise UnknownError("a Constant needs one value, neither none nor several")
+    sparse = ctx.attr("sparse_value", SparseTensorProto)
+    return Tensor(sparse.values.data_type, tuple(sparse.dims))
 
 
 def constant_of_shape(ctx: InferenceContext) -> Tensor:
     """The input's elements as dims, filled with one value."""
-    value = ctx.attributes.get("value")
-    dtype = value.t.data_type if value is not None else TensorProto.FLOAT
+    value = ctx.attr("value", ZERO)
+    dtype = value.data_type
     if ctx.data(0) is None:
         length = ctx.dims(0)[0].constant if ctx.dims(0) else None
         if length is None or length > 16:
@@ -86,7 +74,7 @@ def constant_of_shape(ctx: InferenceContext) -> Tensor:
     sizes = result.sizes()
     if sizes is None or prod(sizes) > MAX_ELEMENTS:
         return result
-    fill = array_of([0.0]) if value is None else ctx.engine.load(value.t).data
+    fill = ctx.engine.load(value).data
     if fill is None or fill.size != 1:
         return result
     return Tensor(dtype, dims, array_of([fill.item()] * prod(sizes), sizes))
@@ -149,9 +137,9 @@ def non_zero(ctx: InferenceContext) -> Tensor:
 def top_k(ctx: InferenceContext) -> list[Tensor]:
     """K in the place of the axis, for values and indices."""
     dims = list(ctx.dims())
-    axis = ctx.axis(ctx.integer("axis", -1), len(dims))
+    axis = ctx.axis(ctx.attr("axis", -1), len(dims))
     if ctx.opset < 10:
-        count = const(ctx.integer("k", 1))
+        count = const(ctx.attr("k", 1))
     elif ctx.data(1) is None:
         count = ctx.fresh(f"the value of {ctx.name(1)} is unknown")
     else:
@@ -162,7 +150,7 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
 
 def one_hot(ctx: InferenceContext) -> Tensor:
     """The indices' dims and one of the depth."""
-    dims, axis = list(ctx.dims(0)), ctx.integer("axis", -1)
+    dims, axis = list(ctx.dims(0)), ctx.attr("axis", -1)
     data = ctx.data(1)
     depth = data.ravel()[0] if data is not None and data.size else None
     if isinstance(depth, float):
@@ -174,18 +162,18 @@ def one_hot(ctx: InferenceContext) -> Tensor:
 
 def eye_like(ctx: InferenceContext) -> Tensor:
     """The dims of the input."""
-    return Tensor(ctx.integer("dtype", ctx.tensor().dtype), ctx.dims())
+    return Tensor(ctx.attr("dtype", ctx.tensor().dtype), ctx.dims())
 
 
 def random_like(ctx: InferenceContext) -> Tensor:
     """The dims of the input, of the dtype given."""
     found = ctx.tensor()
-    return Tensor(ctx.integer("dtype", found.dtype), found.dims, None, found.reason)
+    return Tensor(ctx.attr("dtype", found.dtype), found.dims, None, found.reason)
 
 
 def random(ctx: InferenceContext) -> Tensor:
     """The dims of the attribute."""
-    return Tensor(ctx.integer("dtype", TensorProto.FLOAT), ctx.integers("shape") or [])
+    return Tensor(ctx.attr("dtype", TensorProto.FLOAT), ctx.attr("shape", ()))
 
 
 def compress(ctx: InferenceContext) -> Tensor:
@@ -194,7 +182,7 @@ def compress(ctx: InferenceContext) -> Tensor:
     if "axis" not in ctx.attributes:
         return Tensor(ctx.tensor().dtype, (count,))
     dims = list(ctx.dims())
-    dims[ctx.axis(ctx.integer("axis", 0), len(dims))] = count
+    dims[ctx.axis(ctx.attr("axis", 0), len(dims))] = count
     return Tensor(ctx.tensor().dtype, dims)
 
 
@@ -204,7 +192,7 @@ def unique(ctx: InferenceContext) -> list[Tensor]:
     dims = list(ctx.dims())
     total = product(tuple(dims))
     if "axis" in ctx.attributes:
-        axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+        axis = ctx.axis(ctx.attr("axis", 0), len(dims))
         total = dims[axis]
         dims[axis] = count
     else:
@@ -222,7 +210,7 @@ def unique_vector(ctx: InferenceContext) -> list[Tensor]:
 
 def multinomial(ctx: InferenceContext) -> Tensor:
     """A row for each batch."""
-    return Tensor(ctx.integer("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.integer("sample_size", 1)))
+    return Tensor(ctx.attr("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.attr("sample_size", 1)))
 
 
 RULES: Mapping[str, Rule] = {

@@ -34,7 +34,7 @@ def reshape(ctx: InferenceContext) -> Tensor:
 
 def _copied(ctx: InferenceContext, source: Dims | None, index: int, element: Element) -> Expr:
     value = number(element)
-    if value == -1 or (value == 0 and not ctx.integer("allowzero", 0)):
+    if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
         if value == 0 and source is not None and index < len(source):
             return source[index]
         return ctx.fresh("it is inferred from an input whose rank is unknown" if source is None else "it has no source")
@@ -43,7 +43,7 @@ def _copied(ctx: InferenceContext, source: Dims | None, index: int, element: Ele
 
 
 def _reshaped(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> Dims:
-    allow_zero = bool(ctx.integer("allowzero", 0))
+    allow_zero = bool(ctx.attr("allowzero", 0))
     dims: list[Expr | None] = [_explicit(ctx, source, i, element, allow_zero) for i, element in enumerate(wanted)]
     missing = [index for index, dim in enumerate(dims) if dim is None]
     total = product(source)
@@ -100,7 +100,7 @@ def _check_count(ctx: InferenceContext, source: Dims, wanted: Dims) -> None:
 
 def flatten(ctx: InferenceContext) -> Tensor:
     """Two dims: the product of those before the axis and of the others."""
-    dims, axis = ctx.dims(), ctx.integer("axis", 1)
+    dims, axis = ctx.dims(), ctx.attr("axis", 1)
     split = axis if axis == len(dims) else ctx.axis(axis, max(len(dims), 1))
     array = small_data(ctx)
     result = (product(dims[:split]), product(dims[split:]))
@@ -111,7 +111,7 @@ def flatten(ctx: InferenceContext) -> Tensor:
 def transpose(ctx: InferenceContext) -> Tensor:
     """The dims in another order."""
     dims = ctx.dims()
-    order = ctx.integers("perm") or list(range(len(dims)))[::-1]
+    order = list(ctx.attr("perm", ()) or range(len(dims))[::-1])
     if sorted(order) != list(range(len(dims))):
         ctx.finding(f"perm {order} of a tensor of rank {len(dims)}")
         raise UnknownError("perm does not fit the rank")
@@ -122,7 +122,7 @@ def transpose(ctx: InferenceContext) -> Tensor:
 def squeeze(ctx: InferenceContext) -> Tensor:
     """Without dims of 1: those named, or all; an empty list names none by ONNX, and all in onnxruntime."""
     dims, axes = ctx.dims(), ctx.axes(1, 13)
-    if axes == [] and any(lower(dim) <= 1 <= upper(dim) for dim in dims):
+    if axes is not None and not axes and any(lower(dim) <= 1 <= upper(dim) for dim in dims):
         raise UnknownError("its list of axes is empty, which onnxruntime takes for all dims of 1, and ONNX for none")
     if axes is None:
         undecided = [dim for dim in dims if dim.constant is None and lower(dim) <= 1 <= upper(dim)]
@@ -167,7 +167,7 @@ def expand_dims(ctx: InferenceContext) -> Tensor:
 def concat(ctx: InferenceContext) -> Tensor:
     """The sum along the axis; all other dims must be equal."""
     shapes = [ctx.dims(index) for index in range(len(ctx.inputs))]
-    axis = ctx.axis(ctx.integer("axis", 1), len(shapes[0]))
+    axis = ctx.axis(ctx.attr("axis", 1), len(shapes[0]))
     if len({len(dims) for dims in shapes}) > 1:
         ctx.finding("inputs of different rank")
         raise UnknownError("the inputs differ in rank")
@@ -216,7 +216,7 @@ def _filled(ctx: InferenceContext, index: int) -> Array | None:
 def split(ctx: InferenceContext) -> list[Tensor]:
     """Parts of the sizes given, or as many equal ones as there are outputs."""
     dims = ctx.dims()
-    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+    axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     count = len(ctx.node.outputs)
     sizes: list[Expr]
     if ctx.opset >= 13 and ctx.has(1):
@@ -225,10 +225,10 @@ def split(ctx: InferenceContext) -> list[Tensor]:
             sizes = [ctx.fresh(reason) for _ in range(count)]
         else:
             sizes = [Expr.of(size) for size in ctx.values(1)]  # type: ignore[arg-type]
-    elif ctx.opset < 13 and ctx.integers("split"):
-        sizes = [const(size) for size in ctx.integers("split") or []]
+    elif ctx.opset < 13 and (given := ctx.attr("split", ())):
+        sizes = [const(size) for size in given]
     else:
-        parts = ctx.integer("num_outputs", count) if ctx.opset >= 18 else count
+        parts = ctx.attr("num_outputs", count) if ctx.opset >= 18 else count
         if parts != count:
             raise UnknownError(f"num_outputs is {parts}, and there are {count}")
         size = ceil_div(dims[axis], parts) if ctx.opset >= 18 else ctx.quotient(dims[axis], const(parts), "a dim")
@@ -255,7 +255,7 @@ def split(ctx: InferenceContext) -> list[Tensor]:
 def depth_to_space(ctx: InferenceContext) -> Tensor:
     """Channels divided by the square of the block, height and width times the block."""
     batch, channels, height, width = ctx.dims()
-    size = ctx.integer("blocksize", 1)
+    size = ctx.attr("blocksize", 1)
     if ctx.node.op_type == "DepthToSpace":
         channels = ctx.quotient(channels, const(size * size), "channels")
         return Tensor(ctx.tensor().dtype, (batch, channels, height * size, width * size))

@@ -16,8 +16,8 @@ __all__ = ["RULES"]
 def layer(ctx: InferenceContext) -> list[Tensor]:
     """The input's dims; mean and deviation with ones from the axis on."""
     found, dims = ctx.tensor(), ctx.dims()
-    axis = ctx.axis(ctx.integer("axis", -1), max(len(dims), 1))
-    statistics = Tensor(ctx.integer("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
+    axis = ctx.axis(ctx.attr("axis", -1), max(len(dims), 1))
+    statistics = Tensor(ctx.attr("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
     return [Tensor(found.dtype, dims), statistics, statistics]
 
 

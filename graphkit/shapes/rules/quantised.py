@@ -15,13 +15,13 @@ __all__ = ["RULES"]
 
 def quantize(ctx: InferenceContext) -> Tensor:
     """The dims of the input, the dtype of the zero point."""
-    dtype = ctx.integer("output_dtype", 0) or (ctx.tensor(2).dtype if ctx.has(2) else TensorProto.UINT8)
+    dtype = ctx.attr("output_dtype", 0) or (ctx.tensor(2).dtype if ctx.has(2) else TensorProto.UINT8)
     return Tensor(dtype, ctx.tensor().dims, None, ctx.tensor().reason)
 
 
 def dequantize(ctx: InferenceContext) -> Tensor:
     """The dims of the input, the dtype of the scale."""
-    dtype = ctx.integer("output_dtype", 0) or ctx.tensor(1).dtype
+    dtype = ctx.attr("output_dtype", 0) or ctx.tensor(1).dtype
     return Tensor(dtype, ctx.tensor().dims, None, ctx.tensor().reason)
 
 
@@ -50,7 +50,7 @@ def product(ctx: InferenceContext) -> Tensor:
 def concat(ctx: InferenceContext) -> Tensor:
     """QLinearConcat(y_scale, y_zero, x, x_scale, x_zero, ...)."""
     shapes = [ctx.dims(index) for index in range(2, len(ctx.inputs), 3)]
-    axis = ctx.axis(ctx.integer("axis", 0), len(shapes[0]))
+    axis = ctx.axis(ctx.attr("axis", 0), len(shapes[0]))
     total = sum((dims[axis] for dims in shapes), const(0))
     return Tensor(ctx.tensor(1).dtype, (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
 
@@ -58,9 +58,9 @@ def concat(ctx: InferenceContext) -> Tensor:
 def gather_blocks(ctx: InferenceContext) -> Tensor:
     """GatherBlockQuantized(data, indices, scales, zeros): the scales' dtype; uint8 data may hold several numbers."""
     dims, indices = list(ctx.dims(0)), ctx.dims(1)
-    axis = ctx.axis(ctx.integer("gather_axis", 0), len(dims))
+    axis = ctx.axis(ctx.attr("gather_axis", 0), len(dims))
     if ctx.tensor().dtype == TensorProto.UINT8:
-        dims[-1] = dims[-1] * (8 // max(ctx.integer("bits", 4), 1))
+        dims[-1] = dims[-1] * (8 // max(ctx.attr("bits", 4), 1))
     return Tensor(ctx.tensor(2).dtype, (*dims[:axis], *indices, *dims[axis + 1 :]))
 
 

@@ -22,14 +22,14 @@ def reduce(ctx: InferenceContext) -> Tensor:
     found = ctx.tensor()
     dims = ctx.dims()
     since = 13 if ctx.node.op_type == "ReduceSum" else 18
-    if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.integer("keepdims", 1):
+    if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
         reason = f"the value of {ctx.name(1)} is unknown"
         return Tensor(found.dtype, [dim if dim == 1 else ctx.fresh(reason) for dim in dims])
     axes = ctx.axes(1, since)
-    if not axes and ctx.opset >= since and ctx.integer("noop_with_empty_axes", 0):
+    if not axes and ctx.opset >= since and ctx.attr("noop_with_empty_axes", 0):
         return Tensor(found.dtype, dims)
     chosen = {ctx.axis(axis, len(dims)) for axis in axes} if axes else set(range(len(dims)))
-    result = _reduced(dims, chosen, bool(ctx.integer("keepdims", 1)))
+    result = _reduced(dims, chosen, bool(ctx.attr("keepdims", 1)))
     return Tensor(found.dtype, result, _folded(ctx, chosen, result))
 
 
@@ -60,8 +60,8 @@ def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
 def arg_extreme(ctx: InferenceContext) -> Tensor:
     """ArgMax, ArgMin: one axis, indices."""
     dims = ctx.dims()
-    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
-    return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(ctx.integer("keepdims", 1))))
+    axis = ctx.axis(ctx.attr("axis", 0), len(dims))
+    return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(ctx.attr("keepdims", 1))))
 
 
 _REDUCE = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

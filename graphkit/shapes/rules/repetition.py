@@ -54,7 +54,7 @@ def tile(ctx: InferenceContext) -> Tensor:
 def pad(ctx: InferenceContext) -> Tensor:
     """Each dim with what is added before and after."""
     dims = list(ctx.dims())
-    pads: list[Element] = list(ctx.integers("pads") or []) if _has_attributes(ctx) else ctx.values(1)
+    pads: list[Element] = list(ctx.attr("pads", ())) if _has_attributes(ctx) else ctx.values(1)
     axes = list(range(len(dims)))
     if not ctx.node.domain and ctx.opset >= 18 and ctx.has(3):
         axes = [ctx.axis(axis, len(dims)) for axis in ctx.numbers(3)]
@@ -76,7 +76,7 @@ def _padded(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Arra
     array = small_data(ctx)
     widths = [number(element) for element in pads]
     fill = ctx.data(2) if ctx.has(2) else array_of([0])
-    if array is None or fill is None or None in widths or ctx.text("mode", "constant") != "constant":
+    if array is None or fill is None or None in widths or ctx.attr("mode", "constant") != "constant":
         return None
     known = [n for n in widths if n is not None]
     if min(known, default=0) < 0 or _has_attributes(ctx):

@@ -69,13 +69,13 @@ def length(ctx: InferenceContext) -> Tensor:
 
 def concat_from(ctx: InferenceContext) -> Tensor:
     """ConcatFromSequence: along an axis, or stacked along a new one."""
-    found, is_new = _sequence(ctx), bool(ctx.integer("new_axis", 0))
+    found, is_new = _sequence(ctx), bool(ctx.attr("new_axis", 0))
     if found.items and not is_new:
         return concat(InferenceContext(ctx.node, found.items, ctx.attributes, ctx.engine))
     one = _any(ctx, found)
     if one.dims is None:
         return unknown(one.reason, one.dtype)
-    axis = ctx.axis(ctx.integer("axis", 0), len(one.dims) + is_new)
+    axis = ctx.axis(ctx.attr("axis", 0), len(one.dims) + is_new)
     if not is_new:
         total = ctx.fresh("it is the sum of the lengths of a sequence's tensors")
         return Tensor(one.dtype, (*one.dims[:axis], total, *one.dims[axis + 1 :]))
@@ -86,14 +86,14 @@ def concat_from(ctx: InferenceContext) -> Tensor:
 def split_to(ctx: InferenceContext) -> Tensor:
     """SplitToSequence(input, split): parts of the sizes given, of one size, or of 1."""
     found, dims = ctx.tensor(), ctx.dims()
-    axis = ctx.axis(ctx.integer("axis", 0), len(dims))
+    axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     if ctx.has(1) and len(ctx.dims(1)) == 1:
         return _parts(ctx, found, axis)
     step = const(1)
     if ctx.has(1):
         data = ctx.data(1)
         step = ctx.fresh(f"the value of {ctx.name(1)} is unknown", 1) if data is None else Expr.of(data.ravel()[0])
-    is_dropped = not ctx.has(1) and not ctx.integer("keepdims", 1)
+    is_dropped = not ctx.has(1) and not ctx.attr("keepdims", 1)
     size, width = dims[axis].constant, step.constant
     if size is not None and width is not None and width > 0 and -(-size // width) <= MAX_ITEMS:
         widths = [min(width, size - start) for start in range(0, size, width)]

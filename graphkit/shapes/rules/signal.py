@@ -28,7 +28,7 @@ def stft(ctx: InferenceContext) -> Tensor:
     if step == 0 or len(dims) < 2:
         raise UnknownError("a frame step of 0, or a signal without batch")
     frames = floor_div(dims[1] - length, step) + 1
-    bins = floor_div(length, 2) + 1 if ctx.integer("onesided", 1) else length
+    bins = floor_div(length, 2) + 1 if ctx.attr("onesided", 1) else length
     return Tensor(ctx.tensor().dtype, (dims[0], frames, bins, 2))
 
 
@@ -38,10 +38,10 @@ def dft(ctx: InferenceContext) -> Tensor:
     if ctx.opset >= 20:
         axis = ctx.numbers(2)[0] if ctx.has(2) else -2
     else:
-        axis = ctx.integer("axis", 1)
+        axis = ctx.attr("axis", 1)
     place = ctx.axis(axis, len(dims))
     length = _size(ctx, 1) if ctx.has(1) else dims[place]
-    one_sided, inverse = ctx.integer("onesided", 0), ctx.integer("inverse", 0)
+    one_sided, inverse = ctx.attr("onesided", 0), ctx.attr("inverse", 0)
     if one_sided and inverse:
         raise UnknownError("the inverse of a one-sided transform")
     dims[place] = floor_div(length, 2) + 1 if one_sided else length
@@ -51,7 +51,7 @@ def dft(ctx: InferenceContext) -> Tensor:
 
 def window(ctx: InferenceContext) -> Tensor:
     """As many elements as the input says."""
-    return Tensor(ctx.integer("output_datatype", TensorProto.FLOAT), (_size(ctx, 0),))
+    return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (_size(ctx, 0),))
 
 
 RULES: Mapping[str, Rule] = {

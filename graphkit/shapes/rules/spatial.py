@@ -21,8 +21,8 @@ __all__ = ["RULES"]
 ASPECT = "the sizes follow an aspect ratio"
 
 
-def _list(ctx: InferenceContext, name: str, count: int, default: int) -> list[int]:
-    found = ctx.integers(name) or [default] * count
+def _list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
+    found = ctx.attr(name, ()) or (default,) * count
     if len(found) != count:
         raise UnknownError(f"the attribute {name} has {len(found)} numbers, not {count}")
     return found
@@ -32,17 +32,17 @@ def _windows(ctx: InferenceContext, dims: Dims, kernel: list[Expr]) -> list[Expr
     """Return how many windows fit along each spatial dim: at least one, though onnxruntime may pool less too."""
     count = len(dims)
     strides, dilations = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1)
-    pads, automatic = _list(ctx, "pads", 2 * count, 0), ctx.text("auto_pad", "NOTSET")
+    pads, automatic = _list(ctx, "pads", 2 * count, 0), ctx.attr("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return [ceil_div(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
     if automatic == "VALID":
-        pads = [0] * (2 * count)
+        pads = (0,) * (2 * count)
     result = []
     for axis, dim in enumerate(dims):
         padded = dim + pads[axis] + pads[axis + count]
         room = padded - (kernel[axis] - 1) * dilations[axis] - 1
         windows = floor_div(room, strides[axis]) + 1
-        if ctx.integer("ceil_mode", 0):  # the last window must begin inside the input or its left padding
+        if ctx.attr("ceil_mode", 0):  # the last window must begin inside the input or its left padding
             windows = minimum(ceil_div(room, strides[axis]), floor_div(dim + pads[axis] - 1, strides[axis])) + 1
         ctx.at_least(windows, 1, "windows that fit")
         result.append(windows)
@@ -54,7 +54,7 @@ def _conv_dims(ctx: InferenceContext, source: int, weight: int) -> Dims:
     if len(dims) != len(kernel) or len(dims) < 3:
         ctx.finding(f"an input of rank {len(dims)}, a weight of rank {len(kernel)}")
         raise UnknownError("the ranks of input and weight differ")
-    ctx.same(dims[1], kernel[1] * ctx.integer("group", 1), "channels of input and weight")
+    ctx.same(dims[1], kernel[1] * ctx.attr("group", 1), "channels of input and weight")
     return (dims[0], kernel[0], *_windows(ctx, dims[2:], list(kernel[2:])))
 
 
@@ -76,7 +76,7 @@ def conv_integer(ctx: InferenceContext) -> Tensor:
 
 def qlinear_conv(ctx: InferenceContext) -> Tensor:
     """QLinearConv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...), `channels_last` in com.microsoft."""
-    if not ctx.integer("channels_last", 0):
+    if not ctx.attr("channels_last", 0):
         return Tensor(ctx.tensor(7).dtype, _conv_dims(ctx, 0, 3))
     dims, kernel = ctx.dims(0), ctx.dims(3)
     return Tensor(ctx.tensor(7).dtype, (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0]))
@@ -88,17 +88,17 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
     if len(dims) != len(kernel) or len(dims) < 3:
         raise UnknownError("the ranks of input and weight differ")
     count = len(dims) - 2
-    head = (dims[0], kernel[1] * ctx.integer("group", 1))
-    given = ctx.integers("output_shape")
+    head = (dims[0], kernel[1] * ctx.attr("group", 1))
+    given = ctx.attr("output_shape", ())
     if given:
         return Tensor(ctx.tensor().dtype, (*head, *given[-count:]))
     strides, dilations = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1)
     extra, pads = _list(ctx, "output_padding", count, 0), _list(ctx, "pads", 2 * count, 0)
-    automatic = ctx.text("auto_pad", "NOTSET")
+    automatic = ctx.attr("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return Tensor(ctx.tensor().dtype, (*head, *(dim * step for dim, step in zip(dims[2:], strides, strict=True))))
     if automatic == "VALID":
-        pads = [0] * (2 * count)
+        pads = (0,) * (2 * count)
     result = []
     for axis, dim in enumerate(dims[2:]):
         window = (kernel[axis + 2] - 1) * dilations[axis] + 1
@@ -124,7 +124,7 @@ def pool_last(ctx: InferenceContext) -> Tensor:
 def global_pool(ctx: InferenceContext) -> Tensor:
     """Batch, channels, ones."""
     dims = ctx.dims()
-    if ctx.integer("channels_last", 0):
+    if ctx.attr("channels_last", 0):
         return Tensor(ctx.tensor().dtype, (dims[0], *[1] * (len(dims) - 2), dims[-1]))
     return Tensor(ctx.tensor().dtype, (*dims[:2], *[1] * (len(dims) - 2)))
 
@@ -133,7 +133,7 @@ def resize(ctx: InferenceContext) -> Tensor:
     """The sizes that are given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     at_scales, at_sizes = (2, 3) if ctx.opset >= 11 and ctx.node.op_type == "Resize" else (1, -1)
-    axes = [ctx.axis(axis, len(dims)) for axis in ctx.integers("axes") or range(len(dims))]
+    axes = [ctx.axis(axis, len(dims)) for axis in ctx.attr("axes", ()) or range(len(dims))]
     has_sizes = at_sizes > 0 and ctx.has(at_sizes) and ctx.tensor(at_sizes).dims != (const(0),)
     given: Sequence[Element]
     if not has_sizes and _has_scales(ctx):
@@ -145,7 +145,7 @@ def resize(ctx: InferenceContext) -> Tensor:
         return Tensor(ctx.tensor().dtype, [ctx.fresh(reason) if i in axes else dim for i, dim in enumerate(dims)])
     if not has_sizes:
         given = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
-    elif ctx.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+    elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         given = _fitted(ctx, [dims[axis] for axis in axes], given)
     if len(given) != len(axes):
         ctx.finding(f"{len(given)} scales or sizes for {len(axes)} axes")
@@ -164,7 +164,7 @@ def _fitted(ctx: InferenceContext, dims: Sequence[Expr], wanted: Sequence[Elemen
     ratios = [Fraction(size, dim) for dim, size in numbers if dim and size]
     if len(ratios) < max(len(wanted), 1):
         return [ctx.fresh(ASPECT) for _ in wanted]
-    scale = min(ratios) if ctx.text("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
+    scale = min(ratios) if ctx.attr("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
     exact = [scale * dim for dim, _ in numbers if dim]
     return [
         round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else ctx.fresh(ASPECT)
@@ -193,8 +193,7 @@ def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
 
 def roi_align(ctx: InferenceContext) -> Tensor:
     """Regions, channels, the output's height and width; RoiAlign and MaxRoiPool."""
-    sizes = [ctx.integer("output_height", 1), ctx.integer("output_width", 1)]
-    sizes = ctx.integers("pooled_shape") or sizes
+    sizes = ctx.attr("pooled_shape", ()) or (ctx.attr("output_height", 1), ctx.attr("output_width", 1))
     return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
@@ -212,9 +211,9 @@ def grid_sample(ctx: InferenceContext) -> Tensor:
 def reorder_output(ctx: InferenceContext) -> Tensor:
     """Channels without the padding of the blocked layout."""
     dims = ctx.dims()
-    result: tuple[Expr | int, ...] = (dims[0], ctx.integer("channels", 0), *dims[2:])
-    if ctx.integer("channels_last", 0):
-        result = (dims[0], *dims[2:], ctx.integer("channels", 0))
+    result: tuple[Expr | int, ...] = (dims[0], ctx.attr("channels", 0), *dims[2:])
+    if ctx.attr("channels_last", 0):
+        result = (dims[0], *dims[2:], ctx.attr("channels", 0))
     return Tensor(ctx.tensor().dtype, result)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,18 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
 
 from graphkit.model import Model
-from graphkit.shapes import infer, is_known
-from graphkit.shapes.affine import MAX_DEPTH, Affine, AffineFinder
+from graphkit.shapes import Shapes, Tensor, infer, is_known
+from graphkit.shapes.value_range import Affine
+from graphkit.shapes.value_range_analysis import MAX_DEPTH, ValueRangeAnalysis
+
+
+def analysis(shapes: Shapes, *, typical: bool = False) -> ValueRangeAnalysis:
+    return ValueRangeAnalysis(shapes.model, shapes.__getitem__, typical=typical)
 
 
 def find(text: str, name: str = "y", **constants: object) -> Affine | None:
     found = model(text, **constants)
-    return AffineFinder(infer(found)).find(found.graph.values[name])
+    return analysis(infer(found)).affine(found.graph.values[name])
 
 
 def text_of(found: Affine | None) -> str:
@@ -113,53 +120,101 @@ def cast(c: Chain) -> None:
     c.add("Cast", [c.add("Cast", [indices(c)], to=c.random.choice([6, 6, 2]))], to=TensorProto.INT64)
 
 
+def summed(c: Chain) -> None:
+    source = indices(c)
+    c.add(
+        "CumSum", [source, c.constant(c.axis(source))], exclusive=c.random.randint(0, 1), reverse=c.random.randint(0, 1)
+    )
+
+
+def limited(c: Chain) -> None:
+    c.add(c.random.choice(["Min", "Max"]), [indices(c), c.constant(c.random.randint(-1, 4))])
+
+
+def clip(c: Chain) -> None:
+    c.add("Clip", [indices(c), c.constant(c.random.randint(-1, 1)), c.constant(c.random.randint(2, 4))])
+
+
+def tile(c: Chain) -> None:
+    source = indices(c)
+    c.add("Tile", [source, c.constant([c.random.randint(0, 2) for _ in range(c.values[source].ndim)])])
+
+
+def choose(c: Chain) -> None:
+    condition = c.add("Equal", [indices(c), c.constant(c.random.randint(0, 1))])
+    c.add("Where", [c.add("Not", [condition]) if c.random.random() < 0.5 else condition, indices(c), indices(c)])
+
+
+def via_float(c: Chain) -> None:
+    source = c.add("Cast", [indices(c)], to=TensorProto.FLOAT)
+    c.add("Cast", [c.add("Add", [source, source])], to=TensorProto.INT64)
+
+
 class Indices(Chain):
+    integers = {"attention_mask": 1, "input_ids": 99991}
     steps = (range_, range_, constant, filled, unsqueeze, squeeze, reshape, expand, transpose, arithmetic, arithmetic)
-    steps += (slice_, slice_, gather, gather, cast)
+    steps += (slice_, slice_, gather, gather, cast, summed, limited, clip, tile, choose, via_float)
 
 
 OTHER_DIMS = [{"batch": 2, "seq": 5, "past": 3}, {"batch": 1, "seq": 1, "past": 0}]
 
 
-def check(seed: int) -> tuple[int, int]:
-    """Compare what is found with what onnxruntime gives; return how many tensors are found, of how many."""
-    chain = Indices(seed)
-    if not chain.nodes:
-        return 0, 0
+UNTYPICAL = {"attention_mask": 0, "input_ids": 1}
+
+
+def runs(chain: Chain, names: list[str]) -> Iterator[tuple[dict[str, int], bool, dict[str, np.ndarray]]]:
+    """Yield dims, whether the inputs are typical, and what onnxruntime gives, where it runs."""
     proto = chain.model()
-    shapes = infer(Model.from_proto(proto))
-    finder = AffineFinder(shapes)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-    names = [name for name in (o.name for o in session.get_outputs()) if shapes[name].dtype == TensorProto.INT64]
-    found = {name: affine for name in names if (affine := finder.find(shapes.find(name))) is not None}
-    for index, dims in enumerate([chain.assignment, *OTHER_DIMS]):
+    for dims, integers in product((chain.assignment, *OTHER_DIMS), (chain.integers, UNTYPICAL)):
         feeds = {}
-        for value in shapes.model.graph.inputs:
-            size = [dim.evaluate(dims) for dim in shapes[value].dims or ()]
-            feeds[value.name] = np.zeros(size, np.float32)
+        for value in proto.graph.input:
+            sizes = [dims.get(dim.dim_param, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+            feeds[value.name] = np.full(sizes, integers.get(value.name, 0), chain.values[value.name].dtype)
         try:
-            results = dict(zip(names, session.run(names, feeds), strict=True))
+            yield dims, integers is chain.integers, dict(zip(names, session.run(names, feeds), strict=True))
         except Exception as error:
-            if not index or "onnxruntime" not in type(error).__module__:
+            is_first = dims is chain.assignment and integers is chain.integers
+            if is_first or "onnxruntime" not in type(error).__module__:
                 raise
-            continue
-        for name, affine in found.items():
-            if all(is_known(expr) for expr in (affine.start, *affine.dims, *affine.strides)):
-                np.testing.assert_array_equal(elements(affine, dims), results[name], f"seed {seed}: {name} at {dims}")
-    return len(found), len(names)
 
 
-@settings(max_examples=60, deadline=None)
+def check(seed: int) -> tuple[int, int, int]:
+    """Compare what is found with what onnxruntime gives; return how many tensors there are, are affine, have a range.
+
+    Only affine functions hold of all inputs: ranges are those at typical ones.
+    """
+    chain = Indices(seed)
+    shapes = infer(Model.from_proto(chain.model()))
+    made = {name: shapes.find(name) for node in chain.nodes for name in node.output}
+    integers = {name: value for name, value in made.items() if shapes[value].dtype == TensorProto.INT64}
+    plain, typical = analysis(shapes), analysis(shapes, typical=True)
+    affine = {name: one for name, value in integers.items() if (one := plain.affine(value)) is not None}
+    ranges = {name: one for name, value in integers.items() if (one := typical.range(value)) is not None}
+    for dims, is_typical, results in runs(chain, list(integers)) if integers else ():
+        at = f"seed {seed}, {dims}"
+        for name, one in affine.items():
+            if all(is_known(expr) for expr in (one.start, *one.dims, *one.strides)):
+                np.testing.assert_array_equal(elements(one, dims), results[name], f"{name}, {at}")
+        for name, ends in ranges.items() if is_typical else ():
+            if results[name].size:
+                reached = results[name].min(), results[name].max()
+                assert reached == (ends.low.evaluate(dims), ends.high.evaluate(dims)), f"{name}, {at}"
+    return len(integers), len(affine), len(ranges)
+
+
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**9))
 def test_what_is_found_is_what_onnxruntime_gives(seed):
     check(seed)
 
 
 def test_most_tensors_of_random_chains_are_found():
-    counts = [check(seed) for seed in range(30)]
-    assert sum(found for found, _ in counts) > 0.6 * sum(total for _, total in counts)
+    total, affine, ranges = map(sum, zip(*(check(seed) for seed in range(30)), strict=True))
+    assert affine > 0.6 * total
+    assert ranges > 0.6 * total
 
 
 # One by one
@@ -222,7 +277,7 @@ def test_a_constant_whose_file_is_missing_is_unknown(tmp_path: Path):
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="gone.bin")
     found = Model.from_proto(proto, tmp_path / "model.onnx")
-    assert AffineFinder(infer(found)).find(found.graph.values["y"]) is None
+    assert analysis(infer(found)).affine(found.graph.values["y"]) is None
 
 
 def test_long_chains_end():
@@ -236,6 +291,35 @@ def test_components_are_the_slices_along_the_last_axis():
     text = f"""{RANGE} r = Range (zero, n, one)  i = Unsqueeze (r, last)  j = Mul (i, p)
         y = Concat <axis = -1> (i, j, pair)  z = Identity (pair) }}"""
     found = model(text, pair=np.array([[3, 5]]))
-    finder = AffineFinder(infer(found))
-    assert [text_of(one) for one in finder.components(found.graph.values["z"]) or ()] == ["3 ['0']", "5 ['0']"]
-    assert finder.components(found.graph.values["x"]) is None
+    ranges = analysis(infer(found))
+    assert [text_of(one) for one in ranges.components(found.graph.values["z"]) or ()] == ["3 ['0']", "5 ['0']"]
+    assert ranges.components(found.graph.values["x"]) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("r = Range (zero, n, one)  y = Gather (r, last)", "N - 1 ['0']"),
+        ("r = Range (zero, n, one)  y = Min (r, one, p)", "unknown"),
+        ("r = Range (zero, n, one)  y = Cast <to = 3> (r)", "unknown"),
+        ("r = Range (zero, n, one)  f = Cast <to = 1> (r)  y = Cast <to = 7> (f)", "unknown"),
+        ("y = ConstantOfShape <value = float[1] {0.5}> (s)", "unknown"),
+    ],
+)
+def test_what_is_declined_for_untypical_inputs(lines, expected):
+    assert text_of(find(f"{RANGE} {lines} }}")) == expected
+
+
+def test_an_attribute_of_a_call_is_not_read_as_0():
+    text = """<ir_version: 9, opset_import: ["" : 18, "local" : 1]>
+        agraph (float[3, N] x) => (int64[A] y) { y = local.pick <axis = 1> () }
+        <domain: "local", opset_import: ["" : 18]> pick <axis> () => (z) {
+            table = Constant <value = int64[2, 2] {0, 1, 10, 11}> ()
+            first = Constant <value = int64[1] {0}> ()
+            z = Gather <axis: int = @axis> (table, first)
+        }"""
+    found = Model.from_proto(parser.parse_model(text))
+    (function,) = found.scopes[1:]
+    unknown = {function.values["z"]: Tensor(TensorProto.INT64, (2, 1))}
+    ranges = ValueRangeAnalysis(found, lambda value: unknown.get(value) or infer(found)[value])
+    assert ranges.form(function.values["z"]) is None

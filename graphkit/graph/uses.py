@@ -1,0 +1,135 @@
+"""What nodes do with a value: look rows up by it, take angles of it, or mask attention with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from graphkit.graph.types import declared_type
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value
+
+__all__ = ["Use", "lookups", "readers", "table_entries", "uses"]
+
+Use = Literal["lookup", "angle", "mask", "hidden"]
+
+MAX_VALUES = 4096  # that one value is followed to
+MAX_STEPS = 8  # from a lookup back to its table, and from an operand to what fills it
+MOVES = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+KEEPING = ("Cast", "DequantizeLinear", "Identity")  # what a table may go through before it is looked up in
+SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # what is done to indices before a lookup
+ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add", "Concat")  # between positions and their angles
+PAIRED = ("Equal", "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
+COMPARING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "CumSum", "ArgMax", "Mod")
+MIXING: tuple[str, ...] = (
+"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "MatMulInteger", "ConvInteger", "QLinearMatMul",
+"QLinearConv", "LayerNormalization", "ReduceMean", "Pow", "Shape", "Size", "LSTM", "GRU", "RNN",
+)  # fmt: skip
+INDEXED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indices into a table
+    "Gather": (1,),
+    "com.microsoft.GatherBlockQuantized": (1,),
+    "com.microsoft.EmbedLayerNormalization": (0, 1, 8),
+}
+MASKED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or masks of them
+    "Softmax": (0,),
+    "Attention": (3,),
+    "com.microsoft.Attention": (3, 5),
+    "com.microsoft.QAttention": (5,),
+    "com.microsoft.MultiHeadAttention": (4, 5),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": (3, 4),
+    "com.microsoft.GroupQueryAttention": (5, 10),
+    "com.microsoft.EmbedLayerNormalization": (7,),
+}
+TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positions, or angles of them
+    "Sin": (0,),
+    "Cos": (0,),
+    "RotaryEmbedding": (3,),
+    "com.microsoft.RotaryEmbedding": (1,),
+}
+
+
+def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
+    """Yield (node, input index) of what reads a value, or what nodes that pass it on make of it."""
+    todo, seen = [value], {value}
+    for one in todo:
+        for node, index in one.consumers:
+            yield node, index
+            if len(seen) < MAX_VALUES and passes(node, index):
+                fresh = [output for output in node.outputs if output is not None and output not in seen]
+                todo += fresh
+                seen.update(fresh)
+
+
+def uses(value: Value) -> frozenset[Use]:
+    """Return what nodes do with a value; "hidden" is among it where a loop or a custom operator reads it."""
+    found: set[Use] = set()
+    for node, index in readers(value, _shifts):
+        if index in INDEXED.get(node.operator, ()):
+            found.add("lookup")
+        elif node.bodies or (node.domain and not {*MASKED, *TURNED} & {node.operator}):
+            found.add("hidden")
+    if any(index in TURNED.get(node.operator, ()) for node, index in readers(value, _turns)):
+        found.add("angle")
+    if any(index in MASKED.get(node.operator, ()) for node, index in readers(value, _masks)):
+        found.add("mask")
+    return frozenset(found)
+
+
+def _moves(node: Node, index: int) -> bool:
+    return index == 0 and node.is_op(*MOVES)
+
+
+def _shifts(node: Node, index: int) -> bool:
+    return _moves(node, index) or (node.is_op(*SHIFTS) and not (index == 0 and node.is_op("Where")))
+
+
+def _turns(node: Node, index: int) -> bool:
+    return _moves(node, index) or node.is_op(*ROTARY)
+
+
+def _masks(node: Node, index: int) -> bool:
+    """Whether each element that a node gives still says of one position whether it is there."""
+    if node.domain or node.bodies or node.is_op(*MIXING, *COMPARING) or index in value_inputs(node):
+        return False
+    if index in INDEXED.get(node.operator, ()):
+        return False
+    return not node.is_op(*PAIRED) or _is_filled(node.input(1 - index))
+
+
+def _is_filled(value: Value | None) -> bool:
+    """Whether a value is a constant, or one that is spread over a shape."""
+    for _ in range(MAX_STEPS):
+        if value is None or value.is_constant:
+            return value is not None
+        producer = value.producer
+        if producer is None or not producer.is_op("ConstantOfShape", *MOVES):
+            return False
+        if producer.is_op("ConstantOfShape"):
+            return True
+        value = producer.input(0)
+    return False
+
+
+def lookups(value: Value) -> Iterator[tuple[Node, Value]]:
+    """Yield the nodes that look up by a value as it is, moved at most, and the table of each."""
+    for node, index in readers(value, _moves):
+        table = node.input(0)
+        if index == 1 and node.op_type in ("Gather", "GatherBlockQuantized") and table is not None:
+            yield node, table
+
+
+def table_entries(node: Node, table: Value) -> int | None:
+    """Return how many entries a lookup chooses from; None where the table is no constant, perhaps dequantized."""
+    for _ in range(MAX_STEPS):
+        source = table.producer.input(0) if table.producer is not None and table.producer.op_type in KEEPING else None
+        if source is None:
+            break
+        table = source
+    declared = declared_type(table) if table.is_constant else None
+    axis = node.attr("axis" if node.op_type == "Gather" else "gather_axis", 0)
+    if declared is None or declared.dims is None or axis is None:
+        return None
+    if not -len(declared.dims) <= axis < len(declared.dims):
+        return None
+    size = declared.dims[axis]
+    return size if isinstance(size, int) and size > 0 else None
