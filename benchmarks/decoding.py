@@ -28,12 +28,12 @@ from rich.table import Table
 from splitting import INLINE_LIMIT, Scratch
 
 import graphkit
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.save import Placement
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 from graphkit.workflows.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 
 PROMPT = Sizes(batch=1, sequence=1, encoder=32)

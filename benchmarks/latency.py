@@ -30,8 +30,8 @@ from rich.table import Table
 from stubs import complete
 
 import graphkit
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 
 OURS, ORIGINAL = "graphkit", "original"
 

@@ -18,7 +18,7 @@ LAYERS = (
     ("examples", "graph", "io", "render"),
     ("model",),
     ("runtime", "shapes"),
-    ("needs",),
+    ("constraints",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("passes",),
     ("verify",),

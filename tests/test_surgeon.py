@@ -6,10 +6,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.model import Model, load
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 
 
 def decorated() -> Model:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
+from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
+from graphkit.constraints.evaluate import Values
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.needs import Needed, Trigger, find_triggers
-from graphkit.needs.dims import Values, columns_of
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
@@ -198,7 +198,7 @@ def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
     return Hazards((*never, *grouped), "" if found.base is not None else _undecided(found.unmet, found.obstacle))
 
 
-def _undecided(unmet: Sequence[Needed], obstacle: str) -> str:
+def _undecided(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
     if obstacle:
         return f"Not looked for: {obstacle}."
     nodes = ", ".join(f"{one.nodes[0].operator} {one.nodes[0].path}" for one in unmet[:EXAMPLES])
@@ -206,30 +206,30 @@ def _undecided(unmet: Sequence[Needed], obstacle: str) -> str:
 
 
 def _grouped(triggers: Iterable[Trigger]) -> Iterator[Hazard]:
-    """Yield a hazard for each need, and for equal ones of several scopes together."""
+    """Yield a hazard for each precondition, and for equal ones of several scopes together."""
     groups: dict[object, list[Trigger]] = {}
     for trigger in triggers:
-        node = trigger.needed.nodes[0]
-        groups.setdefault((node.operator, trigger.needed.need, trigger.is_wrong), []).append(trigger)
+        node = trigger.shared.nodes[0]
+        groups.setdefault((node.operator, trigger.shared.precondition, trigger.is_wrong), []).append(trigger)
     for group in groups.values():
         yield _hazard(group)
 
 
 def _hazard(group: Sequence[Trigger]) -> Hazard:
     first = group[0]
-    need, node = first.needed.need, first.needed.nodes[0]
-    values = Values(columns_of([first.dims]))
-    trouble = need.trouble([int(values.of(expr)[0]) for expr in need.exprs])
-    own = {id(one.needed): one.needed for one in group}.values()
-    also = {other.path: None for one in group for needed in one.also for other in needed.nodes}
+    precondition, node = first.shared.precondition, first.shared.nodes[0]
+    values = Values.at(first.dims)
+    violation = precondition.violation([int(values.of(expr)[0]) for expr in precondition.exprs])
+    own = {id(one.shared): one.shared for one in group}.values()
+    also = {other.path: None for one in group for shared in one.also for other in shared.nodes}
     return Hazard(
         _kind(group),
         node.operator,
         _input(node),
-        tuple(one.path for needed in own for one in needed.nodes),
-        trouble.problem,
-        trouble.says,
-        trouble.shape,
+        tuple(one.path for shared in own for one in shared.nodes),
+        violation.problem,
+        violation.says,
+        violation.shape,
         tuple(first.dims.items()),
         tuple(first.fine.items()),
         tuple(dict.fromkeys(_example(one) for one in group)),

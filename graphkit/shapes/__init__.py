@@ -5,13 +5,13 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import Finding, InferenceContext
 from graphkit.shapes.declarations import Correction, Declarations, declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
-from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.parse import parse
 from graphkit.shapes.program import Program, program
 from graphkit.shapes.registration import register_rule
+from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.tensor import Ratio, Tensor, is_known
 
@@ -21,12 +21,12 @@ __all__ = [
     "Correction",
     "Declarations",
     "DimSpec",
-    "Equality",
     "Expr",
     "Finding",
     "InferenceContext",
     "Program",
     "Ratio",
+    "Relation",
     "Requirement",
     "Shapes",
     "Tensor",

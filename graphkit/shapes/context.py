@@ -52,7 +52,7 @@ class Engine(Protocol):
     def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
         """Note that two expressions are equal whenever a node runs."""
 
-    def note_joined(self, node: Node, left: Expr, right: Expr) -> None:
+    def note_broadcast(self, node: Node, left: Expr, right: Expr) -> None:
         """Note that two expressions broadcast: they are equal whenever a node runs, or one of them is 1."""
 
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
@@ -136,7 +136,7 @@ class InferenceContext(NodeView):
         low, other_low = lower(left), lower(right)
         if low >= 2 and other_low >= 2:
             return self.same(left, right, "dims that broadcast")
-        self.engine.note_joined(self.node, left, right)
+        self.engine.note_broadcast(self.node, left, right)
         if low >= 2 or other_low >= 2:
             larger, smaller = (left, right) if low >= 2 else (right, left)
             if upper(smaller) <= 0:

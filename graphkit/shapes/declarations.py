@@ -127,7 +127,7 @@ def _branches(model: Model) -> Iterator[Branch]:
 
 def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
     """Return what nodes in these scopes need to be equal."""
-    needed = (fact for fact in (*shapes.equalities, *shapes.joined) if fact.scope in scopes)
+    needed = (fact for fact in (*shapes.equalities, *shapes.broadcasts) if fact.scope in scopes)
     pairs = dict.fromkeys((fact.left, fact.right) for fact in needed if is_known(fact.left) and is_known(fact.right))
     return [row for pair in pairs for row in linear(*pair)]
 

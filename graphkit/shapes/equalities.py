@@ -9,54 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Scope, Value
 from graphkit.shapes.algebra import FUNCTIONS, without_common_factor
 from graphkit.shapes.expr import Call, Expr, Symbol, TooComplexError, const
+from graphkit.shapes.relations import Requirement
 from graphkit.shapes.tensor import Tensor
 
-__all__ = ["Equality", "Requirement", "Rewriter", "replacement", "rewriter_of", "simplified"]
+__all__ = ["Rewriter", "replacement", "rewriter_of", "simplified"]
 
 Atom = Symbol | Call
 Replacements = dict[Atom, Expr]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Equality:
-    """Two expressions that are equal whenever a node runs."""
-
-    node: Node
-    left: Expr
-    right: Expr
-
-    @property
-    def scope(self) -> Scope:
-        """Where the node stands."""
-        return self.node.scope
-
-    def __str__(self) -> str:
-        return f"{self.left} == {self.right}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Requirement:
-    """An expression that is at least a number whenever a node runs: windows that fit."""
-
-    node: Node
-    expr: Expr
-    least: int
-
-    @property
-    def scope(self) -> Scope:
-        """Where the node stands."""
-        return self.node.scope
-
-    def __str__(self) -> str:
-        return f"{self.expr} >= {self.least}"
-
-
-def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Equality]) -> dict[Value, Tensor]:
+def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
     """Return what is known with atoms replaced by what they must equal."""
     found: dict[Scope, Replacements] = {}
     for equality in equalities:

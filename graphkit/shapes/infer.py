@@ -21,13 +21,14 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes.context import Finding, InferenceContext
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
-from graphkit.shapes.equalities import Equality, Requirement, replacement, rewriter_of, simplified
-from graphkit.shapes.expr import Expr, TooComplexError, symbol
-from graphkit.shapes.facts import learned_ranges, merged
+from graphkit.shapes.equalities import replacement, rewriter_of, simplified
+from graphkit.shapes.expr import Expr, TooComplexError, const, symbol
 from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
+from graphkit.shapes.learned_ranges import learned_ranges, merged
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.registration import forget_on_registration
+from graphkit.shapes.relations import Requirement
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.sequence import TensorSequence, joined
@@ -97,14 +98,14 @@ def infer_from(model: Model, given: Inputs) -> Shapes:
 class _Facts:
     """What all passes found necessary; a later pass, which builds on it, does not see it again."""
 
-    equalities: list[Equality]
-    requirements: list[Requirement]
+    equalities: list[Requirement]
+    inequalities: list[Requirement]
 
     def add(self, engine: _Engine) -> None:
-        equal = {(fact.scope, str(fact)) for fact in self.equalities}
-        self.equalities.extend(fact for fact in engine.equalities if (fact.scope, str(fact)) not in equal)
-        large = {(fact.scope, str(fact)) for fact in self.requirements}
-        self.requirements.extend(fact for fact in engine.requirements if (fact.scope, str(fact)) not in large)
+        found = (self.equalities, engine.equalities), (self.inequalities, engine.inequalities)
+        for known, more in found:
+            said = {(fact.scope, str(fact)) for fact in known}
+            known.extend(fact for fact in more if (fact.scope, str(fact)) not in said)
 
 
 class _Engine:
@@ -116,9 +117,9 @@ class _Engine:
         self.table: dict[Value, Tensor] = {}
         self.reasons: dict[str, str] = {}
         self.findings: list[Finding] = []
-        self.equalities: list[Equality] = []
-        self.joined: list[Equality] = []
-        self.requirements: list[Requirement] = []
+        self.equalities: list[Requirement] = []
+        self.broadcasts: list[Requirement] = []
+        self.inequalities: list[Requirement] = []
         self.bound: Mapping[str, AttributeProto] = {}
         self.work = 0
         self.running: list[Scope] = []  # the functions around, outermost first
@@ -143,19 +144,19 @@ class _Engine:
         self.findings.append(Finding(node.path, message, self.body))
 
     def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
-        self.equalities.append(Equality(node, left, right))
+        self.equalities.append(Requirement(left, "==", right, node))
 
-    def note_joined(self, node: Node, left: Expr, right: Expr) -> None:
-        self.joined.append(Equality(node, left, right))
+    def note_broadcast(self, node: Node, left: Expr, right: Expr) -> None:
+        self.broadcasts.append(Requirement(left, "==", right, node))
 
     def note_least(self, node: Node, expr: Expr, least: int) -> None:
-        self.requirements.append(Requirement(node, expr, least))
+        self.inequalities.append(Requirement(expr, ">=", const(least), node))
 
     def mark(self) -> tuple[int, ...]:
-        return len(self.findings), len(self.equalities), len(self.joined), len(self.requirements)
+        return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.inequalities)
 
     def rewind(self, mark: tuple[int, ...]) -> None:
-        every = (self.findings, self.equalities, self.joined, self.requirements)
+        every = (self.findings, self.equalities, self.broadcasts, self.inequalities)
         for notes, length in zip(every, mark, strict=True):
             del notes[length:]  # type: ignore[attr-defined]
 
@@ -296,11 +297,12 @@ class _Engine:
     def learn(self, equal: list[tuple[Expr, Expr]]) -> bool:
         """Take what the main graph's nodes need for the next pass, and return whether that is anything new."""
         main = self.model.graph
-        pairs = [
-            (e.left, e.right) for e in self.equalities if e.scope is main and is_known(e.left) and is_known(e.right)
+        equalities = [
+            one for one in self.equalities if one.scope is main and is_known(one.left) and is_known(one.right)
         ]
-        fresh = [pair for pair in dict.fromkeys(pairs) if pair not in equal and replacement(*pair) is not None]
-        learned = learned_ranges([(r.expr, r.least) for r in self.requirements if r.scope is main], pairs)
+        pairs = dict.fromkeys((one.left, one.right) for one in equalities)
+        fresh = [pair for pair in pairs if pair not in equal and replacement(*pair) is not None]
+        learned = learned_ranges([*(one for one in self.inequalities if one.scope is main), *equalities])
         equal += fresh
         ranges = merged({}, learned, self.given.symbols)
         if ranges is None:
@@ -322,10 +324,10 @@ class _Engine:
             self.reasons,
             findings,
             tuple(facts.equalities),
-            tuple(facts.requirements),
+            tuple(facts.inequalities),
             first.table,
             frozenset(self.certain),
-            tuple(first.joined),
+            tuple(first.broadcasts),
         )
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.model import Model
-from graphkit.shapes.conditions import Condition, conditions
+from graphkit.shapes.conditions import conditions
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.declarations import declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.infer import infer
+from graphkit.shapes.relations import Relation
 from graphkit.shapes.sources import Source, Unread, find_sources
 
 __all__ = ["Input", "Program", "program"]
@@ -53,7 +54,7 @@ class Program:
     inputs: tuple[Input, ...]
     sources: tuple[Source, ...]
     unread: tuple[Unread, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Relation, ...]
     consumers: tuple[Consumer, ...]
 
     def to_json(self) -> str:

@@ -12,8 +12,8 @@ from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
 from graphkit.shapes.context import Finding
-from graphkit.shapes.equalities import Equality, Requirement
 from graphkit.shapes.expr import Expr
+from graphkit.shapes.relations import Requirement
 from graphkit.shapes.tensor import Tensor, unknown
 
 __all__ = ["Shapes"]
@@ -31,22 +31,22 @@ class Shapes:
         reasons: What each unknown symbol (`?3.NonZero_1`) stands for.
         findings: What cannot hold at any legal dims.
         equalities: What must be equal for the model to run.
-        requirements: What must be large enough for it to run.
+        inequalities: What must be large enough for it to run.
         first: What is known of each value after the first pass, whose expressions take nothing for granted that only
             a model that runs must have: they hold at all dims up to the first node that fails.
         certain: The main graph and the bodies that run whenever it does.
-        joined: What broadcasts: equal for a node to run, or 1 on one side; as the first pass had it.
+        broadcasts: What broadcasts: equal for a node to run, or 1 on one side; as the first pass had it.
     """
 
     model: Model
     table: Mapping[Value, Tensor] = field(repr=False)
     reasons: Mapping[str, str] = field(repr=False)
     findings: tuple[Finding, ...]
-    equalities: tuple[Equality, ...] = field(repr=False)
-    requirements: tuple[Requirement, ...] = field(repr=False)
+    equalities: tuple[Requirement, ...] = field(repr=False)
+    inequalities: tuple[Requirement, ...] = field(repr=False)
     first: Mapping[Value, Tensor] = field(default_factory=dict, repr=False)
     certain: frozenset[Scope] = field(default_factory=frozenset, repr=False)
-    joined: tuple[Equality, ...] = field(default=(), repr=False)
+    broadcasts: tuple[Requirement, ...] = field(default=(), repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
         """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""

@@ -1,11 +1,11 @@
 """Proof by running: original and rewritten model in onnxruntime, on generated inputs, compared; hazards checked."""
 
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite import verify_rewrite
-from graphkit.verify.sizes import Sizes
 from graphkit.verify.split import SplitProof, verify_split
 
 __all__ = [

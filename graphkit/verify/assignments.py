@@ -11,15 +11,15 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from graphkit.constraints.evaluate import Assignment
+from graphkit.constraints.legal_sizes import LegalSizes
+from graphkit.constraints.search import Variable
+from graphkit.constraints.symbol_sizes import Role
 from graphkit.verify.lengths import Lengths
-from graphkit.verify.sizes import Role
-from graphkit.verify.space import Assignment, Space, Variable
 
 __all__ = ["MAX_COST", "Proposal", "assignments"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
-MAX_VISITS = 20_000  # assignments looked at to find a legal one
-MAX_DOMAIN = 256
 NO_LENGTHS = Lengths()
 LONG, END = -1, -2  # lengths of the model's own: past its windows, and up to the end of its table of positions
 
@@ -61,7 +61,7 @@ COMMON = (32, 64, 16, 128, 8, 224, 256, 512, 10)  # sizes that models are export
 
 
 def assignments(
-    space: Space,
+    legal: LegalSizes,
     successes: Sequence[Assignment],
     *,
     lengths: Lengths = NO_LENGTHS,
@@ -71,7 +71,7 @@ def assignments(
     """Yield legal assignments, each once, the most telling first.
 
     Args:
-        space: What is legal.
+        legal: What is legal.
         successes: Those that ran; the caller adds to it while it iterates.
         lengths: Lengths that matter to this model.
         is_first: Whether a merged decoder runs the branch that does not read the past.
@@ -79,13 +79,13 @@ def assignments(
     """
     tried: list[dict[str, int]] = []
     dear: list[dict[str, int]] = []
-    for choices in _wishes(space, successes, lengths, is_first):
+    for choices in _wishes(legal, successes, lengths, is_first):
         known = len(successes)
         for wish in choices:
-            found = _nearest(space, wish, tried)
+            found = _nearest(legal, wish, tried)
             if found is None:
                 continue
-            if space.cost(found) > max_cost:
+            if legal.cost(found) > max_cost:
                 dear.append(found)
                 continue
             tried.append(found)
@@ -93,21 +93,21 @@ def assignments(
             if len(successes) > known:
                 break
     if not successes:
-        yield from (Proposal(found, False) for found in sorted(dear, key=space.cost))
+        yield from (Proposal(found, False) for found in sorted(dear, key=legal.cost))
 
 
 Choices = Sequence[dict[str, int]]  # of these one that runs is enough
 
 
-def _wishes(space: Space, successes: Sequence[Assignment], lengths: Lengths, is_first: bool) -> Iterator[Choices]:
-    has_past = not is_first and any(variable.role == "past" for variable in space.variables)
+def _wishes(legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths, is_first: bool) -> Iterator[Choices]:
+    has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
     for number, row in enumerate(ROWS):
         if row.sequence == LONG and not has_past:  # the row before was that
             continue
         choices = {LONG: lengths.beyond, END: lengths.ends}
         special = next((choices[size] for size in (row.past, row.sequence) if size in choices), (0,))
-        yield [_wish(space, _sizes(row, length, has_past), number) for length in special]
-    common, varied = _common(space), _variations(space, successes)
+        yield [_wish(legal, _sizes(row, length, has_past), number) for length in special]
+    common, varied = _common(legal), _variations(legal, successes)
     for pair in itertools.zip_longest(common, varied):
         yield from ([wish] for wish in pair if wish is not None)
 
@@ -129,12 +129,12 @@ def _sizes(row: Row, length: int, has_past: bool) -> dict[Role, int]:
     }
 
 
-def _wish(space: Space, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
+def _wish(legal: LegalSizes, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
     """Return a wish for each symbol; one that is fixed speaks for the others of its role."""
     wish: dict[str, int] = {}
-    for place, variable in enumerate(space.variables):
+    for place, variable in enumerate(legal.variables):
         if variable.role in sizes:
-            wish[variable.name] = space.fixed_roles.get(variable.role, sizes[variable.role])
+            wish[variable.name] = legal.fixed_roles.get(variable.role, sizes[variable.role])
         else:
             choices = _interesting(variable)
             wish[variable.name] = choices[(number + place) % len(choices)]
@@ -147,65 +147,25 @@ def _interesting(variable: Variable) -> list[int]:
     return [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
 
 
-def _common(space: Space) -> Iterator[dict[str, int]]:
+def _common(legal: LegalSizes) -> Iterator[dict[str, int]]:
     for size in COMMON:
         sizes: dict[Role, int] = {"batch": 1, "past": 0, "channels": 3}
         sizes.update(dict.fromkeys(("sequence", "total", "encoder", "other", "space"), size))
-        yield _wish(space, sizes, 0)
+        yield _wish(legal, sizes, 0)
 
 
-def _variations(space: Space, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
+def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
     """Yield what ran with the sizes of one role changed; None while nothing ran."""
     yield from itertools.takewhile(lambda _: not successes, itertools.repeat(None, len(COMMON)))
-    roles = list(dict.fromkeys(variable.role for variable in space.variables if variable.role != "total"))
+    roles = list(dict.fromkeys(variable.role for variable in legal.variables if variable.role != "total"))
     for step in (1, 2, 3, 5, 8, 16, -1, -2):
         for base, role in itertools.product(list(successes), roles):
             changed = (role, "total") if role in ("sequence", "past") else (role,)
-            yield {v.name: base[v.name] + (step if v.role in changed else 0) for v in space.variables}
+            yield {v.name: base[v.name] + (step if v.role in changed else 0) for v in legal.variables}
 
 
-def _nearest(space: Space, wish: Mapping[str, int], tried: Iterable[dict[str, int]]) -> dict[str, int] | None:
+def _nearest(legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]) -> dict[str, int] | None:
     """Return the first legal assignment near a wish that was not tried, None where a search finds none."""
     known = {tuple(sorted(assignment.items())) for assignment in tried}
-    found = itertools.islice(_search(space, wish, 0, {}, [MAX_VISITS]), len(known) + 1)
-    return next((dict(one) for one in found if tuple(sorted(one.items())) not in known), None)
-
-
-def _search(
-    space: Space, wish: Mapping[str, int], depth: int, chosen: dict[str, int], visits: list[int]
-) -> Iterator[dict[str, int]]:
-    """Yield legal assignments, depth first, each symbol's sizes from the one wished for outwards."""
-    if depth == len(space.variables):
-        yield chosen
-        return
-    variable = space.variables[depth]
-    names = {*chosen, variable.name}
-    facts = [fact for fact in space.facts if variable.name in fact.symbols and fact.symbols <= names]
-    forced = [size for fact in facts if fact.is_equality and (size := fact.forced(chosen, variable.name)) is not None]
-    for size in dict.fromkeys(forced) if forced else _domain(variable, wish.get(variable.name)):
-        visits[0] -= 1
-        if visits[0] < 0:
-            return
-        now = {**chosen, variable.name: size}
-        if variable.low <= size <= variable.high and all(fact.holds(now) for fact in facts):
-            yield from _search(space, wish, depth + 1, now, visits)
-
-
-def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
-    """Yield sizes, the one wished for first, the others by distance; of images multiples of powers of two before.
-
-    A wish that is too small is one for so much above the least; of images one that is too large for as much below.
-    """
-    low, wished, most, is_free = variable.low, wish or 0, variable.high, variable.role in ("space", "other")
-    high = int(min(most, max(2 * low, low + MAX_DOMAIN)))
-    if wished < low:
-        wished = low + max(wished, 0)
-    start = int(most - (wished - most) % (most - low + 1) if is_free and wished > most else min(wished, most))
-    seen = {start}
-    yield start
-    for divisor in (32, 16, 8, 1) if is_free else (1,):
-        sizes = range(-(-low // divisor) * divisor, high + 1, divisor)
-        for size in sorted(sizes, key=lambda size: abs(size - start)):
-            if size not in seen:
-                seen.add(size)
-                yield size
+    found = itertools.islice(legal.near(wish), len(known) + 1)
+    return next((one for one in found if tuple(sorted(one.items())) not in known), None)

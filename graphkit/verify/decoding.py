@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import Role
 from graphkit.model import Model
 from graphkit.runtime.session import Runner, Session
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 
 __all__ = ["Decoded", "Decoder", "decode"]
 

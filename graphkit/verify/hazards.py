@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
+from graphkit.constraints.evaluate import Values
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
 from graphkit.graph.operators import DIVIDING
@@ -17,7 +18,6 @@ from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model
-from graphkit.needs.dims import Values, columns_of
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -143,7 +143,7 @@ class _Runs:
         return tensor.dtype, tuple(dim.evaluate(dims) for dim in tensor.dims)
 
     def _check_size(self, dims: Mapping[str, int]) -> None:
-        values = Values(columns_of([dims]))
+        values = Values.at(dims)
         for value, tensor in self.shapes.table.items():
             count = 1
             for dim in tensor.dims or () if tensor.is_known else ():

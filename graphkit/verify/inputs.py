@@ -10,6 +10,7 @@ import onnx.helper
 from onnx import TensorProto
 
 from graphkit.analysis.architecture import architecture
+from graphkit.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
 from graphkit.errors import ModelError
 from graphkit.graph.roles import MASKS
 from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
@@ -17,7 +18,6 @@ from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model
 from graphkit.shapes import declarations
-from graphkit.verify.sizes import Sizes, input_shape, symbol_sizes
 
 __all__ = ["InputMaker", "index_bound", "is_flag"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphkit.constraints.symbol_sizes import Role, Sizes
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
@@ -14,7 +15,6 @@ from graphkit.verify.compare import compare_outputs
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.lengths import MARGIN
 from graphkit.verify.running import Feeder, Found
-from graphkit.verify.sizes import Role, Sizes
 from graphkit.verify.split_proof import LoopProof
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Loop:
         """Why there is no loop to run, "" where there is one."""
         if not self.fits or self.first is None or self.later is None or not self.found.runs:
             return "No greedy loop was run: the pair does not fit the merged decoder."
-        if "past" in self.later.space.fixed_roles:
+        if "past" in self.later.sizes.fixed_roles:
             return "No greedy loop was run: the decoder of later steps takes a past of one length."
         return ""
 
@@ -70,14 +70,14 @@ class Loop:
     def _fixed(self, role: Role, size: int) -> int:
         assert self.first is not None
         assert self.later is not None
-        return self.first.space.fixed_roles.get(role, self.later.space.fixed_roles.get(role, size))
+        return self.first.sizes.fixed_roles.get(role, self.later.sizes.fixed_roles.get(role, size))
 
     def _prompt(self) -> int:
         assert self.first is not None
-        space = self.first.space
-        if "sequence" in space.fixed_roles:
-            return space.fixed_roles["sequence"]
-        longest = max((space.tokens.evaluate(run.dims) for run in self.found.runs), default=1) if space.tokens else 1
+        legal = self.first.sizes
+        if "sequence" in legal.fixed_roles:
+            return legal.fixed_roles["sequence"]
+        longest = max((legal.tokens.evaluate(run.dims) for run in self.found.runs), default=1) if legal.tokens else 1
         beyond = next((length for length in self.first.lengths.beyond if length <= longest), longest)
         return max(min(longest - self.steps + 1, beyond - MARGIN - self.steps // 2), 1)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
+from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError
 from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, all_nodes
@@ -18,12 +20,10 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
-from graphkit.verify.binding import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.levels import FLOAT16_TOLERANCE, LevelRuns, has_float16, level_tolerance, prove_level
 from graphkit.verify.proof import RewriteProof, SkippedRun
 from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
-from graphkit.verify.space import space_of
 from graphkit.verify.tally import compared
 from graphkit.verify.weights import changed_weights
 
@@ -105,14 +105,14 @@ def _proof(
     source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
-    numbers, facts = solve([*fixed_by(before, after), *given_shapes(before, spec.shapes)], spec.numbers)
+    numbers, relations = solve([*fixed_by(before, after), *given_shapes(before, spec.shapes)], spec.numbers)
     names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
     proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), ())
     if reason := _unprovable(before, after):
         return replace(proof, failures=(reason,))
-    space = space_of(before, spec | DimSpec.of(numbers), facts)
-    feeder = Feeder(before, space, given, seed)
+    legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
+    feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
     two = _Two((source, target), (before, after), feeder, wanted)
     progress("running the original")

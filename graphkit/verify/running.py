@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphkit.constraints.input_matching import fed_inputs
+from graphkit.constraints.legal_sizes import LegalSizes
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.assignments import Proposal, assignments
-from graphkit.verify.binding import fed_inputs
 from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.inputs import InputMaker, is_flag
 from graphkit.verify.lengths import lengths_of
 from graphkit.verify.proof import SkippedRun, run_text
-from graphkit.verify.space import Space
 
 __all__ = ["Feeder", "Found", "Run", "run_original", "run_with", "unsteady_runs"]
 
@@ -61,13 +61,13 @@ class Feeder:
 
     Args:
         model: The model.
-        space: Its legal sizes.
+        legal: Its legal sizes.
         given: Arrays for inputs by name, instead of generated ones.
         seed: Of the generator.
     """
 
-    def __init__(self, model: Model, space: Space, given: Mapping[str, np.ndarray], seed: int) -> None:
-        self.space, self.given = space, given
+    def __init__(self, model: Model, legal: LegalSizes, given: Mapping[str, np.ndarray], seed: int) -> None:
+        self.sizes, self.given = legal, given
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.maker = InputMaker(model, seed)
         self.lengths = lengths_of(model)
@@ -83,9 +83,9 @@ class Feeder:
             return [dict.fromkeys(names, False), dict.fromkeys(names, True)]
         return [dict(zip(names, flags, strict=True)) for flags in itertools.product((False, True), repeat=len(names))]
 
-    def legal(self, flags: Flags) -> Space:
+    def legal(self, flags: Flags) -> LegalSizes:
         """Return the legal sizes with these flags."""
-        return self.space.for_branch(is_first=self.is_first(flags), reads_past=self._reads_past(flags))
+        return self.sizes.for_branch(is_first=self.is_first(flags), reads_past=self._reads_past(flags))
 
     def _reads_past(self, flags: Flags) -> bool:
         return any(flags.get(name) == flag for name, flag in self.reading.items())
@@ -97,11 +97,11 @@ class Feeder:
     def feed(self, dims: Mapping[str, int], flags: Flags, seed: int) -> dict[str, np.ndarray]:
         """Return the inputs of a run."""
         is_first = self.is_first(flags)
-        shapes = self.space.shapes(dims, is_first=is_first)
+        shapes = self.sizes.shapes(dims, is_first=is_first)
         booleans = {
             name: np.full(self.flag_shapes.get(name, shapes.get(name) or ()), flag) for name, flag in flags.items()
         }
-        past = 0 if is_first else self.space.past_size(dims)
+        past = 0 if is_first else self.sizes.past_size(dims)
         feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed)
         return {**feed, **booleans}  # a condition with a default is fed too
 
@@ -133,8 +133,8 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
 
 def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
     """Run a model at so many assignments with one combination of flags, and add what was found."""
-    space, successes = feeder.legal(flags), list[dict[str, int]]()
-    for seed, proposal in enumerate(_proposals(space, feeder, flags, successes)):
+    legal, successes = feeder.legal(flags), list[dict[str, int]]()
+    for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes)):
         dims = proposal.dims
         try:
             expected = session.run(feeder.feed(dims, flags, seed))
@@ -146,7 +146,7 @@ def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: 
         found.runs.append(Run(dims, flags, seed, expected))
         if len(successes) == wanted:
             return
-    if space.variables and len(successes) < min(wanted, ENOUGH):
+    if legal.variables and len(successes) < min(wanted, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
             len(successes), f"Only {len(successes)} sets of sizes were"
@@ -154,8 +154,8 @@ def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: 
         found.notes.append(f"{few} found at which it runs{where}.")
 
 
-def _proposals(space: Space, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:
-    if not space.variables:
+def _proposals(legal: LegalSizes, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:
+    if not legal.variables:
         return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
-    found = assignments(space, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags))
+    found = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags))
     return itertools.islice(found, MAX_ATTEMPTS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.constraints.input_matching import fixed_by, solve
+from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
@@ -15,14 +17,12 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import DimSpec, declarations
-from graphkit.verify.binding import fixed_by, solve
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.compare import Difference, compare_outputs
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.levels import LevelRuns, level_tolerance, prove_level
 from graphkit.verify.loop import DEFAULT_STEPS, Loop
 from graphkit.verify.running import Feeder, Found, Run, run_with
-from graphkit.verify.space import space_of
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.weights import foreign_weights
 
@@ -141,7 +141,7 @@ class _Part:
         try:
             if not any(failure.startswith("input") for failure in failures):
                 feeder = _feeder(branch.merged, model, seed)
-                fixed = ", ".join(f"{name}={size}" for name, size in feeder.space.fixed.items())
+                fixed = ", ".join(f"{name}={size}" for name, size in feeder.sizes.fixed.items())
                 notes += [f"it takes {fixed} only."] if fixed else []
         except UsageError as error:
             failures.append(str(error))
@@ -182,8 +182,8 @@ def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
         UsageError: They take none of the same dims and types.
     """
     fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
-    numbers, facts = solve(fixed, {})
-    return Feeder(merged, space_of(merged, DimSpec.of(numbers), facts), {}, seed)
+    numbers, relations = solve(fixed, {})
+    return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed)
 
 
 def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
@@ -197,7 +197,7 @@ def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
 
 def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
     for part in parts:
-        if part.feeder is not None and not part.found.runs and not part.feeder.space.fixed:
+        if part.feeder is not None and not part.found.runs and not part.feeder.sizes.fixed:
             tried = "; ".join(part.proof.skipped[:2])
             raise ModelError(
                 f"the merged decoder fails at all sizes tried ({tried})",

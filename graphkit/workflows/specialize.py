@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphkit.constraints.input_matching import fed_inputs, given_shapes, solve
+from graphkit.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
 from graphkit.shapes.inputs import Inputs
-from graphkit.verify.binding import fed_inputs, given_shapes, solve
-from graphkit.verify.sizes import symbol_roles, with_empty_past
 
 if TYPE_CHECKING:
     import onnxruntime

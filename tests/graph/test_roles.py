@@ -13,13 +13,13 @@ import pytest
 from real_models import MODEL_NAMES
 
 from graphkit.analysis.architecture import architecture
+from graphkit.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Roles
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes, symbol_roles
 
 RealModel = Callable[[str], Model]
 EXPECTED = Path(__file__).with_name("roles.txt")

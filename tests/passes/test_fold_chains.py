@@ -90,7 +90,7 @@ def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
     """Whether the model may be run at these dims; onnxruntime joins and pools what does not fit, with any result."""
     equal = [(e.left, e.right) for e in shapes.equalities] + list(joined(shapes))
     known = [(left, right) for left, right in equal if is_known(left) and is_known(right)]
-    needs = [r.expr.evaluate(dims) >= r.least for r in shapes.requirements if is_known(r.expr)]
+    needs = [r.left.evaluate(dims) >= int(r.right) for r in shapes.inequalities if is_known(r.left)]
     return all(needs) and all(left.evaluate(dims) == right.evaluate(dims) for left, right in known)
 
 

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from rewriting import SIZES, check, feeds_of, lines, model_of
 
 from graphkit.analysis.what_if import what_if
+from graphkit.constraints.collect import collect
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model, load
-from graphkit.needs.collect import collect
 from graphkit.passes.fold import fold
 from graphkit.shapes import infer
 from graphkit.shapes.program import program
@@ -101,7 +101,7 @@ def test_nothing_else_relies_on_them() -> None:
     assert shapes["y"].dims is None
     assert shapes["y"].dtype == 0
     assert shapes.reason("y").endswith("there is no rule for com.microsoft.SampleOp (declared as float32 [7, 9])")
-    assert all("7" not in str(need) for need in collect(shapes))
+    assert all("7" not in str(precondition) for precondition in collect(shapes))
     assert "7" not in program(model).to_json()
     bare = model_of(STALE["what is behind it"])
     del bare.proto.graph.value_info[:]

@@ -58,7 +58,7 @@ def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
     symbols = {symbol for value in shapes for dim in shapes[value].dims or () for symbol in dim.walk_symbols()}
     if not all(s.lower <= dims[s.name] <= s.upper for s in symbols if s.name in dims):
         return False
-    return all(r.expr.evaluate(dims) >= r.least for r in shapes.requirements if is_known(r.expr))
+    return all(r.left.evaluate(dims) >= int(r.right) for r in shapes.inequalities if is_known(r.left))
 
 
 @settings(max_examples=120, deadline=None)

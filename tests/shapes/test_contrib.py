@@ -8,9 +8,9 @@ import pytest
 from graphs import dims, model, shapes
 from onnx import TensorProto, helper
 
+from graphkit.constraints.collect import collect
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
-from graphkit.needs.collect import collect
 from graphkit.shapes import infer
 
 onnxruntime.set_default_logger_severity(4)

@@ -76,7 +76,7 @@ def test_too_many_dims_that_broadcast_are_an_unknown_of_known_rank() -> None:
 
 
 def test_hazards_are_not_looked_for_among_too_many_symbols() -> None:
-    assert hazards(chain(linked("MatMul"), 2)).undecided.startswith("Not looked for: 398 symbols and 199 needs")
+    assert hazards(chain(linked("MatMul"), 2)).undecided.startswith("Not looked for: 398 symbols and 199 preconditions")
 
 
 def test_squares_of_a_dim_do_not_grow() -> None:

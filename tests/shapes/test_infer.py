@@ -127,7 +127,7 @@ def test_a_window_that_must_fit_bounds_a_dim():
     }"""
     result = shapes(text)
     assert str(result["y"]) == "[n, 8, h // 16, h // 16]"
-    assert str(result.requirements[0]) == "h // 16 >= 1"
+    assert str(result.inequalities[0]) == "h // 16 >= 1"
 
 
 def test_why_tells_the_chain_from_the_inputs():

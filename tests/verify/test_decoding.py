@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 
 RealModel = Callable[[str], Model]
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import UsageError
 from graphkit.examples import resolve
 from graphkit.model import Model, load
@@ -16,7 +17,6 @@ from graphkit.runtime.session import Session
 from graphkit.save import save_models
 from graphkit.verify.compare import compare_outputs
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 from graphkit.verify.split import verify_split
 from graphkit.workflows.split import split_file
 

@@ -13,12 +13,12 @@ import pytest
 from onnx import numpy_helper
 
 import graphkit.workflows.specialize
+from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes import DimSpec
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.sizes import Sizes
 from graphkit.workflows.specialize import Specializer
 
 ModelFile = Callable[[str], Path]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from graphkit.constraints.precondition import NotZero, Precondition
+from graphkit.constraints.rules.common import PreconditionRule, broadcast, integers, least, same
 from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
-from graphkit.needs.common import NeedRule, broadcast, integers, least, same
-from graphkit.needs.need import Need, NotZero
 from graphkit.shapes import Expr, const, is_known, lower, upper
 from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.rules.common import product
@@ -15,7 +15,7 @@ from graphkit.shapes.tensor import INTEGERS, Dims
 __all__ = ["RULES"]
 
 
-def elementwise(view: NodeView) -> Iterator[Need]:
+def elementwise(view: NodeView) -> Iterator[Precondition]:
     """All inputs broadcast; an integer is not divided by 0."""
     given = [index for index in range(len(view.inputs)) if view.has(index)]
     yield from broadcast([view.dims(index) for index in given])
@@ -26,15 +26,15 @@ def elementwise(view: NodeView) -> Iterator[Need]:
                 yield NotZero(element, count, "a divisor of 0", "by zero")
 
 
-def qlinear(view: NodeView) -> Iterator[Need]:
+def qlinear(view: NodeView) -> Iterator[Precondition]:
     """QLinearAdd, QLinearMul(a, a_scale, a_zero, b, ...): both broadcast."""
     yield from broadcast([view.dims(0), view.dims(3)])
 
 
-def product_of(left: int, right: int) -> NeedRule:
+def product_of(left: int, right: int) -> PreconditionRule:
     """Return the rule of a product of two inputs."""
 
-    def matmul(view: NodeView) -> Iterator[Need]:
+    def matmul(view: NodeView) -> Iterator[Precondition]:
         first, second = view.dims(left), view.dims(right)
         if first and second:
             inner = second[-2] if len(second) > 1 else second[0]
@@ -44,7 +44,7 @@ def product_of(left: int, right: int) -> NeedRule:
     return matmul
 
 
-def gemm(view: NodeView) -> Iterator[Need]:
+def gemm(view: NodeView) -> Iterator[Precondition]:
     """The inner dims are equal."""
     first, second = view.dims(0), view.dims(1)
     if len(first) == len(second) == 2:
@@ -53,7 +53,7 @@ def gemm(view: NodeView) -> Iterator[Need]:
         yield from same(inner, other, "the inner dims of a product", "Dimension mismatch")
 
 
-def arg_max(view: NodeView) -> Iterator[Need]:
+def arg_max(view: NodeView) -> Iterator[Precondition]:
     """There is something to choose from."""
     dims = view.dims()
     axis = view.axis(view.attr("axis", 0), len(dims))
@@ -62,17 +62,17 @@ def arg_max(view: NodeView) -> Iterator[Need]:
         yield NotZero(dims[axis], others, "an axis without elements", "")
 
 
-def layer_norm(view: NodeView) -> Iterator[Need]:
+def layer_norm(view: NodeView) -> Iterator[Precondition]:
     """There is something to normalise."""
     dims = view.dims()
     axis = view.axis(view.attr("axis", -1), len(dims))
     yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
 
 
-def conv(weight: int) -> NeedRule:
+def conv(weight: int) -> PreconditionRule:
     """Return the rule of a convolution whose weight is that input."""
 
-    def convolution(view: NodeView) -> Iterator[Need]:
+    def convolution(view: NodeView) -> Iterator[Precondition]:
         dims, kernel = view.dims(0), view.dims(weight)
         if len(dims) != len(kernel) or len(dims) < 3:
             return
@@ -85,7 +85,7 @@ def conv(weight: int) -> NeedRule:
     return convolution
 
 
-def pool(view: NodeView) -> Iterator[Need]:
+def pool(view: NodeView) -> Iterator[Precondition]:
     """A window fits, as onnxruntime counts: it rounds towards 0, so that one that hardly does not gives a dim too."""
     dims = view.dims()
     kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
@@ -107,13 +107,13 @@ def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int
         yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
 
 
-def global_pool(view: NodeView) -> Iterator[Need]:
+def global_pool(view: NodeView) -> Iterator[Precondition]:
     """No dim but the batch is 0."""
     for dim in view.dims()[1:]:
         yield from least(dim, 1, "a dim without elements", "Only N can be zero")
 
 
-def einsum(view: NodeView) -> Iterator[Need]:
+def einsum(view: NodeView) -> Iterator[Precondition]:
     """Equal letters are dims that broadcast."""
     terms = view.attr("equation", "").replace(" ", "").partition("->")[0].split(",")
     if "." in "".join(terms) or len(terms) != len(view.inputs):
@@ -126,7 +126,7 @@ def einsum(view: NodeView) -> Iterator[Need]:
         yield from broadcast([(dim,) for dim in dims], "could not be broadcast")
 
 
-RULES: Mapping[str, NeedRule] = {
+RULES: Mapping[str, PreconditionRule] = {
     **dict.fromkeys(BROADCASTING.keys() | UNIDIRECTIONAL.keys(), elementwise),
     "MatMul": product_of(0, 1),
     "MatMulInteger": product_of(0, 1),

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.needs.common import NeedRule, integers, same
-from graphkit.needs.need import FAILS, Fit, Ints, Need, Trouble, named
-from graphkit.shapes import Expr, const, is_known, lower
+from graphkit.constraints.precondition import FAILS, Ints, Precondition, Violation, named
+from graphkit.constraints.rules.common import PreconditionRule, integers, most, same
+from graphkit.shapes import Expr, const, is_known
 from graphkit.shapes.node_view import NodeView
 
 __all__ = ["RULES"]
 
 
 @dataclass(frozen=True)
-class Cached(Need):
+class Cached(Precondition):
     """Total, past and new positions of a GroupQueryAttention: the total is their sum, or fits into a static cache."""
 
     total: Expr
@@ -34,9 +34,9 @@ class Cached(Need):
         total, past, new = values
         return np.where((total == past + new) | ((new <= total) & (total <= past)), 0, FAILS)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         total, past, new = (named(expr, value) for expr, value in zip(self.exprs, values, strict=True))
-        return Trouble(
+        return Violation(
             f"total, past and new positions that do not go together: {total}, {past}, {new}",
             "total_sequence_length must",
         )
@@ -46,7 +46,7 @@ class Cached(Need):
 
 
 @dataclass(frozen=True)
-class OneByOne(Need):
+class OneByOne(Precondition):
     """Several new positions after a past, which a GroupQueryAttention takes of one sequence only."""
 
     batch: Expr
@@ -61,12 +61,12 @@ class OneByOne(Need):
         batch, new, total = values
         return np.where((batch > 1) & (new > 1) & (total != new), FAILS, 0)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         batch, new, total = values
-        return Trouble(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")
+        return Violation(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")
 
 
-def grouped(view: NodeView) -> Iterator[Need]:
+def grouped(view: NodeView) -> Iterator[Precondition]:
     """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, cos_cache, sin_cache)."""
     query, (total,) = view.dims(0), integers(view, 6)
     past = view.dims(3)[2] if view.has(3) else const(0)
@@ -80,28 +80,27 @@ def grouped(view: NodeView) -> Iterator[Need]:
         yield from table(total, view.dims(7)[0], "cos_cache dimension 0")
 
 
-def table(length: Expr, most: Expr, says: str) -> Iterator[Need]:
-    """Yield the need that a table of positions is long enough."""
-    if is_known(length) and is_known(most) and lower(most - length) < 0:
-        yield Fit(length, most, "more positions than the table has", says)
+def table(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
+    """Yield the precondition that a table of positions is long enough."""
+    yield from most(length, end, "more positions than the table has", says)
 
 
-def rotary(view: NodeView) -> Iterator[Need]:
+def rotary(view: NodeView) -> Iterator[Precondition]:
     """com.microsoft RotaryEmbedding(input, position_ids, cos_cache, sin_cache)."""
     dims = view.dims(0)
     yield from table(dims[1] if len(dims) == 3 else dims[2], view.dims(2)[0], "cos_cache")
 
 
-def embedding(view: NodeView) -> Iterator[Need]:
+def embedding(view: NodeView) -> Iterator[Precondition]:
     """EmbedLayerNormalization(ids, segments, words, positions, ..., position_ids): a table of positions."""
     if not view.has(8):
         yield from table(view.dims(0)[1], view.dims(3)[0], "")
 
 
-def packed(mask: int, past: int) -> NeedRule:
+def packed(mask: int, past: int) -> PreconditionRule:
     """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
 
-    def attention(view: NodeView) -> Iterator[Need]:
+    def attention(view: NodeView) -> Iterator[Precondition]:
         if not view.has(mask) or len(view.dims(mask)) != 2 or view.attr("past_present_share_buffer", 0):
             return
         before = view.dims(past)[3] if view.has(past) else const(0)
@@ -113,13 +112,13 @@ def packed(mask: int, past: int) -> NeedRule:
     return attention
 
 
-def attention(view: NodeView) -> Iterator[Need]:
+def attention(view: NodeView) -> Iterator[Precondition]:
     """Attention of opset 23: as many values as keys."""
     lengths = [dims[2] if len(dims) == 4 else dims[1] for dims in (view.dims(1), view.dims(2))]
     yield from same(lengths[0], lengths[1], "the lengths of keys and values", "inconsistent kv_sequence_length")
 
 
-RULES: Mapping[str, NeedRule] = {
+RULES: Mapping[str, PreconditionRule] = {
     "Attention": attention,
     "com.microsoft.Attention": packed(3, 4),
     "com.microsoft.QAttention": packed(5, 8),

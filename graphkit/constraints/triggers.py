@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.needs.collect import Needed, collect
-from graphkit.needs.dims import Assignment, broken, candidates, free_symbols, tied
-from graphkit.needs.grid import Bools, Grid
-from graphkit.needs.need import FAILS, FINE, WRONG
+from graphkit.constraints.candidates import broken, candidates, free_symbols, tied
+from graphkit.constraints.collect import SharedPrecondition, collect
+from graphkit.constraints.evaluate import Assignment
+from graphkit.constraints.grid import Grid
+from graphkit.constraints.precondition import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Trigger", "Triggers", "find_triggers"]
 
-MAX_WORK = 1 << 15  # symbols that needs speak of, times those of each need squared: how the time to search grows
+MAX_WORK = 1 << 15  # symbols in preconditions, times the squares of those in each: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
 ABOVE = (1, 2, 3, 7, 8, 64, 1000)  # steps beyond a size, to see whether all larger ones fail
 Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
@@ -28,27 +29,27 @@ Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "o
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """Dims at which some need is the first that is not met.
+    """Dims at which some precondition is the first that is not met.
 
     Attributes:
-        needed: The need, and the nodes that have it.
+        shared: The precondition, and the nodes that have it.
         dims: A size for each symbol of the inputs.
         fine: Dims near them at which all is well.
         changed: The symbols in which they differ from dims that are fine; those that only follow from others left out.
         matters: The symbols without whose sizes it would be fine, or without whose sizes `fine` would not be.
         is_wrong: Whether the node gives another shape than meant, rather than failing.
         is_limit: Whether no larger size of the one symbol that was changed is fine either, whatever the others are.
-        also: Needs that are not met there or further on, and nowhere nearer.
+        also: Preconditions that are not met there or further on, and nowhere nearer.
     """
 
-    needed: Needed
-    dims: Mapping[str, int]
-    fine: Mapping[str, int]
+    shared: SharedPrecondition
+    dims: Assignment
+    fine: Assignment
     changed: tuple[str, ...]
     matters: tuple[str, ...]
     is_wrong: bool
     is_limit: bool
-    also: tuple[Needed, ...] = ()
+    also: tuple[SharedPrecondition, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,16 +58,16 @@ class Triggers:
 
     Attributes:
         triggers: In the order of directions, those of one symbol first.
-        base: Dims at which all needs are met, None where none were found.
+        base: Dims at which all preconditions are met, None where none were found.
         ties: Symbols that follow from others where all is to run.
-        unmet: Where there is no base, the needs that were met nowhere.
+        unmet: Where there is no base, the first precondition that is met nowhere together with those before it.
         obstacle: Where nothing was searched, why.
     """
 
     triggers: tuple[Trigger, ...]
-    base: Mapping[str, int] | None
+    base: Assignment | None
     ties: Mapping[str, Expr]
-    unmet: tuple[Needed, ...] = ()
+    unmet: tuple[SharedPrecondition, ...] = ()
     obstacle: str = ""
 
 
@@ -74,27 +75,27 @@ def find_triggers(shapes: Shapes) -> Triggers:
     """Return the dims at which a model fails or gives another shape than meant."""
     inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
     symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
-    needed = [one for one in collect(shapes) if all(expr.symbols <= symbols.keys() for expr in one.need.exprs)]
-    if not needed:
+    shared = [one for one in collect(shapes) if all(expr.symbols <= symbols.keys() for expr in one.precondition.exprs)]
+    if not shared:
         return Triggers((), {}, {})
-    spoken_of = [_symbols(one) for one in needed]
+    spoken_of = [_symbols(one) for one in shared]
     count = len(set().union(*spoken_of))
     if count * sum(len(names) ** 2 for names in spoken_of) > MAX_WORK:
-        return Triggers((), None, {}, (), f"{count:,} symbols and {len(needed):,} needs are too many to try")
-    certain = [one for one in needed if not one.need.is_guess]
-    base = Grid(certain or needed, symbols, _learned(shapes)).base()
-    needed = [one for one in needed if not one.need.is_guess or not Grid([one], symbols).bad([base]).any()]
-    if not needed:
+        return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
+    certain = [one for one in shared if not one.precondition.is_guess]
+    grid = Grid(certain or shared, symbols, _learned(shapes))
+    base = grid.base() or (None if certain else grid.base(0))
+    if base is None:
+        return Triggers((), None, grid.ties, (grid.first_unmet(),))
+    shared = [one for one in shared if not one.precondition.is_guess or not Grid([one], symbols).bad([base]).any()]
+    if not shared:
         return Triggers((), base, {})
-    grid = Grid(needed, symbols)
-    unmet = np.flatnonzero(grid.bad([base])[:, 0])
-    if len(unmet):
-        return Triggers((), None, grid.ties, tuple(needed[index] for index in unmet))
+    grid = Grid(shared, symbols)
     return Triggers(tuple(_Search(grid, base).triggers()), base, grid.ties)
 
 
-def _symbols(needed: Needed) -> set[str]:
-    return {name for expr in needed.need.exprs for name in expr.symbols}
+def _symbols(shared: SharedPrecondition) -> set[str]:
+    return {name for expr in shared.precondition.exprs for name in expr.symbols}
 
 
 def _learned(shapes: Shapes) -> dict[str, int]:
@@ -111,11 +112,11 @@ class _Search:
         self.places: dict[Direction, list[Assignment]] = {}
         for one in sorted(tried, key=self.distance):
             self.places.setdefault(self.direction(one), []).append(one)
-        self.told: set[int] = set()  # needs that a trigger is about, or that are told along with one
+        self.told: set[int] = set()  # preconditions that a trigger is about, or that are told along with one
 
     # Directions
 
-    def changed(self, assignment: Mapping[str, int]) -> tuple[str, ...]:
+    def changed(self, assignment: Assignment) -> tuple[str, ...]:
         """Return the symbols that differ from the base; those that follow from others, where they do not follow."""
         expected = self.base
         if self.grid.ties:
@@ -123,7 +124,7 @@ class _Search:
             expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
         return tuple([name for name, size in assignment.items() if size != expected[name]])
 
-    def direction(self, assignment: Mapping[str, int]) -> Direction:
+    def direction(self, assignment: Assignment) -> Direction:
         return tuple((name, self._sign(name, assignment[name])) for name in self.changed(assignment))
 
     def _sign(self, name: str, size: int) -> str:
@@ -131,7 +132,7 @@ class _Search:
             return "other"
         return "none" if not size else "more" if size > self.base[name] else "less"
 
-    def distance(self, assignment: Mapping[str, int]) -> int:
+    def distance(self, assignment: Assignment) -> int:
         return sum(abs(assignment[name] - self.base[name]) for name in self.changed(assignment))
 
     # Triggers
@@ -156,15 +157,15 @@ class _Search:
                 place = int(np.flatnonzero(first[left].any(axis=0))[0])
                 yield from self.nearest(direction, tried[place], left, outcome)
 
-    def first(self, tried: Sequence[Mapping[str, int]], outcome: int) -> Bools:
-        """Return where each need is the first that is not met, with that outcome."""
+    def first(self, tried: Sequence[Assignment], outcome: int) -> Bools:
+        """Return where each precondition is the first that is not met, with that outcome."""
         outcomes = self.grid.outcomes(tried)
         result: Bools = self.grid.first(outcomes != FINE) & (outcomes == outcome)
         return result
 
     def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
         """Yield the triggers at the nearest dims, and take out of `left` what is told with them."""
-        beside = dict(self.base)
+        beside: Assignment = dict(self.base)
         for name, _ in direction:
             dims, beside = self.shrunk(dims, name, left, outcome)
         bad = self.grid.bad([dims])[:, 0]
@@ -184,13 +185,13 @@ class _Search:
         fine = dict(self.base) if self.grid.bad([beside])[self.together(index)].any() else beside
         matters = tuple(name for name in dims if name in changed or self.matters(index, name, dims, fine))
         is_limit = direction[0][1] == "more" and self._fails_above(index, dims, changed)
-        others = tuple(self.grid.needed[other] for other in also)
-        return Trigger(self.grid.needed[index], dims, fine, changed, matters, outcome == WRONG, is_limit, others)
+        others = tuple(self.grid.shared[other] for other in also)
+        return Trigger(self.grid.shared[index], dims, fine, changed, matters, outcome == WRONG, is_limit, others)
 
     def together(self, index: int) -> list[int]:
-        """Return the needs of nodes that run when one does: of its scope, of those around it and in it."""
-        scope = self.grid.needed[index].scope
-        pairs = enumerate(self.grid.needed)
+        """Return the preconditions of nodes that run when one does: of its scope, of those around it and in it."""
+        scope = self.grid.shared[index].scope
+        pairs = enumerate(self.grid.shared)
         return [at for at, one in pairs if scope.contains(one.scope) or one.scope.contains(scope)]
 
     def shrunk(self, dims: Assignment, name: str, left: Bools, outcome: int) -> tuple[Assignment, Assignment]:
@@ -211,7 +212,7 @@ class _Search:
         return changed if name in self.grid.ties else tied(changed, self.grid.ties)
 
     def matters(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
-        """Whether another size of a symbol would change what is told of a need."""
+        """Whether another size of a symbol would change what is told of a precondition."""
         if name not in self._told(index):
             return False
         low = int(self.grid.symbols[name].lower)
@@ -221,7 +222,7 @@ class _Search:
         return not bad.all() or bool(good.any())
 
     def _told(self, index: int) -> set[str]:
-        return {name for expr in self.grid.needed[index].need.told for name in expr.symbols}
+        return {name for expr in self.grid.shared[index].precondition.told for name in expr.symbols}
 
     def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
         """Whether nothing larger is fine, be the other symbols as they are, smaller or larger."""

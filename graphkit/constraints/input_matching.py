@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from graphkit.constraints.evaluate import Values
+from graphkit.constraints.symbol_sizes import plain_symbol
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type, dtype_name
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, const
+from graphkit.shapes import Expr, Relation, const
 from graphkit.shapes.inputs import Inputs
-from graphkit.verify.sizes import plain_symbol
-from graphkit.verify.space import Fact
 
 __all__ = ["fed_inputs", "fixed_by", "given_shapes", "solve"]
 
@@ -94,25 +94,25 @@ def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair
     return pairs
 
 
-def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Fact]]:
+def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
     """Return the symbols that equal expressions fix, those that are given included, and what stays open.
 
     Raises:
         UsageError: They contradict each other.
     """
     numbers = dict(dims)
-    todo = [(pair, Fact.equal(pair.dim, pair.size)) for pair in pairs]
+    todo = [(pair, Relation.equal(pair.dim, pair.size)) for pair in pairs]
     while todo:
-        todo = [(pair, fact.at(numbers)) for pair, fact in todo]
-        for pair, fact in todo:
-            if not fact.symbols and not fact.holds({}):
+        todo = [(pair, relation.substitute(numbers).against_zero()) for pair, relation in todo]
+        for pair, relation in todo:
+            if not relation.symbols and not Values.at({}).is_met(relation).all():
                 raise _contradiction(pair, numbers)
-        todo = [(pair, fact) for pair, fact in todo if fact.symbols]
-        found = {name: size for _, fact in todo for name in fact.symbols if (size := _only(fact, name)) is not None}
+        todo = [(pair, relation) for pair, relation in todo if relation.symbols]
+        found = {name: size for _, relation in todo for name, size in _only(relation)}
         if not found:
             break
         numbers.update(found)
-    return numbers, [fact for _, fact in todo]
+    return numbers, [relation for _, relation in todo]
 
 
 def _contradiction(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
@@ -123,11 +123,11 @@ def _contradiction(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
     )
 
 
-def _only(fact: Fact, name: str) -> int | None:
-    """Return the size of the one symbol of a fact."""
-    if len(fact.symbols) != 1:
-        return None
-    size = fact.forced({}, name)
+def _only(relation: Relation) -> Iterator[tuple[str, int]]:
+    """Yield the one symbol of a relation with the size that is forced on it."""
+    name, *others = relation.symbols
+    size = relation.forced() if not others else None
     if size is not None and size < 0:
         raise UsageError(f"'{name}' would be {size} - give sizes that fit together")
-    return size
+    if size is not None:
+        yield name, size

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from graphkit.needs.common import NeedRule, broadcast, integers, least, same
-from graphkit.needs.joined import Concatenated
-from graphkit.needs.need import Fit, Multiple, Need, NotZero
-from graphkit.needs.reshape import Reshaped
-from graphkit.needs.sliced import Sliced
+from graphkit.constraints.broadcast import Concatenated
+from graphkit.constraints.precondition import Multiple, NotZero, Precondition
+from graphkit.constraints.reshape import Reshaped
+from graphkit.constraints.rules.common import PreconditionRule, broadcast, integers, least, most, same
+from graphkit.constraints.slice import Sliced
 from graphkit.shapes import const, is_known, lower, upper
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.node_view import NodeView
@@ -21,7 +21,7 @@ NEGATIVE = "Tensor shape.Size() must be >= 0"
 MAX_RANK = 8  # of what is compared dim by dim
 
 
-def reshape(view: NodeView) -> Iterator[Need]:
+def reshape(view: NodeView) -> Iterator[Precondition]:
     """The target's elements mean what they say, and as many elements are there as it wants."""
     if view.opset < 5:
         return
@@ -46,7 +46,7 @@ def _always_reshapes(source: Dims, target: Dims) -> bool:
     return wanted.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
 
 
-def expand(view: NodeView) -> Iterator[Need]:
+def expand(view: NodeView) -> Iterator[Precondition]:
     """Dims and target broadcast; the target is not below 0."""
     target = tuple(integers(view, 1))
     for element in target:
@@ -54,19 +54,19 @@ def expand(view: NodeView) -> Iterator[Need]:
     yield from broadcast([view.dims(), target], "invalid expand shape")
 
 
-def tile(view: NodeView) -> Iterator[Need]:
+def tile(view: NodeView) -> Iterator[Precondition]:
     """Repeats are not below 0."""
     for element in integers(view, 1):
         yield from least(element, 0, "repeats below 0", "must be non-negative")
 
 
-def constant_of_shape(view: NodeView) -> Iterator[Need]:
+def constant_of_shape(view: NodeView) -> Iterator[Precondition]:
     """Dims are not below 0."""
     for element in integers(view, 0):
         yield from least(element, 0, "a dim below 0", NEGATIVE)
 
 
-def range_(view: NodeView) -> Iterator[Need]:
+def range_(view: NodeView) -> Iterator[Precondition]:
     """The step is not 0."""
     if view.tensor(2).may_have_data:
         for element in integers(view, 2):
@@ -74,7 +74,7 @@ def range_(view: NodeView) -> Iterator[Need]:
                 yield NotZero(element, const(1), "a step of 0", "can not be zero")
 
 
-def concat(view: NodeView) -> Iterator[Need]:
+def concat(view: NodeView) -> Iterator[Precondition]:
     """Inputs with elements are equal off the axis."""
     shapes = tuple(view.dims(index) for index in range(len(view.inputs)))
     if not shapes or len({len(dims) for dims in shapes}) > 1 or not 0 < len(shapes[0]) <= MAX_RANK:
@@ -87,17 +87,17 @@ def concat(view: NodeView) -> Iterator[Need]:
             yield Concatenated(distinct, axis)
 
 
-def gather_elements(view: NodeView) -> Iterator[Need]:
+def gather_elements(view: NodeView) -> Iterator[Precondition]:
     """Indices have no larger dims than the data off the axis."""
     dims, indices = view.dims(0), view.dims(1)
     axis = view.axis(view.attr("axis", 0), len(dims))
     says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
-    for index, (most, dim) in enumerate(zip(dims, indices, strict=False)):
-        if index != axis and is_known(most) and is_known(dim) and lower(most - dim) < 0:
-            yield Fit(dim, most, "indices of a larger dim than the data", says)
+    for index, (largest, dim) in enumerate(zip(dims, indices, strict=False)):
+        if index != axis:
+            yield from most(dim, largest, "indices of a larger dim than the data", says)
 
 
-def scatter_nd(view: NodeView) -> Iterator[Need]:
+def scatter_nd(view: NodeView) -> Iterator[Precondition]:
     """Updates have the indices' dims less the last, then the data's that it does not index."""
     dims, indices, updates = view.dims(0), view.dims(1), view.dims(2)
     depth = indices[-1].constant if indices else None
@@ -107,7 +107,7 @@ def scatter_nd(view: NodeView) -> Iterator[Need]:
         yield from same(left, right, "the dims of updates and of what they replace", "updates tensor should have shape")
 
 
-def top_k(view: NodeView) -> Iterator[Need]:
+def top_k(view: NodeView) -> Iterator[Precondition]:
     """K is not below 0, and not above the dim."""
     dims = view.dims()
     if view.opset < 10:
@@ -116,11 +116,10 @@ def top_k(view: NodeView) -> Iterator[Need]:
         (count,) = integers(view, 1)
     dim = dims[view.axis(view.attr("axis", -1), len(dims))]
     yield from least(count, 0, "k below 0", "must not be negative")
-    if is_known(count) and is_known(dim) and lower(dim - count) < 0:
-        yield Fit(count, dim, "k is more than there is", "k argument")
+    yield from most(count, dim, "k is more than there is", "k argument")
 
 
-def split(view: NodeView) -> Iterator[Need]:
+def split(view: NodeView) -> Iterator[Precondition]:
     """The parts are as long as the whole."""
     dims, count = view.dims(), len(view.node.outputs)
     dim = dims[view.axis(view.attr("axis", 0), len(dims))]
@@ -142,14 +141,14 @@ def split(view: NodeView) -> Iterator[Need]:
     yield from same(sum(given, const(0)), dim, "the sum of the parts and the whole", "split")
 
 
-def squeeze(view: NodeView) -> Iterator[Need]:
+def squeeze(view: NodeView) -> Iterator[Precondition]:
     """Dims that are squeezed are 1."""
     dims = view.dims()
     for axis in view.axes(1, 13) or []:
         yield from same(dims[view.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead")
 
 
-def slice_(view: NodeView) -> Iterator[Need]:
+def slice_(view: NodeView) -> Iterator[Precondition]:
     """A bound that is meant from the front does not count from the end."""
     if view.opset < 10 or not view.tensor(1).may_have_data or not view.tensor(2).may_have_data:
         return
@@ -162,7 +161,7 @@ def slice_(view: NodeView) -> Iterator[Need]:
             yield Sliced(dims, view.axis(axis, len(dims)), start, end)
 
 
-def resize(view: NodeView) -> Iterator[Need]:
+def resize(view: NodeView) -> Iterator[Precondition]:
     """A dim with elements is not resized to none, nor the other way round."""
     if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
         return
@@ -176,7 +175,7 @@ def resize(view: NodeView) -> Iterator[Need]:
                 yield NotZero(dims[axis], size, "nothing is resized", "Cannot scale 0")
 
 
-def pad(view: NodeView) -> Iterator[Need]:
+def pad(view: NodeView) -> Iterator[Precondition]:
     """No dim is cut below 0, and there is enough to reflect."""
     if view.opset < 11:
         return
@@ -188,13 +187,12 @@ def pad(view: NodeView) -> Iterator[Need]:
         around = pads[position], pads[position + len(axes)]
         yield from least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
         for width in around if mode == "reflect" else ():
-            if is_known(width) and is_known(dims[axis]) and lower(dims[axis] - 1 - width) < 0:
-                yield Fit(width, dims[axis] - 1, "padding that reflects more than there is", "reflect")
+            yield from most(width, dims[axis] - 1, "padding that reflects more than there is", "reflect")
         if mode == "edge" and around != (const(0), const(0)):
             yield from least(dims[axis], 1, "no edge to pad with", "'edge' mode")
 
 
-def depth_to_space(view: NodeView) -> Iterator[Need]:
+def depth_to_space(view: NodeView) -> Iterator[Precondition]:
     """Channels are a multiple of the block's square, or height and width of the block."""
     dims, size = view.dims(), view.attr("blocksize", 1)
     if len(dims) != 4:
@@ -205,7 +203,7 @@ def depth_to_space(view: NodeView) -> Iterator[Need]:
             yield Multiple(dim, size * size if depth else size, "a dim", "multiple of")
 
 
-RULES: Mapping[str, NeedRule] = {
+RULES: Mapping[str, PreconditionRule] = {
     "Reshape": reshape,
     "Expand": expand,
     "Tile": tile,

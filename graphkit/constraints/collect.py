@@ -1,29 +1,31 @@
-"""The needs of all nodes of a model, in the order in which they run, equal ones together."""
+"""The preconditions of all nodes of a model, in the order in which they run, equal ones together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.constraints.known import Known
+from graphkit.constraints.precondition import Index, Precondition, Related
+from graphkit.constraints.rules import RULES
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.needs.known import Known
-from graphkit.needs.need import AtLeast, Index, Need, Same
-from graphkit.needs.rules import RULES
-from graphkit.shapes import Expr, Shapes, const, is_known, lower
+from graphkit.shapes import Expr, Relation, Shapes, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
-__all__ = ["Needed", "collect"]
+__all__ = ["SharedPrecondition", "collect"]
+
+NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # what the shape engine notes
 
 
 @dataclass(eq=False)
-class Needed:
-    """A need, and the nodes of one scope that have it, in the order in which they run."""
+class SharedPrecondition:
+    """A precondition, and the nodes of one scope that share it, in the order in which they run."""
 
     scope: Scope
-    need: Need
+    precondition: Precondition
     nodes: list[Node] = field(default_factory=list)
 
 
@@ -31,28 +33,26 @@ class _Collector:
     def __init__(self, shapes: Shapes) -> None:
         self.shapes, self.known = shapes, Known(shapes)
         self.ranges = ValueRangeAnalysis(shapes.model, self.known.tensor, typical=True)
-        self.found: dict[tuple[Scope, str, Need], Needed] = {}
-        self.noted: dict[Node, list[Need]] = {}
-        for equality in shapes.equalities:
-            if is_known(equality.left) and is_known(equality.right):
-                self.note(equality.node, Same(equality.left, equality.right, "dims that must be equal", ""))
-        for requirement in shapes.requirements:
-            if is_known(requirement.expr):
-                self.note(requirement.node, AtLeast(requirement.expr, const(requirement.least), "too small", ""))
+        self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
+        self.noted: dict[Node, list[Precondition]] = {}
+        for one in (*shapes.equalities, *shapes.inequalities):
+            if is_known(one.left) and is_known(one.right):
+                relation = Relation(one.left, one.relation, one.right)
+                self.note(one.node, Related(relation, NOTED[one.relation], ""))
 
-    def note(self, node: Node, need: Need) -> None:
+    def note(self, node: Node, precondition: Precondition) -> None:
         if node.operator not in RULES:
-            self.noted.setdefault(node, []).append(need)
+            self.noted.setdefault(node, []).append(precondition)
 
     def scope(self, scope: Scope) -> None:
         for node in in_order(scope) if scope.problems else scope.nodes:
             for body in node.bodies.values():
                 self.scope(body)
-            for need in self.of(node):
-                key = scope, node.operator, need
-                self.found.setdefault(key, Needed(scope, need)).nodes.append(node)
+            for precondition in self.of(node):
+                key = scope, node.operator, precondition
+                self.found.setdefault(key, SharedPrecondition(scope, precondition)).nodes.append(node)
 
-    def of(self, node: Node) -> Iterator[Need]:
+    def of(self, node: Node) -> Iterator[Precondition]:
         rule = RULES.get(node.operator)
         if rule is None and not node.is_op("Gather", "GatherND"):
             yield from self.noted.get(node, ())
@@ -61,11 +61,11 @@ class _Collector:
         if view is None:
             return
         try:
-            yield from [need for need in self.needs(view) if _has_symbols(need)]
+            yield from [precondition for precondition in self.preconditions(view) if _has_symbols(precondition)]
         except (UnknownError, ArithmeticError, LookupError, ValueError):  # not known, too complex, or no valid node
             return
 
-    def needs(self, view: NodeView) -> Iterator[Need]:
+    def preconditions(self, view: NodeView) -> Iterator[Precondition]:
         """Yield what the rule of a node yields, or that its indices are inside."""
         dims = view.dims(0) if view.has(0) else ()
         if view.node.is_op("Gather"):
@@ -80,7 +80,7 @@ class _Collector:
         else:
             yield from RULES[view.node.operator](view)
 
-    def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Need]:
+    def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Precondition]:
         ends = self.ranges.range(indices) if is_known(size) else None
         if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
             yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
@@ -100,12 +100,12 @@ def _is_unsqueezed(value: Value | None) -> bool:
     return value is not None and value.producer is not None and value.producer.is_op("Unsqueeze")
 
 
-def _has_symbols(need: Need) -> bool:
-    return any(expr.constant is None for expr in need.exprs)
+def _has_symbols(precondition: Precondition) -> bool:
+    return any(expr.constant is None for expr in precondition.exprs)
 
 
-def collect(shapes: Shapes) -> list[Needed]:
-    """Return the needs of all nodes, those of a function as all its calls have them."""
+def collect(shapes: Shapes) -> list[SharedPrecondition]:
+    """Return the preconditions of all nodes, those of a function as all its calls have them."""
     collector = _Collector(shapes)
     for scope in shapes.model.scopes:
         collector.scope(scope)

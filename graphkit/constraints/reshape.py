@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from graphkit.needs.need import FAILS, FINE, WRONG, Ints, Need, Trouble
+from graphkit.constraints.precondition import FAILS, FINE, WRONG, Bools, Ints, Precondition, Violation
 from graphkit.shapes import Expr
 
 __all__ = ["Reshaped"]
 
-Bools = npt.NDArray[np.bool_]
 CANNOT = "cannot be reshaped to the requested shape"
 
 
 @dataclass(frozen=True)
-class Reshaped(Need):
+class Reshaped(Precondition):
     """A target shape whose elements may come to mean something else, or to clash with the elements that there are.
 
     A 0 that is written in the model means to copy. One that an expression comes to means 0: where it copies another
@@ -63,15 +61,15 @@ class Reshaped(Need):
             return element, element == 0
         return np.where(element == 0, source[index], element), np.zeros(element.shape, np.bool_)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
         told = f"{source} to [{', '.join(map(str, self.target))}] = {target}"
         if any(element < -1 for element in target):
-            return Trouble(f"{told}: below -1", "A dimension cannot be less than -1")
+            return Violation(f"{told}: below -1", "A dimension cannot be less than -1")
         if not self.allow_zero and 0 in target[len(source) :]:
-            return Trouble(f"{told}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
+            return Violation(f"{told}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
         if target.count(-1) > 1:
-            return Trouble(f"{told}: more than one -1", "At most one dimension can be -1")
+            return Violation(f"{told}: more than one -1", "At most one dimension can be -1")
         result = [
             source[index] if element == 0 and not self.allow_zero else element for index, element in enumerate(target)
         ]
@@ -81,11 +79,11 @@ class Reshaped(Need):
         size = int(np.prod([element for element in result if element != -1]))
         total = int(np.prod(source))
         if -1 in target and size == 0 and not self.allow_zero:
-            return Trouble(f"{told}: -1 beside 0 cannot be inferred", CANNOT)
+            return Violation(f"{told}: -1 beside 0 cannot be inferred", CANNOT)
         if (-1 in target and total % max(size, 1)) or (-1 not in target and total != size):
-            return Trouble(f"{told}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
+            return Violation(f"{told}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
         result = [total // max(size, 1) if element == -1 else element for element in result]
-        return Trouble(f"{told}: {'; '.join(copies)}", "", tuple(result))
+        return Violation(f"{told}: {'; '.join(copies)}", "", tuple(result))
 
     def _is_meant(self, index: int) -> bool:
         return self.target[index].constant is None

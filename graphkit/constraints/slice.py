@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.needs.need import FINE, WRONG, Ints, Need, Trouble, named
+from graphkit.constraints.precondition import FINE, WRONG, Ints, Precondition, Violation, named
 from graphkit.shapes import Expr
 
 __all__ = ["Sliced"]
@@ -16,7 +16,7 @@ MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
 
 
 @dataclass(frozen=True)
-class Sliced(Need):
+class Sliced(Precondition):
     """Bounds of a Slice along one axis, meant from the front: below 0, they count from the end."""
 
     dims: tuple[Expr, ...]
@@ -46,7 +46,7 @@ class Sliced(Need):
     def _may_change(self, bound: Expr) -> bool:
         return bound.constant is None
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         start, end, size = values[0], values[1], values[2 + self.axis]
         one, value = ("start", start) if start < 0 and self._may_change(self.start) else ("end", end)
         expr = self.start if one == "start" else self.end
@@ -54,7 +54,7 @@ class Sliced(Need):
         shape = list(values[2:])
         shape[self.axis] = max(bounds[1] - bounds[0], 0)
         left = f"{shape[self.axis]} of {size} are left"
-        return Trouble(f"{one} {named(expr, value)}: it counts from the end, {left}", "", tuple(shape))
+        return Violation(f"{one} {named(expr, value)}: it counts from the end, {left}", "", tuple(shape))
 
 
 def _from_front(bound: Ints, size: Ints) -> Ints:

@@ -9,97 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from graphkit.constraints.broadcast import Concatenated
+from graphkit.constraints.evaluate import Assignment
+from graphkit.constraints.search import Variable, nearest
+from graphkit.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.model import Model
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer
-from graphkit.verify.sizes import Role, symbol_roles, with_empty_past
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer
 
-__all__ = ["Assignment", "Fact", "Space", "Variable", "space_of"]
-
-Assignment = Mapping[str, int]
+__all__ = ["LegalSizes", "legal_sizes"]
 
 
 @dataclass(frozen=True)
-class Variable:
-    """A symbol to choose a size for.
-
-    Attributes:
-        name: Of the symbol.
-        role: What it stands for.
-        low, high: Its least and largest size; infinity where there is none.
-    """
-
-    name: str
-    role: Role
-    low: int
-    high: float
-
-
-@dataclass(frozen=True)
-class Fact:
-    """What must hold: an expression that is 0, or one that is at least 0.
-
-    Attributes:
-        expr: The expression.
-        is_equality: Whether it must be 0.
-        symbols: The names in it.
-    """
-
-    expr: Expr
-    is_equality: bool
-    symbols: frozenset[str]
-
-    @classmethod
-    def equal(cls, left: Expr, right: Expr) -> Fact:
-        """Return the fact that two expressions are equal."""
-        return cls(left - right, True, (left - right).symbols)
-
-    @classmethod
-    def at_least(cls, expr: Expr, least: int) -> Fact:
-        """Return the fact that an expression is at least a number."""
-        return cls(expr - least, False, expr.symbols)
-
-    def at(self, numbers: Assignment) -> Fact:
-        """Return it with symbols replaced."""
-        expr = self.expr.substitute(numbers)
-        return Fact(expr, self.is_equality, expr.symbols)
-
-    def holds(self, assignment: Assignment) -> bool:
-        """Whether it holds; a fact that divides by 0 says nothing there."""
-        try:
-            value = self.expr.evaluate(assignment)
-        except ZeroDivisionError:
-            return True
-        return value == 0 if self.is_equality else value >= 0
-
-    def forced(self, assignment: Assignment, name: str) -> int | None:
-        """Return the size that an equality forces on its last open symbol, None where it does not tell."""
-        known = {key: assignment[key] for key in self.symbols if key != name}
-        try:
-            rest = self.expr.substitute(known)
-        except ZeroDivisionError:
-            return None
-        if len(rest.terms) > 2 or rest.constant is not None or len(rest.terms[0][0]) != 1 or not _is_plain(rest):
-            return None
-        factor = rest.terms[0][1]
-        number = -(rest.terms[1][1] if len(rest.terms) == 2 else 0)
-        return number // factor if number % factor == 0 else None
-
-
-def _is_plain(expr: Expr) -> bool:
-    """Whether an expression is a multiple of a symbol, and a number besides at most."""
-    (monomial, _), *others = expr.terms
-    return repr(monomial[0]) in expr.symbols and not any(atoms for atoms, _ in others)
-
-
-@dataclass(frozen=True)
-class Space:
+class LegalSizes:
     """The legal sizes of one model.
 
     Attributes:
         variables: What to choose, in an order in which what follows from others comes last.
-        facts: What must hold.
+        relations: What must hold.
         fixed: Sizes of the symbols that are not free.
         fixed_roles: A size for what some of these stand for.
         inputs: The dims of each input without a default; None without a rank.
@@ -110,7 +39,7 @@ class Space:
     """
 
     variables: tuple[Variable, ...]
-    facts: tuple[Fact, ...]
+    relations: tuple[Relation, ...]
     fixed: Mapping[str, int]
     fixed_roles: Mapping[Role, int]
     inputs: Mapping[str, tuple[Expr, ...] | None]
@@ -139,36 +68,38 @@ class Space:
         """Return the positions in the KV cache, 0 where there is none."""
         return 0 if self.past is None else self.past.evaluate(assignment)
 
-    def for_branch(self, *, is_first: bool, reads_past: bool) -> Space:
+    def for_branch(self, *, is_first: bool, reads_past: bool) -> LegalSizes:
         """Return what is legal in a branch of a merged decoder: one reads no past, the other one that is not empty."""
         if self.past is None or self.tokens is None:
             return self
         length = self.tokens if is_first else self.past + self.tokens
-        facts = [Fact.equal(total, length) for total in self.totals]
-        facts += [Fact.at_least(self.past, 1)] if reads_past and self.past.symbols else []
-        return replace(self, facts=(*self.facts, *facts))
+        relations = [Relation.equal(total, length) for total in self.totals]
+        relations += [Relation.at_least(self.past, 1)] if reads_past and self.past.symbols else []
+        return replace(self, relations=(*self.relations, *relations))
+
+    def near(self, wish: Assignment) -> Iterator[dict[str, int]]:
+        """Yield legal assignments, those near a wish first."""
+        return nearest(self.variables, self.relations, wish)
 
     def cost(self, assignment: Assignment) -> int:
         """Return how many elements the model computes."""
         total = 0
         for dims in self.tensors:
-            try:
+            with suppress(ZeroDivisionError):
                 total += math.prod(max(dim.evaluate(assignment), 0) for dim in dims)
-            except ZeroDivisionError:
-                continue
         return total
 
 
 ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
 
 
-def space_of(model: Model, spec: DimSpec = AS_DECLARED, facts: Iterable[Fact] = ()) -> Space:
+def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[Relation] = ()) -> LegalSizes:
     """Return the legal sizes of a model.
 
     Args:
         model: The model.
         spec: What is known of the input dims. A past may be empty unless it says otherwise.
-        facts: What must hold besides.
+        relations: What must hold besides.
 
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
@@ -185,11 +116,14 @@ def space_of(model: Model, spec: DimSpec = AS_DECLARED, facts: Iterable[Fact] = 
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
-    known = [*_engine_facts(shapes), *_concat_facts(shapes), *(fact.at(numbers) for fact in facts)]
+    main = model.graph  # a body may not run
+    noted = [one for one in (*shapes.equalities, *shapes.inequalities) if one.scope is main]
+    given = [one.substitute(numbers) for one in relations]
+    known = dict.fromkeys(one.against_zero() for one in (*noted, *_concatenated(shapes), *given))
     names = frozenset(symbols)
-    return Space(
+    return LegalSizes(
         tuple(variables),
-        tuple(fact for fact in dict.fromkeys(known) if fact.symbols and fact.symbols <= names),
+        tuple(one for one in known if one.symbols and one.symbols <= names),
         numbers,
         {roles[name]: size for name, size in numbers.items() if name in roles},
         table,
@@ -221,18 +155,7 @@ def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozen
     return frozenset(name for name, dims in found.items() if dims is not None and dims[1].constant is None)
 
 
-def _engine_facts(shapes: Shapes) -> Iterator[Fact]:
-    """Yield what the main graph's nodes need; a body may not run."""
-    main = shapes.model.graph
-    for equality in shapes.equalities:
-        if equality.scope is main:
-            yield Fact.equal(equality.left, equality.right)
-    for requirement in shapes.requirements:
-        if requirement.scope is main:
-            yield Fact.at_least(requirement.expr, requirement.least)
-
-
-def _concat_facts(shapes: Shapes) -> Iterator[Fact]:
+def _concatenated(shapes: Shapes) -> Iterator[Relation]:
     """Yield that what the main graph concatenates differs along the axis only.
 
     onnxruntime lets inputs without elements differ elsewhere, and then may give what was in memory before.
@@ -244,9 +167,8 @@ def _concat_facts(shapes: Shapes) -> Iterator[Fact]:
         known = [dims for dims in found if dims is not None]
         if len(known) == len(found) and len({len(dims) for dims in known}) == 1:
             axis = node.attributes["axis"].i % max(len(known[0]), 1)
-            for dims in known[1:]:
-                pairs = zip(known[0], dims, strict=True)
-                yield from (Fact.equal(*pair) for at, pair in enumerate(pairs) if at != axis and pair[0] != pair[1])
+            pairs = Concatenated(tuple(known), axis).equalities()
+            yield from (Relation.equal(left, right) for left, right in pairs if left != right)
 
 
 def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:

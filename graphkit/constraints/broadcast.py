@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.needs.need import Ints, Need, Trouble, failing, listed, pair
+from graphkit.constraints.precondition import Ints, Precondition, Violation, failing, listed, pair
 from graphkit.shapes import Expr
 
 __all__ = ["Broadcast", "Concatenated"]
@@ -16,7 +16,7 @@ SAYS = "Non concat axis dimensions must match"
 
 
 @dataclass(frozen=True)
-class Broadcast(Need):
+class Broadcast(Precondition):
     """Dims of one axis that broadcast: all that are not 1 are equal."""
 
     exprs_: tuple[Expr, ...]
@@ -35,15 +35,15 @@ class Broadcast(Need):
             clash |= (value != 1) & (value != largest)
         return failing(clash)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        return Trouble(f"dims that do not broadcast: {pair(self.exprs, values)}", self.says)
+    def violation(self, values: Sequence[int]) -> Violation:
+        return Violation(f"dims that do not broadcast: {pair(self.exprs, values)}", self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
         return tuple((self.exprs_[0], other) for other in self.exprs_[1:])
 
 
 @dataclass(frozen=True)
-class Concatenated(Need):
+class Concatenated(Precondition):
     """The dims of all inputs of a Concat; those off the axis must be equal in all inputs that have elements."""
 
     shapes: tuple[tuple[Expr, ...], ...]
@@ -67,10 +67,12 @@ class Concatenated(Need):
                 common = np.where(full, row[index], common)
         return failing(clash)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         rank = len(self.shapes[0])
         rows = [list(values[start : start + rank]) for start in range(0, len(values), rank)]
-        return Trouble(f"shapes that cannot be joined at axis {self.axis}: {listed([str(row) for row in rows])}", SAYS)
+        return Violation(
+            f"shapes that cannot be joined at axis {self.axis}: {listed([str(row) for row in rows])}", SAYS
+        )
 
     @property
     def told(self) -> tuple[Expr, ...]:

@@ -1,32 +1,32 @@
-"""Needs: conditions on the dims that a node reads, tested at many dims at once.
+"""Preconditions: conditions on the dims that a node reads, tested at many dims at once.
 
-What a need says of onnxruntime is what its CPU kernels do, version 1.31; each kind is tested by running it.
+What a precondition says of onnxruntime is what its CPU kernels do, version 1.31; each kind is tested by running it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.shapes import Expr
+from graphkit.shapes import Expr, Relation
 
 __all__ = [
     "FAILS",
     "FINE",
     "WRONG",
-    "AtLeast",
-    "Fit",
+    "Bools",
     "Index",
     "Ints",
     "Multiple",
-    "Need",
     "NotZero",
-    "Same",
-    "Trouble",
+    "Precondition",
+    "Related",
+    "Violation",
     "failing",
     "listed",
     "named",
@@ -34,11 +34,13 @@ __all__ = [
 ]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 FINE, FAILS, WRONG = 0, 1, 2  # outcomes: it runs as meant; it fails; it runs and gives another shape
+COMPARISONS: Mapping[str, Callable[[Ints, Ints], Bools]] = {"==": np.equal, ">=": np.greater_equal, "<=": np.less_equal}
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Violation:
     """What happens to a node at dims that it cannot take.
 
     Attributes:
@@ -52,7 +54,7 @@ class Trouble:
     shape: tuple[int, ...] | None = None
 
 
-class Need(ABC):
+class Precondition(ABC):
     """What a node needs."""
 
     @property
@@ -60,12 +62,17 @@ class Need(ABC):
     def exprs(self) -> tuple[Expr, ...]:
         """The expressions that the outcome depends on."""
 
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The names in them."""
+        return frozenset().union(*(expr.symbols for expr in self.exprs))
+
     @abstractmethod
     def outcome(self, values: Sequence[Ints]) -> Ints:
         """Return FINE, FAILS or WRONG for each assignment, from the values of the expressions."""
 
     @abstractmethod
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         """Return what happens where the outcome is not FINE."""
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
@@ -110,74 +117,37 @@ def failing(where: npt.NDArray[np.bool_]) -> Ints:
 
 
 @dataclass(frozen=True)
-class Same(Need):
-    """Two dims that must be equal."""
+class Related(Precondition):
+    """Two expressions of which a relation must hold: dims that must be equal, a dim that must be large enough."""
 
-    left: Expr
-    right: Expr
+    relation: Relation
     what: str
     says: str
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
-        return self.left, self.right
+        return self.relation.left, self.relation.right
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] != values[1])
+        return failing(~COMPARISONS[self.relation.relation](values[0], values[1]))
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        if self.right.constant is not None:
-            return Trouble(f"{self.what} differ: {named(self.left, values[0])}, not {values[1]}", self.says)
-        return Trouble(f"{self.what} differ: {pair(self.exprs, values)}", self.says)
+    def violation(self, values: Sequence[int]) -> Violation:
+        left, right = self.exprs
+        if self.relation.relation != "==":
+            compared = "less" if self.relation.relation == ">=" else "more"
+            problem = f"{self.what}: {named(left, values[0])}, {compared} than {_limit(right, values[1])}"
+        elif right.constant is not None:
+            problem = f"{self.what} differ: {named(left, values[0])}, not {values[1]}"
+        else:
+            problem = f"{self.what} differ: {pair(self.exprs, values)}"
+        return Violation(problem, self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        return ((self.left, self.right),)
+        return ((self.relation.left, self.relation.right),) if self.relation.relation == "==" else ()
 
 
 @dataclass(frozen=True)
-class AtLeast(Need):
-    """An expression that must not be below another one."""
-
-    expr: Expr
-    least: Expr
-    what: str
-    says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.expr, self.least
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] < values[1])
-
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        limit = _limit(self.least, values[1])
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}, less than {limit}", self.says)
-
-
-@dataclass(frozen=True)
-class Fit(Need):
-    """An expression that must not be above another one: k of TopK, indices' dims of GatherElements."""
-
-    expr: Expr
-    most: Expr
-    what: str
-    says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.expr, self.most
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] > values[1])
-
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        limit = _limit(self.most, values[1])
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}, more than {limit}", self.says)
-
-
-@dataclass(frozen=True)
-class NotZero(Need):
+class NotZero(Precondition):
     """A number that must not be 0, as long as there is work: `amount` elements."""
 
     expr: Expr
@@ -192,12 +162,12 @@ class NotZero(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing((values[0] == 0) & (values[1] != 0))
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}", self.says)
+    def violation(self, values: Sequence[int]) -> Violation:
+        return Violation(f"{self.what}: {named(self.expr, values[0])}", self.says)
 
 
 @dataclass(frozen=True)
-class Multiple(Need):
+class Multiple(Precondition):
     """A dim that must be a multiple of a number."""
 
     expr: Expr
@@ -212,12 +182,12 @@ class Multiple(Need):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing(values[0] % self.divisor != 0)
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
-        return Trouble(f"{self.what}: {named(self.expr, values[0])}, no multiple of {self.divisor}", self.says)
+    def violation(self, values: Sequence[int]) -> Violation:
+        return Violation(f"{self.what}: {named(self.expr, values[0])}, no multiple of {self.divisor}", self.says)
 
 
 @dataclass(frozen=True)
-class Index(Need):
+class Index(Precondition):
     """Indices from `low` to `high` into an axis of `size`; none at all where `count` is 0."""
 
     low: Expr
@@ -238,7 +208,7 @@ class Index(Need):
     def told(self) -> tuple[Expr, ...]:
         return self.low, self.high, self.size
 
-    def trouble(self, values: Sequence[int]) -> Trouble:
+    def violation(self, values: Sequence[int]) -> Violation:
         low, high, size, _ = values
         expr, value = (self.high, high) if high >= size else (self.low, low)
-        return Trouble(f"index {_limit(expr, value)} into an axis of {_limit(self.size, size)}", self.says)
+        return Violation(f"index {_limit(expr, value)} into an axis of {_limit(self.size, size)}", self.says)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import INF, Bound, Call, Expr, Symbol, const
+from graphkit.shapes.relations import Relation
 
 __all__ = ["Ranges", "learned_ranges", "merged"]
 
@@ -17,14 +18,15 @@ Ranges = dict[str, tuple[Bound, Bound]]
 MAX_DEPTH = 20
 
 
-def learned_ranges(leasts: Iterable[tuple[Expr, int]], equal: Iterable[tuple[Expr, Expr]]) -> Ranges:
-    """Return the bounds of symbols that follow from bounds of expressions and from equalities."""
+def learned_ranges(relations: Iterable[Relation]) -> Ranges:
+    """Return the bounds of symbols that follow from inequalities with a number and from equalities."""
     found: Ranges = {}
-    for expr, least in leasts:
-        _tighten(expr, least, found, 0)
-    for left, right in equal:
-        for one, other in ((left, right), (right, left)):
-            _learn_equal(one, other, found)
+    for one in relations:
+        if one.relation == "==":
+            _learn_equal(one.left, one.right, found)
+            _learn_equal(one.right, one.left, found)
+        elif one.right.constant is not None:
+            _tighten(one.left, one.right.constant, found, 0)
     return found
 
 

@@ -1,0 +1,7 @@
+"""What must hold of dims: preconditions of nodes, relations of expressions, and the sizes at which they are met."""
+
+from graphkit.constraints.collect import SharedPrecondition
+from graphkit.constraints.precondition import Precondition, Violation
+from graphkit.constraints.triggers import Trigger, Triggers, find_triggers
+
+__all__ = ["Precondition", "SharedPrecondition", "Trigger", "Triggers", "Violation", "find_triggers"]

@@ -1,0 +1,150 @@
+"""The search for legal sizes: assignments at which constraints are met, those near a wish first."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphkit.constraints.evaluate import Assignment, Constraint, Values, column
+from graphkit.constraints.precondition import Related
+from graphkit.constraints.symbol_sizes import Role
+from graphkit.shapes import Relation
+from graphkit.shapes.expr import TooComplexError
+
+__all__ = ["Variable", "nearest"]
+
+MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
+MAX_DOMAIN = 256
+CHUNK = 8  # sizes evaluated together at first: the one wished for is legal more often than not
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A symbol to choose a size for.
+
+    Attributes:
+        name: Of the symbol.
+        role: What it stands for.
+        low, high: Its least and largest size; infinity where there is none.
+        preferred: Sizes to try before others, next to the one wished for.
+    """
+
+    name: str
+    role: Role
+    low: int
+    high: float
+    preferred: tuple[int, ...] = ()
+
+
+def nearest(
+    variables: Sequence[Variable], constraints: Sequence[Constraint], wish: Assignment, visits: int = MAX_VISITS
+) -> Iterator[dict[str, int]]:
+    """Return legal assignments, each symbol's sizes from the one wished for outwards, those of the last one first.
+
+    Args:
+        variables: What to choose, in an order in which what follows from others comes last.
+        constraints: What must be met; those that speak of anything else are not asked.
+        wish: Sizes to begin with.
+        visits: Sizes to look at before the search ends.
+    """
+    return _Search(variables, constraints, wish, visits).assignments() if variables else iter([{}])
+
+
+class _Search:
+    def __init__(
+        self, variables: Sequence[Variable], constraints: Sequence[Constraint], wish: Assignment, visits: int
+    ) -> None:
+        self.variables, self.wish, self.visits = variables, wish, visits
+        place = {variable.name: index for index, variable in enumerate(variables)}
+        self.levels: list[list[Constraint]] = [[] for _ in variables]  # what can be asked once a symbol is chosen
+        for constraint in constraints:
+            if constraint.symbols and constraint.symbols <= place.keys():
+                self.levels[max(map(place.__getitem__, constraint.symbols))].append(constraint)
+        self.spoken_of = [{name for one in level for name in one.symbols} for level in self.levels]
+
+    def assignments(self) -> Iterator[dict[str, int]]:
+        """Yield assignments depth first; where no size of a symbol will do, those that it depends on get others."""
+        names = [variable.name for variable in self.variables]
+        chosen: dict[str, int] = {}
+        open_sizes, guilty = [self._met(0, chosen)], [{*self.spoken_of[0]}]  # of each symbol that is being chosen
+        while open_sizes:
+            name = names[len(open_sizes) - 1]
+            size = next(open_sizes[-1], None)
+            if size is None:
+                self._go_back(open_sizes, guilty, names)
+                continue
+            chosen[name] = size
+            if len(open_sizes) < len(names):
+                open_sizes.append(self._met(len(open_sizes), chosen))
+                guilty.append({*self.spoken_of[len(guilty)]})
+                continue
+            yield dict(chosen)
+            guilty[-1].update(names)
+
+    @staticmethod
+    def _go_back(open_sizes: list[Iterator[int]], guilty: list[set[str]], names: Sequence[str]) -> None:
+        """Go back to the last symbol of which another size may make a difference."""
+        open_sizes.pop()
+        blamed = guilty.pop() - {names[len(guilty)]}
+        while open_sizes and names[len(open_sizes) - 1] not in blamed:
+            open_sizes.pop()
+            guilty.pop()
+        if guilty:
+            guilty[-1] |= blamed
+
+    def _met(self, depth: int, chosen: Mapping[str, int]) -> Iterator[int]:
+        """Yield the sizes of a symbol at which what can be asked is met."""
+        variable, constraints = self.variables[depth], self.levels[depth]
+        before = {name: chosen[name] for name in self.spoken_of[depth] - {variable.name}}
+        sizes = _sizes(variable, constraints, before, self.wish.get(variable.name))
+        columns = {name: column([size]) for name, size in before.items()}
+        for count in itertools.chain((CHUNK,), itertools.repeat(MAX_DOMAIN)):
+            chunk = list(itertools.islice(sizes, count))
+            if not chunk:
+                return
+            values = Values({**columns, variable.name: column(chunk)})
+            met = [values.is_met(constraint).tolist() for constraint in constraints]
+            for index, size in enumerate(chunk):
+                self.visits -= 1
+                if self.visits < 0:
+                    return
+                if variable.low <= size <= variable.high and all(one[index] for one in met):
+                    yield size
+
+
+def _sizes(
+    variable: Variable, constraints: Sequence[Constraint], chosen: Mapping[str, int], wish: int | None
+) -> Iterator[int]:
+    """Return the sizes to look at: those that equalities force, else all, the one wished for first."""
+    forced = [size for constraint in constraints if (size := _forced(constraint, chosen)) is not None]
+    return iter(dict.fromkeys(forced)) if forced else _domain(variable, wish)
+
+
+def _forced(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
+    relation = constraint.relation if isinstance(constraint, Related) else constraint
+    if not isinstance(relation, Relation) or relation.relation != "==":
+        return None
+    try:
+        return relation.substitute(chosen).forced()
+    except (TooComplexError, ZeroDivisionError):
+        return None
+
+
+def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
+    """Yield sizes, the one wished for first, the others by distance; of images multiples of powers of two before.
+
+    A wish that is too small is one for so much above the least; of images one that is too large for as much below.
+    """
+    low, wished, most, is_free = variable.low, wish or 0, variable.high, variable.role in ("space", "other")
+    high = int(min(most, max(2 * low, low + MAX_DOMAIN)))
+    if wished < low:
+        wished = low + max(wished, 0)
+    start = int(most - (wished - most) % (most - low + 1) if is_free and wished > most else min(wished, most))
+    ranges = (range(-(-low // step) * step, high + 1, step) for step in ((32, 16, 8, 1) if is_free else (1,)))
+    around = (size for sizes in ranges for size in sorted(sizes, key=lambda size: abs(size - start)))
+    seen = set[int]()
+    for size in itertools.chain((start,), variable.preferred, around):
+        if size not in seen:
+            seen.add(size)
+            yield size

@@ -1,0 +1,91 @@
+"""Relations of expressions: what must hold for a node to run, as the shape engine, programs and constraints tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from graphkit.graph.view import Node, Scope
+from graphkit.shapes.expr import Expr, Symbol, TooComplexError, const
+
+__all__ = ["Relation", "Requirement"]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """An equality or inequality of two expressions.
+
+    Attributes:
+        left: An expression.
+        relation: How it compares with the other one.
+        right: The other one.
+    """
+
+    left: Expr
+    relation: Literal["==", ">=", "<="]
+    right: Expr
+
+    @classmethod
+    def equal(cls, left: Expr, right: Expr | int) -> Relation:
+        """Return the relation that two expressions are equal."""
+        return Relation(left, "==", Expr.of(right))
+
+    @classmethod
+    def at_least(cls, expr: Expr, least: Expr | int) -> Relation:
+        """Return the relation that an expression is not below another one."""
+        return Relation(expr, ">=", Expr.of(least))
+
+    @classmethod
+    def at_most(cls, expr: Expr, most: Expr | int) -> Relation:
+        """Return the relation that an expression is not above another one."""
+        return Relation(expr, "<=", Expr.of(most))
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names in it."""
+        return self.left.symbols | self.right.symbols
+
+    def substitute(self, assignment: Mapping[str, Expr | int]) -> Relation:
+        """Return it with symbols replaced; TooComplexError where an expression outgrows what can be used."""
+        return Relation(self.left.substitute(assignment), self.relation, self.right.substitute(assignment))
+
+    def against_zero(self) -> Relation:
+        """Return it with 0 on the right, so that what is on both sides is gone; as it is where that is too complex."""
+        try:
+            return Relation(self.left - self.right, self.relation, const(0))
+        except TooComplexError:
+            return self
+
+    def forced(self) -> int | None:
+        """Return the size that an equality forces on the one symbol in it, None where it does not tell."""
+        terms = self.against_zero().left.terms
+        if self.relation != "==" or not terms or len(terms) > 2:
+            return None
+        (monomial, factor), *others = terms
+        if len(monomial) != 1 or not isinstance(monomial[0], Symbol) or any(atoms for atoms, _ in others):
+            return None
+        number = -others[0][1] if others else 0
+        return number // factor if number % factor == 0 else None
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
+
+
+@dataclass(frozen=True)
+class Requirement(Relation):
+    """A relation that holds whenever a node runs.
+
+    Attributes:
+        node: The node.
+    """
+
+    node: Node
+
+    @property
+    def scope(self) -> Scope:
+        """Where the node stands."""
+        return self.node.scope
+
+    def __str__(self) -> str:
+        return super().__str__()
