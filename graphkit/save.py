@@ -23,8 +23,9 @@ import onnx
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
 from graphkit.io.external import extent
+from graphkit.io.payloads import inflate
 from graphkit.io.transaction import recover, transaction
-from graphkit.io.wire import MAX_PROTO, inflate
+from graphkit.io.wire import MAX_PROTO
 from graphkit.model import Model, load
 
 __all__ = ["Placement", "Saved", "save_models", "unused_text"]

@@ -1,7 +1,7 @@
 """TensorProtos of a model: find them all, check what they claim, and put their bytes back.
 
 A tensor's payload is inline, or lies in a file: at a place of the model file itself (left there by
-`wire.lighten`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
+`payloads.lighten`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
 
 Source: onnx/onnx.proto (TensorProto).
 """
@@ -18,7 +18,8 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError
 from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_data_file, map_file
-from graphkit.io.wire import Reference, encode_bytes
+from graphkit.io.payloads import Reference
+from graphkit.io.wire import encode_bytes
 
 __all__ = [
     "check_tensors",
@@ -171,7 +172,7 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
     """Check what every tensor claims, and find the model's data files.
 
     Args:
-        model: A model read by `wire.lighten`, or any other.
+        model: A model read by `payloads.lighten`, or any other.
         file: Where it was read; external data lies beside it.
         references: Payloads that were left in `file`.
 
