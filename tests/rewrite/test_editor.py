@@ -13,7 +13,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.fold_shapes import FoldShapes
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import MAX_ROUNDS, Rewrite, run_to_fixpoint
 
 

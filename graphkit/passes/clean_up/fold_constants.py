@@ -18,8 +18,10 @@ from graphkit.graph.operators import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import BITS
 from graphkit.model import Model
-from graphkit.rewrite.editor import INITIALIZERS_SINCE, Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.rebuild import INITIALIZERS_SINCE
 from graphkit.shapes import Expr, lower
 from graphkit.shapes.tensor import FLOATS, INTEGERS
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NewNode, NodeInput
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
