@@ -12,7 +12,8 @@ import numpy as np
 
 from graphkit.needs.need import Ints, Need
 from graphkit.shapes import Expr
-from graphkit.shapes.expr import Call, Symbol
+from graphkit.shapes.expr import Call
+from graphkit.shapes.symbols import Symbol
 
 __all__ = [
     "Assignment",

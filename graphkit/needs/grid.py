@@ -11,7 +11,7 @@ from graphkit.graph.view import Scope
 from graphkit.needs.collect import Needed
 from graphkit.needs.dims import Assignment, Values, candidates, columns_of, pools, tied, ties_of
 from graphkit.needs.need import FINE, Ints
-from graphkit.shapes.expr import Symbol
+from graphkit.shapes.symbols import Symbol
 
 __all__ = ["Bools", "Grid"]
 

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.shapes.algebra import FUNCTIONS, without_common_factor
-from graphkit.shapes.expr import Call, Expr, Symbol, TooComplexError, const
+from graphkit.shapes.algebra import without_common_factor
+from graphkit.shapes.expr import OPERATIONS, Call, Expr, TooComplexError, const
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Tensor
 
 __all__ = ["Equality", "Requirement", "Rewriter", "replacement", "rewriter_of", "simplified"]
@@ -137,4 +138,4 @@ class Rewriter:
         if isinstance(atom, Symbol):
             return Expr.from_atom(atom)
         args = [self.expr(arg) for arg in atom.args]
-        return Expr.from_atom(atom) if tuple(args) == atom.args else FUNCTIONS[atom.op](*args)
+        return Expr.from_atom(atom) if tuple(args) == atom.args else OPERATIONS[atom.op](*args)
