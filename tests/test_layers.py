@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import networkx as nx
 import pytest
 
 import graphkit
@@ -82,6 +83,32 @@ def test_every_room_has_a_layer() -> None:
 
 def test_imports_point_downwards() -> None:
     assert [(file, target) for file, own, target in inside() if RANK[target] >= RANK[own]] == []
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports inside functions count too: they would only hide a circle. What is imported for types alone does not."""
+    modules = {
+        ".".join(("graphkit", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    network = nx.DiGraph()
+    for module, path in modules.items():
+        for node in at_run_time(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            plain = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            targets = [name if name in modules else name.rpartition(".")[0] for name in named] + plain
+            network.add_edges_from((module, target) for target in targets if target in modules)
+    assert network.has_edge("graphkit.shapes.algebra", "graphkit.shapes.expr")
+    assert [sorted(found) for found in nx.strongly_connected_components(network) if len(found) > 1] == []
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those in it, those for type checkers apart."""
+    yield node
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    for inner in ast.iter_child_nodes(node):
+        yield from at_run_time(inner)
 
 
 def test_results_are_rendered_without_knowing_them() -> None:
