@@ -31,13 +31,7 @@ RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
     "networkx": {"graph/networks.py", "render/svg.py"},
     "onnxoptimizer": {"runtime/optimizing.py"},
-    "onnxruntime": {
-        "passes/clean_up/fold_constants.py",
-        "runtime/loading.py",
-        "runtime/session.py",
-        "runtime/worker.py",
-        "workflows/specialize.py",
-    },
+    "onnxruntime": {"runtime/loading.py"},
     "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
     "click": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
 }
