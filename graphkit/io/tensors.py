@@ -16,6 +16,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import TensorProto
 
+from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
 from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_data_file, map_file
 from graphkit.io.payloads import Reference
@@ -31,28 +32,6 @@ __all__ = [
     "walk_tensors",
 ]
 
-# Bits of one element; STRING and dtypes newer than this table have no fixed size.
-BITS: Mapping[int, int] = {
-    TensorProto.FLOAT: 32,
-    TensorProto.UINT8: 8,
-    TensorProto.INT8: 8,
-    TensorProto.UINT16: 16,
-    TensorProto.INT16: 16,
-    TensorProto.INT32: 32,
-    TensorProto.INT64: 64,
-    TensorProto.BOOL: 8,
-    TensorProto.FLOAT16: 16,
-    TensorProto.DOUBLE: 64,
-    TensorProto.UINT32: 32,
-    TensorProto.UINT64: 64,
-    TensorProto.COMPLEX64: 64,
-    TensorProto.COMPLEX128: 128,
-    TensorProto.BFLOAT16: 16,
-    **dict.fromkeys((17, 18, 19, 20, 24), 8),  # FLOAT8E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
-    **dict.fromkeys((21, 22, 23), 4),  # UINT4, INT4, FLOAT4E2M1
-    **dict.fromkeys((25, 26), 2),  # UINT2, INT2
-    **dict.fromkeys((27, 28), 6),  # FLOAT6E2M3, FLOAT6E3M2
-}
 # Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
 TYPED_FIELDS: Mapping[int, str] = {
     TensorProto.FLOAT: "float_data",

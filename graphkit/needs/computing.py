@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from graphkit.dtypes import INTEGERS
 from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
 from graphkit.needs.common import NeedRule, broadcast, integers, least, same
 from graphkit.needs.need import Need, NotZero
 from graphkit.shapes import Expr, const, is_known, lower, upper
 from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.tensor import INTEGERS, Dims
+from graphkit.shapes.tensor import Dims
 
 __all__ = ["RULES"]
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.io.tensors import payload_size
@@ -27,7 +28,6 @@ from graphkit.rewrite.fusions import fused_nodes
 from graphkit.rewrite.rebuild import rebuilt
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.registration import forget_on_registration
-from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["Editor"]
 

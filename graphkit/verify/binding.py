@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type, dtype_name
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, const

@@ -13,10 +13,10 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from graphkit.dtypes import BITS, FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.operators import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
-from graphkit.io.tensors import BITS
 from graphkit.model import Model
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
@@ -24,7 +24,6 @@ from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.rebuild import INITIALIZERS_SINCE
 from graphkit.runtime.loading import open_model
 from graphkit.shapes import Expr, lower
-from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["FoldConstants"]
 

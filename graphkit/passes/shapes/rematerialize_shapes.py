@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.dtypes import INTEGERS
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.canonicalize_expand import expand_spec
 from graphkit.passes.shapes.canonicalize_slice import END, slice_bounds
@@ -15,7 +16,6 @@ from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower
-from graphkit.shapes.tensor import INTEGERS
 
 __all__ = ["RematerializeShapes"]
 
