@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from graphkit.analysis.optimize import optimized
     from graphkit.analysis.origins import Origins, origins
     from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
-    from graphkit.analysis.report import Comparison, Report, ReportOptions, compare, report
+    from graphkit.analysis.report import Comparison, Report, compare, report
+    from graphkit.analysis.sections import ReportOptions
     from graphkit.analysis.shape_ops import ShapeOps, shape_ops
     from graphkit.analysis.summary import Summary, summary
     from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
@@ -57,7 +58,8 @@ _HOMES = {
     "graphkit.analysis.optimize": ("optimized",),
     "graphkit.analysis.origins": ("Origins", "origins"),
     "graphkit.analysis.remaining_shapes": ("RemainingShapes", "remaining_shapes"),
-    "graphkit.analysis.report": ("Comparison", "Report", "ReportOptions", "compare", "report"),
+    "graphkit.analysis.report": ("Comparison", "Report", "compare", "report"),
+    "graphkit.analysis.sections": ("ReportOptions",),
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
