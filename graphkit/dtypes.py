@@ -12,21 +12,11 @@ __all__ = ["BITS", "FLOATS", "INTEGERS", "UNSIGNED", "dtype_name"]
 
 # Bits of one element; STRING and dtypes newer than this table have no fixed size.
 BITS: Mapping[int, int] = {
-    TensorProto.FLOAT: 32,
-    TensorProto.UINT8: 8,
-    TensorProto.INT8: 8,
-    TensorProto.UINT16: 16,
-    TensorProto.INT16: 16,
-    TensorProto.INT32: 32,
-    TensorProto.INT64: 64,
-    TensorProto.BOOL: 8,
-    TensorProto.FLOAT16: 16,
-    TensorProto.DOUBLE: 64,
-    TensorProto.UINT32: 32,
-    TensorProto.UINT64: 64,
-    TensorProto.COMPLEX64: 64,
+    **dict.fromkeys((TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL), 8),
+    **dict.fromkeys((TensorProto.UINT16, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BFLOAT16), 16),
+    **dict.fromkeys((TensorProto.UINT32, TensorProto.INT32, TensorProto.FLOAT), 32),
+    **dict.fromkeys((TensorProto.UINT64, TensorProto.INT64, TensorProto.DOUBLE, TensorProto.COMPLEX64), 64),
     TensorProto.COMPLEX128: 128,
-    TensorProto.BFLOAT16: 16,
     **dict.fromkeys((17, 18, 19, 20, 24), 8),  # FLOAT8E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
     **dict.fromkeys((21, 22, 23), 4),  # UINT4, INT4, FLOAT4E2M1
     **dict.fromkeys((25, 26), 2),  # UINT2, INT2

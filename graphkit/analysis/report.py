@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
@@ -84,30 +84,10 @@ class Comparison(Result):
         }
 
     def blocks(self) -> Iterator[Block]:
+        counts = ("Nodes", "Shape ops", "On shapes", "In", "Out", "Weights MiB")
+        rows = [(*astuple(row)[:-1], f"{row.weight_bytes / (1 << 20):,.1f}") for row in self.rows]
         yield Table(
-            (
-                Column("Model", "code"),
-                Column("Role", "note"),
-                Column("Nodes", "number"),
-                Column("Shape ops", "number"),
-                Column("On shapes", "number"),
-                Column("In", "number"),
-                Column("Out", "number"),
-                Column("Weights MiB", "number"),
-            ),
-            [
-                (
-                    r.model,
-                    r.role,
-                    r.nodes,
-                    r.shape_ops,
-                    r.on_shapes,
-                    r.inputs,
-                    r.outputs,
-                    f"{r.weight_bytes / (1 << 20):,.1f}",
-                )
-                for r in self.rows
-            ],
+            (Column("Model", "code"), Column("Role", "note"), *(Column(name, "number") for name in counts)), rows
         )
         if self.fit is not None:
             yield Heading(self.fit.heading())
@@ -186,18 +166,11 @@ def compare(
     for model in models:
         progress(f"{model.label}: comparison")
         facts, shapes, ports = summary(model), shape_ops(model), interface(model)
-        total = sum(op.total for op in shapes.ops)
-        role = architecture(model).role
+        ops = sum(op.total for op in shapes.ops), shapes.on_shapes
+        puts = ports.input_count, ports.output_count
         rows.append(
             ComparisonRow(
-                model.label,
-                role,
-                facts.nodes,
-                total,
-                shapes.on_shapes,
-                ports.input_count,
-                ports.output_count,
-                facts.total_weight_bytes,
+                model.label, architecture(model).role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes
             )
         )
     together = fit(models) if any(row.role in DECODERS for row in rows) else None
