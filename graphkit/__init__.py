@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from graphkit.analysis.optimize import optimized
     from graphkit.analysis.origins import Origins, origins
     from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
-    from graphkit.analysis.report import Comparison, Report, ReportOptions, compare, report
+    from graphkit.analysis.report import Comparison, Report, compare, report
+    from graphkit.analysis.sections import ReportOptions
     from graphkit.analysis.shape_ops import ShapeOps, shape_ops
     from graphkit.analysis.summary import Summary, summary
     from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
@@ -57,7 +58,8 @@ _HOMES = {
     "graphkit.analysis.optimize": ("optimized",),
     "graphkit.analysis.origins": ("Origins", "origins"),
     "graphkit.analysis.remaining_shapes": ("RemainingShapes", "remaining_shapes"),
-    "graphkit.analysis.report": ("Comparison", "Report", "ReportOptions", "compare", "report"),
+    "graphkit.analysis.report": ("Comparison", "Report", "compare", "report"),
+    "graphkit.analysis.sections": ("ReportOptions",),
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
@@ -84,71 +86,15 @@ _ROOMS = ("passes", "rewrite", "shapes", "verify")  # packages with public names
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Architecture",
-    "Comparison",
-    "ControlFlow",
-    "DimSpec",
-    "Fit",
-    "FoldOptions",
-    "FoldReport",
-    "GraphkitError",
-    "Hazard",
-    "Hazards",
-    "Interface",
-    "KVCache",
-    "Model",
-    "ModelError",
-    "Node",
-    "Origins",
-    "OutputError",
-    "RemainingShapes",
-    "Report",
-    "ReportOptions",
-    "Result",
-    "RewriteProof",
-    "Scope",
-    "ShapeOps",
-    "Specializer",
-    "Split",
-    "SplitOptions",
-    "SplitProof",
-    "SplitReport",
-    "Summary",
-    "TensorShapes",
-    "UsageError",
-    "Value",
-    "WhatIf",
-    "WhyShape",
-    "architecture",
-    "check_hazards",
-    "compare",
-    "cone",
-    "control_flow",
-    "fit",
-    "fold",
-    "fold_file",
-    "from_graphsurgeon",
-    "hazards",
-    "interface",
-    "kv_cache",
-    "load",
-    "optimized",
-    "origins",
-    "remaining_shapes",
-    "report",
-    "save_models",
-    "shape_ops",
-    "split_file",
-    "split_merged",
-    "summary",
-    "tensor_shapes",
-    "to_graphsurgeon",
-    "to_networkx",
-    "verify_rewrite",
-    "verify_split",
-    "what_if",
-    "why_shape",
-]
+    "Architecture", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions", "FoldReport", "GraphkitError",
+    "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelError", "Node", "Origins", "OutputError",
+    "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer",
+    "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "TensorShapes", "UsageError", "Value",
+    "WhatIf", "WhyShape", "architecture", "check_hazards", "compare", "cone", "control_flow", "fit", "fold",
+    "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "optimized", "origins",
+    "remaining_shapes", "report", "save_models", "shape_ops", "split_file", "split_merged", "summary",
+    "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_rewrite", "verify_split", "what_if", "why_shape",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -20,8 +20,9 @@ from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import Scope, as_text
 from graphkit.io import external, tensors
+from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
-from graphkit.io.wire import Buffer, Reference
+from graphkit.io.wire import Buffer
 
 __all__ = ["Model", "load"]
 

@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from graphkit.analysis.report import Report, ReportOptions, report
+from graphkit.analysis.report import Report, report
+from graphkit.analysis.sections import ReportOptions
 from graphkit.model import Model, load
 from graphkit.render.result import Result
 from graphkit.workflows.fold import fold_file

@@ -20,8 +20,8 @@ from rich.cells import cell_len
 
 import graphkit.workflows.fold
 from graphkit import __version__
-from graphkit.analysis import SECTIONS
-from graphkit.analysis.report import ReportOptions, report
+from graphkit.analysis.report import report
+from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
 from graphkit.cli import main
 from graphkit.model import load
 from graphkit.rewrite.base import Outcome
@@ -745,8 +745,8 @@ def test_a_color_terminal_gets_a_yellow_warning() -> None:
 
 
 def test_every_section_can_be_asked_for_alone(run: Run) -> None:
-    made = [json.loads(run("report", EXAMPLE, "--only", name, "-f", "json").out)["sections"] for name in SECTIONS]
-    assert [list(sections) for sections in made] == [[name] for name in SECTIONS]
+    made = [json.loads(run("report", EXAMPLE, "--only", name, "-f", "json").out)["sections"] for name in SECTION_NAMES]
+    assert [list(sections) for sections in made] == [[name] for name in SECTION_NAMES]
 
 
 def test_names_never_drive_the_terminal(run: Run, tmp_path: Path) -> None:

@@ -52,15 +52,15 @@ def test_a_closed_output_is_no_defect() -> None:
 # the command line, to which a signal comes while it writes the data file
 STOPPED = """
 import os, signal, sys
-import graphkit.save
+import graphkit.io.pieces
 from graphkit.cli import main
-copy, first = graphkit.save._copy, getattr(signal, sys.argv[1])
+copy, first = graphkit.io.pieces._copy, getattr(signal, sys.argv[1])
 def stop(*arguments):
     result = copy(*arguments)
     os.kill(os.getpid(), first)
     os.kill(os.getpid(), signal.SIGTERM)  # an impatient user
     return result
-graphkit.save._copy = stop
+graphkit.io.pieces._copy = stop
 sys.argv[:] = ["graphkit", *sys.argv[2:]]
 main()
 """

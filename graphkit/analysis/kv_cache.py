@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.kv import CacheEntry, growing_axis
 from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.roles import Roles
-from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
+from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
-from graphkit.io.tensors import BITS
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result

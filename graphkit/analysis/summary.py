@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import onnx
 
+from graphkit.dtypes import dtype_name
 from graphkit.graph.operators import QUANTIZED
-from graphkit.graph.types import dtype_name
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model

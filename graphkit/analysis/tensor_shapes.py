@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.types import dtype_name
+from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table

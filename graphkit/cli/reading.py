@@ -25,7 +25,7 @@ from graphkit.cli.options import (
 from graphkit.cli.output import progress_on_terminal, proving, rendered, say, show
 
 if TYPE_CHECKING:
-    from graphkit.analysis.report import HazardCheck
+    from graphkit.analysis.sections import HazardCheck
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
@@ -76,8 +76,9 @@ def report(
 
     MODEL is a model file, a folder of them, or example:NAME.
     """
-    from graphkit.analysis.report import ReportOptions, compare
+    from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
+    from graphkit.analysis.sections import ReportOptions
     from graphkit.model import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())

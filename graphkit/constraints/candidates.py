@@ -8,7 +8,8 @@ from itertools import combinations, product
 from graphkit.constraints.evaluate import Assignment
 from graphkit.constraints.precondition import Precondition
 from graphkit.shapes import Expr
-from graphkit.shapes.expr import Call, Symbol
+from graphkit.shapes.expr import Call
+from graphkit.shapes.symbols import Symbol
 
 __all__ = [
     "broken",

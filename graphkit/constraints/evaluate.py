@@ -14,7 +14,8 @@ import numpy as np
 
 from graphkit.constraints.precondition import COMPARISONS, FINE, Bools, Ints, Precondition
 from graphkit.shapes import Expr, Relation
-from graphkit.shapes.expr import Call, Symbol
+from graphkit.shapes.expr import Call
+from graphkit.shapes.symbols import Symbol
 
 __all__ = ["Assignment", "Columns", "Constraint", "Values", "column"]
 

@@ -14,7 +14,7 @@ from graphkit.constraints.precondition import FINE, Bools, Ints
 from graphkit.constraints.search import Variable, nearest
 from graphkit.graph.view import Scope
 from graphkit.shapes import Expr, Relation
-from graphkit.shapes.expr import Symbol
+from graphkit.shapes.symbols import Symbol
 
 __all__ = ["Grid"]
 

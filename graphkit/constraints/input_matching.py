@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from graphkit.constraints.evaluate import Values
 from graphkit.constraints.symbol_sizes import plain_symbol
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type, dtype_name
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Relation, const

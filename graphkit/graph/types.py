@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto
 
+from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Value
 
-__all__ = ["Dim", "TensorType", "declared_type", "dtype_name", "shape_text", "type_text"]
+__all__ = ["Dim", "TensorType", "declared_type", "shape_text", "type_text"]
 
 Dim = int | str | None  # a number, a symbol, or unknown
-
-NAMES = {"float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +31,6 @@ class TensorType:
         """Whether it holds floating-point numbers of at least 8 bits."""
         name = dtype_name(self.dtype)
         return name.startswith(("float", "bfloat")) and not name.startswith(("float4e", "float6e"))
-
-
-def dtype_name(dtype: int) -> str:
-    """Return the usual name of a dtype: `float32`, `int64`, `bool`, `float8e4m3fn`."""
-    if dtype not in TensorProto.DataType.values():
-        return f"dtype {dtype}"
-    name = TensorProto.DataType.Name(dtype).lower()
-    return NAMES.get(name, name)
 
 
 def declared_type(value: Value) -> TensorType | None:

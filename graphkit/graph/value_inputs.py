@@ -35,7 +35,7 @@ VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
     "OneHot": ((9, {1: "depth"}),),
     "Pad": ((11, {1: "pads"}), (18, {1: "pads", 3: "axes"})),
     "Range": ((11, {0: "start", 1: "limit", 2: "delta"}),),
-    **dict.fromkeys(REDUCTIONS - {"ReduceSum"}, _AXES_FROM_18),
+    **dict.fromkeys(sorted(REDUCTIONS - {"ReduceSum"}), _AXES_FROM_18),
     "ReduceSum": _AXES_FROM_13,
     "Reshape": ((5, {1: "shape"}),),
     "Resize": ((10, {1: "scales"}), (11, {1: "roi", 2: "scales", 3: "sizes"})),

@@ -1,6 +1,6 @@
 """Read a model file: the graph into memory, the weights left where they lie.
 
-Binary protobuf goes through `wire.lighten`; the text formats that `onnx.load` knows (textproto, json,
+Binary protobuf goes through `payloads.lighten`; the text formats that `onnx.load` knows (textproto, json,
 onnxtxt) are read whole and so are limited in size.
 """
 
@@ -19,9 +19,11 @@ import onnx.serialization
 from google.protobuf.message import DecodeError
 
 from graphkit.errors import ModelError
-from graphkit.io import wire
 from graphkit.io.external import DataFile, map_file
+from graphkit.io.messages import validate
+from graphkit.io.payloads import Reference, lighten
 from graphkit.io.tensors import check_tensors
+from graphkit.io.wire import Buffer, Fault
 
 __all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
 
@@ -61,7 +63,7 @@ class Source:
     proto: onnx.ModelProto
     path: Path | None
     size: int
-    references: Mapping[int, wire.Reference]
+    references: Mapping[int, Reference]
     data_files: tuple[DataFile, ...]
 
 
@@ -81,7 +83,7 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     except UnicodeEncodeError as error:
         raise ModelError("has a name that is not UTF-8", file=str(path), hint="rename the file") from error
     kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
-    references: Mapping[int, wire.Reference] = {}
+    references: Mapping[int, Reference] = {}
     if kind in (None, "protobuf"):
         proto, references = _read_binary(path, threshold)
     else:
@@ -106,7 +108,7 @@ def _regular_size(path: Path) -> int:
     return status.st_size
 
 
-def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, wire.Reference]]:
+def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, Reference]]:
     data = map_file(path)
     # The weights between the nodes are not worth reading ahead.
     if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
@@ -115,9 +117,9 @@ def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[i
         if data[offset : offset + len(magic)] == magic:
             raise ModelError(f"is {what}, not an ONNX model", file=str(path), hint=hint)
     try:
-        light, references = wire.lighten(data, path.name, threshold)
+        light, references = lighten(data, path.name, threshold)
         proto = _parse(light, data)
-    except wire.Fault as fault:
+    except Fault as fault:
         raise ModelError(
             str(fault),
             file=str(path),
@@ -127,18 +129,18 @@ def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[i
     return proto, references
 
 
-def _parse(light: bytes, data: wire.Buffer) -> onnx.ModelProto:
+def _parse(light: bytes, data: Buffer) -> onnx.ModelProto:
     """Parse the light bytes; where that fails or leaves something unknown, walk all of `data` for the fault."""
     try:
         proto = onnx.ModelProto.FromString(light)
     except DecodeError as error:
-        wire.validate(data)
-        raise wire.Fault(0, f"protobuf cannot parse it ({error})") from error
+        validate(data)
+        raise Fault(0, f"protobuf cannot parse it ({error})") from error
     size = proto.ByteSize()
     proto.DiscardUnknownFields()
     if proto.ByteSize() == size:
         return proto
-    wire.validate(data)
+    validate(data)
     return onnx.ModelProto.FromString(light)
 
 

@@ -1,7 +1,7 @@
 """TensorProtos of a model: find them all, check what they claim, and put their bytes back.
 
 A tensor's payload is inline, or lies in a file: at a place of the model file itself (left there by
-`wire.lighten`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
+`payloads.lighten`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
 
 Source: onnx/onnx.proto (TensorProto).
 """
@@ -16,9 +16,11 @@ import onnx
 import onnx.numpy_helper
 from onnx import TensorProto
 
+from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
 from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_data_file, map_file
-from graphkit.io.wire import Reference, encode_bytes
+from graphkit.io.payloads import Reference
+from graphkit.io.wire import encode_bytes
 
 __all__ = [
     "check_tensors",
@@ -30,28 +32,6 @@ __all__ = [
     "walk_tensors",
 ]
 
-# Bits of one element; STRING and dtypes newer than this table have no fixed size.
-BITS: Mapping[int, int] = {
-    TensorProto.FLOAT: 32,
-    TensorProto.UINT8: 8,
-    TensorProto.INT8: 8,
-    TensorProto.UINT16: 16,
-    TensorProto.INT16: 16,
-    TensorProto.INT32: 32,
-    TensorProto.INT64: 64,
-    TensorProto.BOOL: 8,
-    TensorProto.FLOAT16: 16,
-    TensorProto.DOUBLE: 64,
-    TensorProto.UINT32: 32,
-    TensorProto.UINT64: 64,
-    TensorProto.COMPLEX64: 64,
-    TensorProto.COMPLEX128: 128,
-    TensorProto.BFLOAT16: 16,
-    **dict.fromkeys((17, 18, 19, 20, 24), 8),  # FLOAT8E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
-    **dict.fromkeys((21, 22, 23), 4),  # UINT4, INT4, FLOAT4E2M1
-    **dict.fromkeys((25, 26), 2),  # UINT2, INT2
-    **dict.fromkeys((27, 28), 6),  # FLOAT6E2M3, FLOAT6E3M2
-}
 # Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
 TYPED_FIELDS: Mapping[int, str] = {
     TensorProto.FLOAT: "float_data",
@@ -171,7 +151,7 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
     """Check what every tensor claims, and find the model's data files.
 
     Args:
-        model: A model read by `wire.lighten`, or any other.
+        model: A model read by `payloads.lighten`, or any other.
         file: Where it was read; external data lies beside it.
         references: Payloads that were left in `file`.
 

@@ -14,9 +14,11 @@ import onnx
 
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
-from graphkit.rewrite.editor import Editor, NewNode, NodeInput
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.shapes import Expr, const, lower
-from graphkit.shapes.expr import Atom, Call, Symbol
+from graphkit.shapes.expr import Atom, Call
+from graphkit.shapes.symbols import Symbol
 
 __all__ = ["DimsEmitter"]
 

@@ -15,7 +15,8 @@ import onnx
 from graphkit.graph.merged import captures
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Shapes
 
 __all__ = ["shield_bodies"]

@@ -1,20 +1,20 @@
-"""Open a model in onnxruntime: quiet, on the CPU. The one place that knows the options."""
+"""Open a model in onnxruntime: quiet, on the CPU. The one place that imports onnxruntime, and knows its options."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import onnxruntime
+    from onnxruntime import InferenceSession as InferenceSession
 
-__all__ = ["open_model"]
+__all__ = ["open_model", "runtime_version"]
 
 FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_model(
     what: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool
-) -> onnxruntime.InferenceSession:
+) -> InferenceSession:
     """Return onnxruntime's session for a model.
 
     Args:
@@ -40,3 +40,11 @@ def open_model(
         options.add_session_config_entry(FOLDER, folder)
     # without its fallback, which would try the same once more, and print to stdout
     return onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def runtime_version() -> tuple[int, int]:
+    """Return major and minor version of onnxruntime."""
+    import onnxruntime
+
+    major, minor = onnxruntime.__version__.split(".")[:2]
+    return int(major), int(minor)

@@ -16,7 +16,7 @@ from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.runtime.loading import open_model
 
-__all__ = ["RunError", "Runner", "Session", "check_files", "content", "load_error", "runtime_version"]
+__all__ = ["RunError", "Runner", "Session", "check_files", "content", "load_error"]
 
 LOADING = "see whether its data files are there, and whether this onnxruntime knows its operators"
 
@@ -141,14 +141,6 @@ def content(model: Model) -> tuple[bytes, Path | None]:
             place = next(entry for entry in tensor.external_data if entry.key == "location")
             place.value = real[model.piece(tensor)[0]].relative_to(folder).as_posix()
     return proto.SerializeToString(), folder
-
-
-def runtime_version() -> tuple[int, int]:
-    """Return major and minor version of onnxruntime."""
-    import onnxruntime
-
-    major, minor = onnxruntime.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 def _short(message: str) -> str:

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from graphkit.runtime.arena import Arena
 from graphkit.runtime.limits import allocated, limit_memory
-from graphkit.runtime.loading import open_model
+from graphkit.runtime.loading import open_model, runtime_version
 
 __all__ = ["main", "read_message", "write_message"]
 
@@ -115,8 +115,7 @@ class _Server:
     """The sessions of this process."""
 
     def __init__(self) -> None:
-        import onnxruntime  # noqa: F401 - so that the first model need not wait for it
-
+        runtime_version()  # imports onnxruntime, so that the first model need not wait for it
         self.sessions: dict[int, Any] = {}
         self.allowed: dict[int, int] = {}
         self.floor = allocated() + ROOM + STACKS * (os.cpu_count() or 1)

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from graphkit.shapes.bounds import is_nonzero, lower, upper
-from graphkit.shapes.expr import Call, Expr, Monomial, Operation, Symbol, const
+from graphkit.shapes.expr import OPERATIONS, Call, Expr, Monomial, const
+from graphkit.shapes.symbols import Symbol
 
 __all__ = [
-    "FUNCTIONS",
     "ceil_div",
     "divide_exactly",
     "floor_div",
     "maximum",
     "minimum",
     "modulo",
-    "substitute",
     "without_common_factor",
 ]
 
@@ -221,23 +219,4 @@ def without_common_factor(left: Expr, right: Expr, is_certain: bool = True) -> t
     return halves[0], halves[1]
 
 
-FUNCTIONS: dict[Operation, Callable[..., Expr]] = {"//": floor_div, "%": modulo, "min": minimum, "max": maximum}
-
-
-def substitute(expr: Expr, assignment: Mapping[str, Value]) -> Expr:
-    """Return an expression with symbols replaced, simplified anew."""
-    if not expr.symbols & assignment.keys():
-        return expr
-    total = const(0)
-    for monomial, factor in expr.terms:
-        product = const(factor)
-        for atom in monomial:
-            product = product * _substituted(atom, assignment)
-        total = total + product
-    return total
-
-
-def _substituted(atom: Symbol | Call, assignment: Mapping[str, Value]) -> Expr:
-    if isinstance(atom, Symbol):
-        return Expr.of(assignment[atom.name]) if atom.name in assignment else Expr.from_atom(atom)
-    return FUNCTIONS[atom.op](*(substitute(arg, assignment) for arg in atom.args))
+OPERATIONS.update({"//": floor_div, "%": modulo, "min": minimum, "max": maximum})

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from graphkit.shapes.expr import INF, Bound, Call, Expr, Monomial, Operation, Symbol, TooComplexError, const
+from graphkit.shapes.expr import Call, Expr, Monomial, Operation, TooComplexError, const
+from graphkit.shapes.symbols import INF, Bound, Symbol
 
 __all__ = ["is_nonzero", "lower", "upper"]
 

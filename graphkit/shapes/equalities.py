@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from graphkit.graph.view import Scope, Value
-from graphkit.shapes.algebra import FUNCTIONS, without_common_factor
-from graphkit.shapes.expr import Call, Expr, Symbol, TooComplexError, const
+from graphkit.shapes.algebra import without_common_factor
+from graphkit.shapes.expr import OPERATIONS, Call, Expr, TooComplexError, const
 from graphkit.shapes.relations import Requirement
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Tensor
 
 __all__ = ["Rewriter", "replacement", "rewriter_of", "simplified"]
@@ -103,4 +104,4 @@ class Rewriter:
         if isinstance(atom, Symbol):
             return Expr.from_atom(atom)
         args = [self.expr(arg) for arg in atom.args]
-        return Expr.from_atom(atom) if tuple(args) == atom.args else FUNCTIONS[atom.op](*args)
+        return Expr.from_atom(atom) if tuple(args) == atom.args else OPERATIONS[atom.op](*args)

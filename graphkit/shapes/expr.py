@@ -2,27 +2,28 @@
 
 An expression is a polynomial with integer coefficients over atoms; an atom is a symbol or a call of `//`, `%`,
 `min` or `max` on expressions. Symbols carry their bounds, so that `(a*b) // b` can become `a` where b >= 1.
-The constructors of calls, which simplify, are in `algebra`; what bounds an expression has, in `bounds`.
+What makes calls, and simplifies them, is in `algebra`; what bounds an expression has, in `bounds`.
 
-Why our own and not sympy, which would serve: replaying every operation on dims of one inference, sympy 1.14 with
-integer symbols takes 3.3 times as long for a merged Marian decoder, 3.5 for Gemma, 7 for DETR and 23 for Swin, without
-deciding anything by bounds; and `import sympy` alone takes longer (0.25 s) than inferring any of them (0.05 to 0.16 s).
+Why our own and not sympy: replaying every operation on dims of one inference, sympy 1.14 with integer symbols takes 3.3
+times as long for a merged Marian decoder, 3.5 for Gemma, 7 for DETR and 23 for Swin, without deciding anything by
+bounds; and `import sympy` alone takes longer (0.25 s) than inferring any of them (0.05 to 0.16 s).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
+from operator import attrgetter
 from typing import Literal
 from weakref import WeakValueDictionary
 
-__all__ = ["INF", "Bound", "Call", "Expr", "Monomial", "Operation", "Symbol", "TooComplexError", "const", "symbol"]
+from graphkit.shapes.symbols import INF, Bound, Symbol
 
-Bound = int | float  # an integer, or an infinity
+__all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "TooComplexError", "const", "symbol"]
+
 Operation = Literal["//", "%", "min", "max"]
-INF = math.inf
 
 # What a model can make an expression grow to; all of a real one are below a fifth of these
 MAX_TERMS = 48
@@ -35,39 +36,6 @@ MAX_TEXT = 2000  # characters of a call
 
 class TooComplexError(ArithmeticError):
     """An expression that has outgrown what anyone could read or use."""
-
-
-class Symbol:
-    """A named integer, such as the dim `batch_size`, with what is known of its size. Equal ones are identical."""
-
-    __slots__ = ("__weakref__", "key", "lower", "name", "upper")
-    _known: WeakValueDictionary[tuple[str, Bound, Bound], Symbol] = WeakValueDictionary()
-    size = 1  # atoms in it
-
-    name: str
-    lower: Bound
-    upper: Bound
-    key: tuple[int, str, Bound, Bound]
-
-    def __new__(cls, name: str, lower: Bound, upper: Bound) -> Symbol:
-        """Return the one symbol of this name and these bounds."""
-        known = cls._known.get((name, lower, upper))
-        if known is None:
-            known = super().__new__(cls)
-            known.name, known.lower, known.upper = name, lower, upper
-            known.key = (0, name, lower, upper)
-            cls._known[(name, lower, upper)] = known
-        return known
-
-    def __reduce__(self) -> tuple[type[Symbol], tuple[str, Bound, Bound]]:
-        return Symbol, (self.name, self.lower, self.upper)
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def evaluate(self, assignment: Mapping[str, int]) -> int:
-        """Return its value; KeyError where it has none."""
-        return assignment[self.name]
 
 
 class Call:
@@ -196,10 +164,13 @@ class Expr:
         return total
 
     def substitute(self, assignment: Mapping[str, Expr | int]) -> Expr:
-        """Return the expression with symbols replaced."""
-        from graphkit.shapes.algebra import substitute  # algebra builds on this module
-
-        return substitute(self, assignment)
+        """Return the expression with symbols replaced, simplified anew."""
+        if not self.symbols & assignment.keys():
+            return self
+        total = const(0)
+        for monomial, factor in self.terms:
+            total = total + math.prod((_substituted(atom, assignment) for atom in monomial), start=const(factor))
+        return total
 
     def __add__(self, other: Expr | int) -> Expr:
         if type(other) is int:
@@ -242,7 +213,7 @@ class Expr:
         terms: dict[Monomial, int] = {}
         for monomial, factor in self.terms:
             for other_monomial, other_factor in other.terms:
-                product = tuple(sorted(monomial + other_monomial, key=_atom_key))
+                product = tuple(sorted(monomial + other_monomial, key=attrgetter("key")))
                 terms[product] = terms.get(product, 0) + factor * other_factor
         return Expr.from_terms(terms)
 
@@ -254,17 +225,13 @@ class Expr:
         return Expr.from_terms({monomial: k * factor for monomial, k in self.terms})
 
     def __floordiv__(self, other: Expr | int) -> Expr:
-        from graphkit.shapes.algebra import floor_div  # algebra builds on this module
-
-        return floor_div(self, Expr.of(other))
+        return OPERATIONS["//"](self, other)
 
     def __rfloordiv__(self, other: int) -> Expr:
         return const(other) // self
 
     def __mod__(self, other: Expr | int) -> Expr:
-        from graphkit.shapes.algebra import modulo  # algebra builds on this module
-
-        return modulo(self, Expr.of(other))
+        return OPERATIONS["%"](self, other)
 
     def __rmod__(self, other: int) -> Expr:
         return const(other) % self
@@ -307,6 +274,16 @@ class Expr:
         return text
 
 
+# What makes a call, simplified, by its operation; `algebra`, which builds on this module, enters its functions.
+OPERATIONS: dict[Operation, Callable[..., Expr]] = {}
+
+
+def _substituted(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
+    if isinstance(atom, Symbol):
+        return Expr.of(assignment[atom.name]) if atom.name in assignment else Expr.from_atom(atom)
+    return OPERATIONS[atom.op](*(arg.substitute(assignment) for arg in atom.args))
+
+
 def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
     if len(terms) > MAX_TERMS:
         raise TooComplexError("an expression of too many terms")
@@ -320,10 +297,6 @@ def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
             size += atom.size
     if size > MAX_SIZE:
         raise TooComplexError("an expression of too many operations")
-
-
-def _atom_key(atom: Atom) -> tuple[int, str, Bound, Bound]:
-    return atom.key
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str, Bound, Bound]]]:

@@ -11,10 +11,11 @@ import onnx
 import onnx.checker
 from onnx import TypeProto, shape_inference
 
+from graphkit.dtypes import FLOATS
 from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.tensor import FLOATS, Tensor, unknown
+from graphkit.shapes.tensor import Tensor, unknown
 
 __all__ = ["infer_node"]
 

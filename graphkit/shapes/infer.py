@@ -15,6 +15,7 @@ from functools import lru_cache
 import onnx
 from onnx import AttributeProto
 
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
@@ -32,7 +33,7 @@ from graphkit.shapes.relations import Requirement
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.sequence import TensorSequence, joined
-from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
 
 __all__ = ["infer", "infer_from"]
 

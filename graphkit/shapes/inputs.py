@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
 from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type
@@ -16,9 +17,10 @@ from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
-from graphkit.shapes.expr import INF, Bound, Expr, Symbol, symbol
+from graphkit.shapes.expr import Expr, symbol
 from graphkit.shapes.parse import parse
-from graphkit.shapes.tensor import FLOATS, INTEGERS, Tensor, array_of, unknown
+from graphkit.shapes.symbols import INF, Bound, Symbol
+from graphkit.shapes.tensor import Tensor, array_of, unknown
 
 __all__ = ["Inputs"]
 

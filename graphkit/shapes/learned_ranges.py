@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import INF, Bound, Call, Expr, Symbol, const
+from graphkit.shapes.expr import Call, Expr, const
 from graphkit.shapes.relations import Relation
+from graphkit.shapes.symbols import INF, Bound, Symbol
 
 __all__ = ["Ranges", "learned_ranges", "merged"]
 

@@ -10,8 +10,9 @@ from typing import Literal
 from graphkit.graph.roles import Role
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.model import Model
-from graphkit.shapes.expr import Call, Expr, Symbol, const, symbol
+from graphkit.shapes.expr import Call, Expr, const, symbol
 from graphkit.shapes.parse import parse
+from graphkit.shapes.symbols import Symbol
 
 __all__ = ["FOLLOWING", "Length", "Row", "lengths", "linear", "reduced", "solved"]
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type, dtype_name, shape_text
+from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphkit.shapes.expr import Bound, Expr, Symbol, const
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.symbols import Bound, Symbol
 
 __all__ = ["Source", "Unread", "find_sources"]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
+from onnx import helper
 
+from graphkit.dtypes import INTEGERS
 from graphkit.shapes.algebra import floor_div
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
@@ -34,13 +35,6 @@ __all__ = [
 ]
 
 MAX_ELEMENTS = 512  # elements of larger tensors are not followed
-INTEGERS: set[int] = {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8}
-INTEGERS |= {TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8, TensorProto.BOOL}
-FLOATS: dict[int, np.dtype[Any]] = {
-    TensorProto.FLOAT: np.dtype("f4"),
-    TensorProto.DOUBLE: np.dtype("f8"),
-    TensorProto.FLOAT16: np.dtype("f2"),
-}
 
 
 @dataclass(frozen=True, slots=True)

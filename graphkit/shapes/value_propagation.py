@@ -13,15 +13,15 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from graphkit.dtypes import BITS, FLOATS, INTEGERS, UNSIGNED
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.tensor import FLOATS, Array, Element, Ratio, array_of
+from graphkit.shapes.tensor import Array, Element, Ratio, array_of
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare"]
 
 MAX_EXACT = 1 << 12  # largest divisor of a fraction that is calculated with
-BITS = {3: 8, 2: 8, 5: 16, 4: 16, 6: 32, 12: 32, 7: 64, 13: 64}  # of integer dtypes
 Result = Element | None
 
 
@@ -38,7 +38,7 @@ def apply(name: str, arrays: list[Array], dtype: int) -> Array | None:
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     elements = result.ravel().tolist() if isinstance(result, np.ndarray) else [result]
     if not is_float:
-        bits = BITS.get(dtype, 64)
+        bits = BITS[dtype] if dtype in INTEGERS else 64
         elements = [
             None if isinstance(element, int) and abs(element) >> (bits - 1) else element for element in elements
         ]
@@ -276,8 +276,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
     if to == 9:
         zero = compare("==", element, 0)
         return None if zero is None else 1 - zero
-    bits = BITS.get(to)
-    if bits is None:
+    if to not in INTEGERS:
         return None
     if isinstance(element, float):
         if not math.isfinite(element):
@@ -285,7 +284,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
         element = int(element)
     if isinstance(element, Ratio):
         return _plain(element.floor()) if element.is_positive else None
-    return _fitted(element, bits, to in (2, 4, 12, 13), from_float)
+    return _fitted(element, BITS[to], to in UNSIGNED, from_float)
 
 
 def _fitted(element: int | Expr, bits: int, is_unsigned: bool, from_float: bool) -> Result:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.shapes.algebra import FUNCTIONS, maximum, minimum
+from graphkit.shapes.algebra import maximum, minimum
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Call, Expr, const
+from graphkit.shapes.expr import OPERATIONS, Call, Expr, const
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.tensor import Array, Dims, is_known
 
@@ -194,5 +194,5 @@ def _without_empty(dim: Expr) -> Expr:
         if isinstance(call, Call) and call.op in ("min", "max"):
             rest = dim - Expr.from_atom(call) * factor
             kept = [arg for arg in call.args if upper(rest + arg * factor) > 0]
-            return rest + FUNCTIONS[call.op](*kept) * factor if kept else dim
+            return rest + OPERATIONS[call.op](*kept) * factor if kept else dim
     return dim

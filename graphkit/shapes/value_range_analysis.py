@@ -13,13 +13,14 @@ from contextlib import suppress
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr, TooComplexError
 from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.tensor import FLOATS, INTEGERS, Array, Tensor, is_known
+from graphkit.shapes.tensor import Array, Tensor, is_known
 from graphkit.shapes.value_propagation import cast
 from graphkit.shapes.value_range import Affine, Form, ValueRange, fit, uniform
 from graphkit.shapes.value_range_rules import RULES, ElementsView

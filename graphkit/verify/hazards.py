@@ -11,11 +11,11 @@ import onnx
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.constraints.evaluate import Values
+from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.merged import trace_condition
 from graphkit.graph.operators import DIVIDING
 from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.types import dtype_name
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession

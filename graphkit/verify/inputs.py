@@ -11,9 +11,10 @@ from onnx import TensorProto
 
 from graphkit.analysis.architecture import architecture
 from graphkit.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
+from graphkit.dtypes import FLOATS, dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.roles import MASKS
-from graphkit.graph.types import TensorType, declared_type, dtype_name, type_text
+from graphkit.graph.types import TensorType, declared_type, type_text
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model
@@ -23,7 +24,7 @@ __all__ = ["InputMaker", "index_bound", "is_flag"]
 
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 MASK_TYPES = {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
-INTEGERS: Mapping[int, int] = {
+DRAWN: Mapping[int, int] = {
     TensorProto.INT8: 100,
     TensorProto.INT16: SMALL_VOCABULARY,
     TensorProto.INT32: SMALL_VOCABULARY,
@@ -33,7 +34,6 @@ INTEGERS: Mapping[int, int] = {
     TensorProto.UINT32: SMALL_VOCABULARY,
     TensorProto.UINT64: SMALL_VOCABULARY,
 }  # dtype -> numbers to draw from, where nothing says more
-FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
 # Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
 COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
@@ -101,7 +101,7 @@ class InputMaker:
         if self.model.roles.of(value) in MASKS and dtype in MASK_TYPES:
             kept = shape[-1] - past if self.counts_masks and len(shape) == 2 else 1
             return padding_mask(shape, rng, kept).astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
-        if dtype in INTEGERS:
+        if dtype in DRAWN:
             numbers = self._integers(value, declared, shape, past, rng)
             return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
         if dtype == TensorProto.BOOL:
@@ -139,7 +139,7 @@ class InputMaker:
             return rng.integers(0, min(bound or 4, 4), shape)
         if bound is None and role == "token types":
             return np.zeros(shape, np.int64)
-        high = self.vocabulary if role in ("tokens", "encoder tokens") else INTEGERS[declared.dtype]
+        high = self.vocabulary if role in ("tokens", "encoder tokens") else DRAWN[declared.dtype]
         return rng.integers(0, high if bound is None else bound, shape)
 
 

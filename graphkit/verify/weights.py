@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from graphkit.graph.types import dtype_name
+from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.view import Scope, Value, all_scopes
-from graphkit.io.tensors import BITS, element_count
+from graphkit.io.tensors import element_count
 from graphkit.model import Model
 from graphkit.passes.clean_up.strip_merged_suffixes import SUFFIX
 from graphkit.verify.evidence import WeightProof

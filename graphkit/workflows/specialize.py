@@ -29,7 +29,7 @@ from graphkit.shapes import Bounds, DimSpec, declarations
 from graphkit.shapes.inputs import Inputs
 
 if TYPE_CHECKING:
-    import onnxruntime
+    from graphkit.runtime.loading import InferenceSession
 
 __all__ = ["Specializer"]
 
@@ -107,7 +107,7 @@ class Specializer:
 
     def session(
         self, inputs: Shapes | None = None, /, *, dims: Mapping[str, int] | None = None, **more: Sequence[int]
-    ) -> onnxruntime.InferenceSession:
+    ) -> InferenceSession:
         """Return the session for shapes; what they leave open stays dynamic.
 
         The model may lack inputs of the original, of which only the shape was read.

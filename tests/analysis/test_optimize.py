@@ -9,7 +9,8 @@ import onnx.parser
 import pytest
 
 from graphkit.analysis.optimize import optimized
-from graphkit.analysis.report import ReportOptions, report
+from graphkit.analysis.report import report
+from graphkit.analysis.sections import ReportOptions
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from real_models import MODEL_NAMES
 
-from graphkit.analysis import SECTIONS
 from graphkit.analysis.hazards import Check, Hazards
-from graphkit.analysis.report import ComparisonRow, Report, ReportOptions, compare, report
+from graphkit.analysis.interface import interface
+from graphkit.analysis.report import ComparisonRow, Report, compare, report
+from graphkit.analysis.sections import SECTION_NAMES, ReportOptions, Section
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.shapes import Shapes
@@ -20,12 +21,23 @@ ARCHITECTURE = ReportOptions(only=("architecture",))
 
 
 def test_a_report_has_all_sections_in_order(real_model: RealModel) -> None:
-    assert tuple(report(real_model("search/loop-greedy")).sections) == SECTIONS
+    assert tuple(report(real_model("search/loop-greedy")).sections) == SECTION_NAMES
 
 
 def test_chosen_sections_keep_the_order_of_the_report(real_model: RealModel) -> None:
     made = report(real_model("search/loop-greedy"), ReportOptions(only=("control-flow", "interface")))
     assert tuple(made.sections) == ("interface", "control-flow")
+
+
+def test_a_section_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = Section("dims", lambda given: interface(given.shapes.model), needs_shapes=True)
+    monkeypatch.setattr("graphkit.analysis.report.SECTIONS", (section,))
+    made = report(load("example:merged-decoder"), progress=(told := []).append)
+    assert (tuple(made.sections), told) == (("dims",), ["shapes", "dims"])
+
+
+def test_sections_have_names_of_their_own() -> None:
+    assert len(set(SECTION_NAMES)) == len(SECTION_NAMES)
 
 
 def test_an_unknown_section_is_an_error() -> None:
@@ -149,7 +161,7 @@ def steps(make: Callable[[Callable[[str], None]], object]) -> list[str]:
 def test_each_step_is_told_before_it_starts(real_model: RealModel) -> None:
     model = real_model("search/loop-greedy")
     told = steps(lambda tell: report(model, progress=tell))
-    assert told == [*SECTIONS[:5], "shapes", *SECTIONS[5:]]
+    assert told == [*SECTION_NAMES[:5], "shapes", *SECTION_NAMES[5:]]
 
 
 def test_shapes_are_inferred_only_for_sections_that_need_it(real_model: RealModel) -> None:
@@ -182,7 +194,7 @@ def test_the_optimizer_runs_only_for_sections_that_need_it(real_model: RealModel
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_every_real_model_has_a_report_in_json(name: str, real_model: RealModel) -> None:
     made = json.loads(report(real_model(name)).to_json())
-    assert list(made["sections"]) == list(SECTIONS)
+    assert list(made["sections"]) == list(SECTION_NAMES)
 
 
 EXAMPLES = ("example:merged-decoder", "example:causal-attention")

@@ -12,6 +12,7 @@ from onnx.defs import OpSchema
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from graphkit.graph import operators
+from graphkit.graph.build import build_scopes
 from graphkit.graph.operators import (
     BROADCASTING,
     MOVING,
@@ -26,7 +27,7 @@ from graphkit.graph.operators import (
 )
 from graphkit.graph.tables import joined
 from graphkit.graph.value_inputs import VALUE_INPUTS
-from graphkit.graph.view import Node, build_scopes
+from graphkit.graph.view import Node
 
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain and not schema.deprecated}
 OF_ONNX = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, TypeProto, helper
 
 from graphkit.graph.build import build_scopes
-from graphkit.graph.types import Dim, TensorType, declared_type, dtype_name, shape_text, type_text
+from graphkit.graph.types import Dim, TensorType, declared_type, shape_text, type_text
 from graphkit.graph.view import Scope
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -14,25 +14,6 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 def main(graph: str) -> Scope:
     return build_scopes(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'))[0]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        (TensorProto.FLOAT, "float32"),
-        (TensorProto.DOUBLE, "float64"),
-        (TensorProto.FLOAT16, "float16"),
-        (TensorProto.BFLOAT16, "bfloat16"),
-        (TensorProto.INT64, "int64"),
-        (TensorProto.BOOL, "bool"),
-        (TensorProto.STRING, "string"),
-        (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
-        (TensorProto.UNDEFINED, "undefined"),
-        (999, "dtype 999"),
-    ],
-)
-def test_dtype_name(dtype: int, name: str) -> None:
-    assert dtype_name(dtype) == name
 
 
 @pytest.mark.parametrize("dtype", [1, 10, 11, 16, TensorProto.FLOAT8E5M2])

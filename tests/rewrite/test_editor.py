@@ -13,7 +13,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.fold_shapes import FoldShapes
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import MAX_ROUNDS, Rewrite, run_to_fixpoint
 
 
@@ -256,7 +257,7 @@ class Edit(Rewrite):
         self.change(editor)
 
 
-def test_a_sweep_ends_where_nothing_changes_and_says_what_was_done() -> None:
+def test_a_run_ends_where_nothing_changes_and_says_what_was_done() -> None:
     text = "g (float[N, 4] x) => (y) { s = Shape <start = 1> (x) t = ConstantOfShape (s) u = Neg (t) y = Add (x, u) }"
     outcome = check(lambda model: run_to_fixpoint(model, [FoldShapes(), FoldConstants()]), model_of(text))
     assert lines(outcome.model) == ["y = Add (x, u_value)"]
@@ -266,7 +267,7 @@ def test_a_sweep_ends_where_nothing_changes_and_says_what_was_done() -> None:
     )
 
 
-def test_a_sweep_that_would_not_end_ends() -> None:
+def test_a_run_that_would_not_end_ends() -> None:
     turns = []
 
     def swap(editor: Editor) -> None:

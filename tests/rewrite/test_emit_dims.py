@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, parser
 from rewriting import lines, model_of, session_of
 
 from graphkit.model import Model
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.shapes import Expr, const, maximum, minimum, symbol
 

@@ -14,7 +14,8 @@ from hazard_cases import CASES, model
 from graphkit.analysis.hazards import Check, Hazard, Hazards, hazards
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
-from graphkit.runtime.session import RunError, Session, runtime_version
+from graphkit.runtime.loading import runtime_version
+from graphkit.runtime.session import RunError, Session
 from graphkit.shapes import infer
 from graphkit.verify import check_hazards
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from graphkit.constraints.precondition import NotZero, Precondition
 from graphkit.constraints.rules.common import PreconditionRule, broadcast, integers, least, same
+from graphkit.dtypes import INTEGERS
 from graphkit.graph.operators import BROADCASTING, DIVIDING, UNIDIRECTIONAL
 from graphkit.shapes import Expr, const, is_known, lower, upper
 from graphkit.shapes.node_view import NodeView
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.tensor import INTEGERS, Dims
+from graphkit.shapes.tensor import Dims
 
 __all__ = ["RULES"]
 

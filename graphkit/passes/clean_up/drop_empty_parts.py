@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
 
 __all__ = ["DropEmptyParts"]

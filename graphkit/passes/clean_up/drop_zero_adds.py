@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.dtypes import FLOATS
 from graphkit.graph.operators import MOVING
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Scope, Value
@@ -15,7 +16,7 @@ from graphkit.rewrite.fixpoint import Rewrite
 
 __all__ = ["DropZeroAdds"]
 
-FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
+ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
 # What gives the same for 0.0 and -0.0, the sign of a zero included.
 BLIND = {"Abs", "ArgMax", "ArgMin", "Cos", "Cosh", "DynamicQuantizeLinear", "Equal", "Exp", "Greater", "GreaterOrEqual"}
@@ -78,7 +79,7 @@ def _augend(editor: Editor, node: Node) -> Value | None:
             continue
         before = editor.shapes[value]
         if (
-            after.dtype in FLOATS
+            after.dtype in ZERO_FLOATS
             and before.dims is not None
             and before.dims == after.dims
             and editor.uniform(other) == 0

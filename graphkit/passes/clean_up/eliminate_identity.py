@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from graphkit.dtypes import INTEGERS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.shapes.tensor import INTEGERS
 
 __all__ = ["EliminateIdentity"]
 

@@ -13,15 +13,17 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from graphkit.dtypes import BITS, FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.operators import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
-from graphkit.io.tensors import BITS
 from graphkit.model import Model
-from graphkit.rewrite.editor import INITIALIZERS_SINCE, Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.rebuild import INITIALIZERS_SINCE
+from graphkit.runtime.loading import open_model
 from graphkit.shapes import Expr, lower
-from graphkit.shapes.tensor import FLOATS, INTEGERS
 
 __all__ = ["FoldConstants"]
 
@@ -234,8 +236,6 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
     Raises:
         ModelError: A weight is missing, or onnxruntime refuses.
     """
-    import onnxruntime
-
     names: dict[Value, str] = {}
 
     def name(value: Value | None) -> str:
@@ -263,13 +263,8 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
     version = min(max(editor.model.proto.ir_version, INITIALIZERS_SINCE), onnx.IR_VERSION)
     model = onnx.helper.make_model(graph, ir_version=version)
     model.opset_import[0].version = scope.opset()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.disable_prepacking", "1")  # the kernels that a proof runs
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    try:  # without prepacking: the kernels that a proof runs
+        session = open_model(model.SerializeToString(), folder=None, optimize=False, threads=1, prepack=False)
         arrays = [np.asarray(array) for array in session.run(None, {})]
     except Exception as error:  # onnxruntime's exceptions have no common base
         raise ModelError(f"onnxruntime does not compute it: {str(error).splitlines()[0][:200]}") from error

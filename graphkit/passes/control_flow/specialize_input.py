@@ -11,9 +11,10 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.build import build_scopes
-from graphkit.graph.types import TensorType, declared_type, dtype_name, shape_text
+from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
@@ -24,7 +25,6 @@ __all__ = ["SpecializeInput"]
 
 MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
 MAX_CONE = 200  # nodes between an input and a condition
-INTEGERS = {2, 3, 4, 5, 6, 7, 12, 13}  # TensorProto.DataType: 8 to 64 bits, signed and unsigned
 BOOL = 9
 
 
@@ -98,7 +98,7 @@ def _without_dead_readers(model: Model, name: str) -> onnx.ModelProto:
 
 def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
     declared = declared_type(value)
-    if declared is None or declared.dtype not in INTEGERS | {BOOL}:
+    if declared is None or declared.dtype not in INTEGERS:
         kind = dtype_name(declared.dtype) if declared is not None else "not a tensor"
         raise UsageError(f"{label}: input '{value.name}' is {kind} - only a boolean or an integer can be bound")
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))

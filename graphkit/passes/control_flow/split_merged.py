@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit import __version__
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition
-from graphkit.graph.types import declared_type, dtype_name
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes, branch_fault
 from graphkit.model import Model
 from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx.helper
 
+from graphkit.graph.slice_bounds import INT64_MAX, is_to_the_end
 from graphkit.graph.view import Node
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.shapes import Expr, lower, upper
 from graphkit.shapes.tensor import Dims, Tensor, number
 
-__all__ = ["END", "CanonicalizeSlice", "slice_bounds"]
-
-END = int(np.iinfo(np.int64).max)
-NO_DIM = 2**31 - 1  # what exporters write for "to the end"; no dim is as large
+__all__ = ["CanonicalizeSlice", "slice_bounds"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class CanonicalizeSlice(Rewrite):
                 continue
             data = node.inputs[0]
             assert data is not None
-            if all((start, end) == (0, END) for start, end in bounds):
+            if all((start, end) == (0, INT64_MAX) for start, end in bounds):
                 if editor.bypass(node, data):
                     editor.note("Slices that cut nothing off are gone")
                 continue
@@ -131,8 +129,8 @@ def _start(start: Expr, dim: Expr) -> Expr | int:
 
 
 def _end(end: Expr, dim: Expr) -> Expr | int:
-    if lower(end - dim) >= 0 or (end.constant or 0) >= NO_DIM:
-        return END
+    if lower(end - dim) >= 0 or is_to_the_end(end.constant):
+        return INT64_MAX
     if end.constant is not None:
         return end.constant
     from_end = (end - dim).constant

@@ -10,7 +10,8 @@ import numpy as np
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.operators import broadcasts
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NodeInput
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims

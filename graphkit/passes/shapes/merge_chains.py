@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NewNode
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.dtypes import INTEGERS
+from graphkit.graph.slice_bounds import INT32_MAX, INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.canonicalize_expand import expand_spec
-from graphkit.passes.shapes.canonicalize_slice import END, slice_bounds
+from graphkit.passes.shapes.canonicalize_slice import slice_bounds
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower
-from graphkit.shapes.tensor import INTEGERS
 
 __all__ = ["RematerializeShapes"]
 
 Elements = tuple[Expr, ...]
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _least(editor: Editor, node: Node, index: int, value: Value, elements: Eleme
     elif node.is_op("Expand") and index == 1:
         plain = expand_spec(before, after)
     elif node.is_op("Slice") and index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:
-        most = INT32_MAX if editor.shapes[value].dtype == onnx.TensorProto.INT32 else END
+        most = INT32_MAX if editor.shapes[value].dtype == onnx.TensorProto.INT32 else INT64_MAX
         plain = [bound if isinstance(bound := pair[index - 1], Expr) else min(bound, most) for pair in bounds]
     return elements if plain is None else tuple(Expr.of(element) for element in plain)
 

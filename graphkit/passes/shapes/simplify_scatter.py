@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.graph.slice_bounds import INT64_MAX
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.editor import Editor, NewNode, NodeInput
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
@@ -18,7 +20,6 @@ from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SimplifyScatter"]
 
-END = 2**63 - 1
 MAX_SEARCH = 200  # tensors that are looked at for one that holds a bound
 
 
@@ -120,7 +121,7 @@ class _Plan:
         end = start + size
         if lower(dim - end) < 0 and self.box.may_be_empty(but=axis):
             raise NoBoxError("it may write nothing, past the end of its data")
-        return _Range(axis, self._bound(start, dim), END if lower(end - dim) >= 0 else self._bound(end, dim))
+        return _Range(axis, self._bound(start, dim), INT64_MAX if lower(end - dim) >= 0 else self._bound(end, dim))
 
     def _bound(self, at: Expr, dim: Expr) -> Bound:
         """Return a bound as a Slice takes it: from the end where it is negative, within the dim where it is not."""
@@ -172,8 +173,8 @@ class _Plan:
             self._concat(self._slice(data, "middle", here), updates, inner, name, None)
         else:
             parts.append(updates)
-        if here.end != END:
-            parts.append(self._slice(data, "after", _Range(here.axis, here.end, END)))
+        if here.end != INT64_MAX:
+            parts.append(self._slice(data, "after", _Range(here.axis, here.end, INT64_MAX)))
         self.made.append(NewNode("Concat", parts, [out], {"axis": here.axis}, like=like))
 
     def _slice(self, data: NodeInput, role: str, part: _Range) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from graphkit.shapes.expr import Bound, Call, Expr, Monomial, Symbol
+from graphkit.shapes.expr import Call, Expr, Monomial
+from graphkit.shapes.symbols import Bound, Symbol
 from graphkit.shapes.tensor import Ratio
 
 if TYPE_CHECKING:

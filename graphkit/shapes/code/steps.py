@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphkit.shapes.bounds import is_nonzero
-from graphkit.shapes.expr import Call, Expr, Monomial, Symbol
+from graphkit.shapes.expr import Call, Expr, Monomial
+from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Ratio
 
 __all__ = ["Operand", "Step", "Steps", "used"]

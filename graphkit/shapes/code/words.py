@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.shapes.code.plan import Operands
 from graphkit.shapes.code.steps import Operand, Step
-from graphkit.shapes.expr import Bound
+from graphkit.shapes.symbols import Bound
 
 if TYPE_CHECKING:
     from graphkit.shapes.sources import Source

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from graphkit.shapes.context import InferenceContext
-from graphkit.shapes.expr import INF, Expr, const
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.symbols import INF
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor
 
 __all__ = ["moved", "product", "small_data", "target"]

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL
 from graphkit.graph.tables import joined
 from graphkit.shapes import value_propagation
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
-from graphkit.shapes.tensor import FLOATS, INTEGERS, MAX_ELEMENTS, Array, Dims, Tensor, array_of
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Tensor, array_of
 
 __all__ = ["RULES", "finished"]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from graphkit.graph.slice_bounds import INT32_MAX, INT64_MAX, is_to_the_end
 from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import InferenceContext, Rule
@@ -16,8 +17,6 @@ from graphkit.shapes.tensor import Array, Element, Tensor, array_of, number
 
 __all__ = ["RULES"]
 
-ENDLESS = (1 << 31) - 1  # exporters write INT32_MAX or INT64_MAX for "to the end"
-TO_THE_END = ((1 << 31) - 1, (1 << 63) - 1)  # what onnxruntime takes for "to the end" in the direction of the step
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
 
@@ -87,7 +86,7 @@ def _slice_dim(
     stride = Expr.of(step)  # type: ignore[arg-type]
     if lower(stride) <= 0 <= upper(stride):
         return ctx.fresh(f"the step of the Slice is {step}, which may be above or below 0")
-    if upper(stride) < 0 and number(end) in TO_THE_END:
+    if upper(stride) < 0 and number(end) in (INT32_MAX, INT64_MAX):
         return ctx.fresh(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
     length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
@@ -107,7 +106,7 @@ def _slice_length(dim: Expr, start: Expr, end: Expr, step: Expr) -> Expr | None:
 def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
     """Return a slice's bound counted from the front and kept in range."""
     value = bound.constant
-    if value is not None and abs(value) >= ENDLESS:
+    if value is not None and is_to_the_end(abs(value)):
         return most if value > 0 else minimum(least, most)
     if upper(bound) < 0:
         bound = bound + dim

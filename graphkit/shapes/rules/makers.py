@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 from onnx import SparseTensorProto, TensorProto
 
+from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
 from graphkit.shapes import value_propagation
 from graphkit.shapes.algebra import ceil_div, maximum
@@ -16,7 +17,7 @@ from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.common import product
-from graphkit.shapes.tensor import FLOATS, MAX_ELEMENTS, Element, Tensor, array_of, number
+from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number
 
 __all__ = ["RULES"]
 

@@ -10,9 +10,10 @@ import numpy as np
 from graphkit.shapes.algebra import ceil_div
 from graphkit.shapes.bounds import is_nonzero, lower, upper
 from graphkit.shapes.context import InferenceContext, Rule
-from graphkit.shapes.expr import INF, Expr, const
+from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.common import moved, product, small_data, target
+from graphkit.shapes.symbols import INF
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, number
 
 __all__ = ["RULES"]

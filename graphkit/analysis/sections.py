@@ -1,0 +1,129 @@
+"""The sections of a report, in order: which analysis makes each, and what it needs first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphkit.analysis.architecture import architecture
+from graphkit.analysis.control_flow import control_flow
+from graphkit.analysis.interface import interface
+from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
+from graphkit.analysis.shape_ops import shape_ops
+from graphkit.analysis.summary import summary
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.render.result import Result
+
+if TYPE_CHECKING:
+    from graphkit.analysis.hazards import Hazards
+    from graphkit.shapes import Shapes
+
+__all__ = ["SECTIONS", "SECTION_NAMES", "HazardCheck", "Material", "ReportOptions", "Section"]
+
+HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What to put into a report.
+
+    Attributes:
+        only: Sections to show, of `SECTION_NAMES`; empty for all.
+        optimize: Compare the shape operators with those after onnxoptimizer, and take the origins there.
+        full: Write out the lists in shape origins.
+        hash_weights: Read all weights to find tied tensors.
+        context: Positions for which to state the memory of a KV cache.
+        check: What runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`; None for not.
+    """
+
+    only: tuple[str, ...] = ()
+    optimize: bool = False
+    full: bool = False
+    hash_weights: bool = False
+    context: int = DEFAULT_CONTEXT
+    check: HazardCheck | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.only if name not in SECTION_NAMES]
+        if unknown:
+            raise UsageError(f"no section '{unknown[0]}' - there are: {', '.join(SECTION_NAMES)}")
+
+
+@dataclass(frozen=True)
+class Material:
+    """What sections are made of.
+
+    Attributes:
+        model: The model.
+        options: Those of the report.
+        optimized: The model after onnxoptimizer, None where that is not asked for.
+        inferred: The shapes of the model's tensors, None where no section before needs them.
+    """
+
+    model: Model
+    options: ReportOptions
+    optimized: Model | None = None
+    inferred: Shapes | None = None
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes of the model's tensors, for a section that needs them."""
+        assert self.inferred is not None
+        return self.inferred
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of a report.
+
+    Attributes:
+        name: As `--only` takes it.
+        make: The analysis.
+        needs_shapes: Whether it needs the shapes of the model's tensors.
+        compares: Whether it looks at the model after onnxoptimizer, where that is asked for.
+    """
+
+    name: str
+    make: Callable[[Material], Result]
+    needs_shapes: bool = False
+    compares: bool = False
+
+
+# The shape engine takes as long to import as most sections take: what needs it is imported when it is asked for.
+
+
+def _origins(given: Material) -> Result:
+    from graphkit.analysis.origins import origins
+    from graphkit.shapes import infer
+
+    shapes = given.shapes if given.optimized is None else infer(given.optimized)
+    return origins(shapes.model, full=given.options.full, optimized=given.optimized is not None, shapes=shapes)
+
+
+def _what_if(given: Material) -> Result:
+    from graphkit.analysis.what_if import what_if
+
+    return what_if(given.model, shapes=given.shapes)
+
+
+def _hazards(given: Material) -> Result:
+    from graphkit.analysis.hazards import hazards
+
+    found = hazards(given.model, shapes=given.shapes)
+    return found if given.options.check is None else given.options.check(given.model, found, given.shapes)
+
+
+SECTIONS = (
+    Section("summary", lambda given: summary(given.model, hash_weights=given.options.hash_weights)),
+    Section("architecture", lambda given: architecture(given.model)),
+    Section("interface", lambda given: interface(given.model)),
+    Section("kv-cache", lambda given: kv_cache(given.model, given.options.context)),
+    Section("shape-ops", lambda given: shape_ops(given.model, given.optimized), compares=True),
+    Section("origins", _origins, needs_shapes=True, compares=True),
+    Section("what-if", _what_if, needs_shapes=True),
+    Section("hazards", _hazards, needs_shapes=True),
+    Section("control-flow", lambda given: control_flow(given.model)),
+)
+SECTION_NAMES = tuple(section.name for section in SECTIONS)

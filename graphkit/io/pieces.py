@@ -1,0 +1,193 @@
+"""Copy bytes of source files into new files: data files, each distinct tensor once, and models with weights inside.
+
+Source files are read, not mapped: a file that has shrunk since its model was read is an error then, and not the end of
+the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from graphkit.errors import ModelError
+
+__all__ = ["Body", "DataPlan", "Files", "Piece", "shrunk", "write_body", "write_data"]
+
+ALIGNMENT = 4096
+CHUNK = 4 << 20
+SAMPLE = 4096  # bytes at either end that tell most different tensors of one size apart
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of a source file."""
+
+    path: Path
+    offset: int
+    length: int
+
+    def part(self, start: int, length: int) -> Piece:
+        """Return at most so many of its bytes."""
+        return Piece(self.path, self.offset + start, min(length, self.length - start))
+
+
+class Files:
+    """Source files, each opened once."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, BinaryIO] = {}
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def open(self, path: Path) -> BinaryIO:
+        """Return an open file.
+
+        Raises:
+            ModelError: It cannot be opened.
+        """
+        if path not in self._files:
+            try:
+                self._files[path] = path.open("rb", buffering=0)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+        return self._files[path]
+
+    def read(self, piece: Piece) -> bytes:
+        """Return bytes, all of them.
+
+        Raises:
+            ModelError: The file cannot be read, or ends before.
+        """
+        file = self.open(piece.path)
+        try:
+            file.seek(piece.offset)
+            found = file.read(piece.length)
+            while len(found) < piece.length and (more := file.read(piece.length - len(found))):
+                found += more
+        except OSError as error:
+            raise _unreadable(piece.path, error) from error
+        if len(found) < piece.length:
+            raise shrunk(piece.path)
+        return found
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"cannot be read: {error.strerror}", file=str(path), hint="check its permissions and its disk")
+
+
+def shrunk(path: Path, tensor: str | None = None) -> ModelError:
+    """Return the error for a file that ends before what lies in it."""
+    return ModelError(
+        "it ends before its tensors do: it has shrunk since the model was read",
+        file=str(path),
+        tensor=tensor,
+        hint="fetch or export it again",
+    )
+
+
+Body = Sequence["bytes | memoryview | Piece"]  # a model file, part by part
+
+
+@dataclass
+class DataPlan:
+    """A data file to write: each distinct piece once, aligned."""
+
+    pieces: list[tuple[int, Piece]] = field(default_factory=list)
+    size: int = 0
+    _placed: dict[Piece, int] = field(default_factory=dict)
+    _samples: dict[tuple[int, bytes, bytes], list[Piece]] = field(default_factory=dict)
+
+    def place(self, piece: Piece, files: Files) -> int:
+        """Return the offset of a piece in the data file, that of an equal one where there is one."""
+        if piece not in self._placed:
+            head, tail = piece.part(0, SAMPLE), piece.part(max(piece.length - SAMPLE, 0), SAMPLE)
+            sample = (piece.length, files.read(head), files.read(tail))
+            twin = next((other for other in self._samples.get(sample, ()) if _equal(other, piece, files)), None)
+            if twin is not None:
+                self._placed[piece] = self._placed[twin]
+            else:
+                offset = -(-self.size // ALIGNMENT) * ALIGNMENT
+                self.pieces.append((offset, piece))
+                self.size = offset + piece.length
+                self._placed[piece] = offset
+                self._samples.setdefault(sample, []).append(piece)
+        return self._placed[piece]
+
+
+def _equal(one: Piece, two: Piece, files: Files) -> bool:
+    starts = range(0, one.length, CHUNK)
+    return all(files.read(one.part(at, CHUNK)) == files.read(two.part(at, CHUNK)) for at in starts)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
+    """Open a new file, of which errors name the path, as those of writing do not by themselves."""
+    try:
+        with path.open("xb", buffering=0) as target:
+            yield target
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def write_data(path: Path, plan: DataPlan, files: Files) -> None:
+    """Write a data file."""
+    with _opened(path) as target:
+        for offset, piece in plan.pieces:
+            _copy(piece, files, target, offset)
+        target.truncate(plan.size)
+
+
+def write_body(path: Path, body: Body, files: Files) -> None:
+    """Write a model in pieces, the small ones together."""
+    with _opened(path) as target:
+        offset, small = 0, bytearray()
+        for part in body:
+            if not isinstance(part, Piece):
+                small += part
+                continue
+            offset = _write(target, offset, small)
+            small.clear()
+            offset = _copy(part, files, target, offset)
+        _write(target, offset, small)
+
+
+def _write(target: FileIO, offset: int, data: bytes | bytearray) -> int:
+    """Write bytes at an offset, and return the one behind them."""
+    target.seek(offset)
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += target.write(view[done:])
+    return offset + len(data)
+
+
+def _copy(piece: Piece, files: Files, target: FileIO, offset: int) -> int:
+    """Copy bytes from file to file, in the kernel where it can; return the offset behind them."""
+    done, source = 0, files.open(piece.path).fileno()
+    if hasattr(os, "copy_file_range"):
+        try:
+            while done < piece.length:
+                left, start = piece.length - done, piece.offset + done
+                count = os.copy_file_range(source, target.fileno(), left, start, offset + done)
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            if error.errno not in (1, 18, 22, 38, 95):  # EPERM, EXDEV, EINVAL, ENOSYS, EOPNOTSUPP: not here
+                raise
+    while done < piece.length:
+        part = piece.part(done, CHUNK)
+        _write(target, offset + done, files.read(part))
+        done += part.length
+    return offset + piece.length

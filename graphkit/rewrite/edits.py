@@ -1,0 +1,150 @@
+"""Edits of a model, collected against its view, and what the consumers of a value read after them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+
+__all__ = ["Edits", "NewNode", "NodeInput"]
+
+NodeInput = Value | str | None  # a value of the view, the name of a new one, or left out
+
+
+@dataclass(frozen=True)
+class NewNode:
+    """A node to make.
+
+    Attributes:
+        op_type: Of the default domain.
+        inputs: What it reads.
+        outputs: Names.
+        attributes: As `onnx.helper.make_node` takes them.
+        name: Of the node.
+        like: The node whose name, doc string and metadata it takes over.
+    """
+
+    op_type: str
+    inputs: Sequence[NodeInput]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    like: Node | None = None
+
+
+class Edits:
+    """Edits of one model, which stays as it is.
+
+    Attributes:
+        model: The model.
+        aliases: What the consumers of a value read instead of it.
+        inputs: The inputs that a node reads instead of others, by index.
+        replaced: The nodes that take the place of a node.
+        before: The nodes that come before a node.
+        heads: The nodes that come first in a graph.
+        renamed: The new names of values.
+        tensors: The new constants.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.aliases: dict[Value, Value | str] = {}
+        self.inputs: dict[Node, dict[int, NodeInput]] = defaultdict(dict)
+        self.replaced: dict[Node, Sequence[NewNode]] = {}
+        self.before: dict[Node, Sequence[NewNode]] = {}
+        self.heads: dict[Scope, list[NewNode]] = defaultdict(list)
+        self.renamed: dict[Value, str] = {}
+        self.tensors: list[onnx.TensorProto] = []
+        self._inner_names: dict[Scope, set[str]] = {}
+
+    # What rewrites ask
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is any edit."""
+        return bool(self.aliases or self.inputs or self.replaced or self.before or self.heads or self.renamed)
+
+    def is_taken(self, node: Node) -> bool:
+        """Whether an edit has taken a node."""
+        return node in self.replaced or node in self.inputs or node in self.before
+
+    def has_alias(self, value: Value) -> bool:
+        """Whether the consumers of a value read another one already."""
+        return value in self.aliases
+
+    def is_renamed(self, value: Value) -> bool:
+        """Whether a value will have another name."""
+        return value in self.renamed
+
+    def is_visible(self, value: Value, scope: Scope) -> bool:
+        """Whether a value may be read in a scope by its name, which no body inside its own scope gives to another.
+
+        A body's inputs and initializers may have names of the graphs around it. onnxruntime mixes them up even where
+        one branch of an If has such an initializer, and the other reads the outer tensor.
+        """
+        return scope is value.scope or value.name not in self.inner_names(value.scope)
+
+    def inner_names(self, scope: Scope) -> set[str]:
+        """Return the names that the bodies inside a graph define."""
+        if scope not in self._inner_names:
+            self._inner_names[scope] = {name for body in scope.walk() if body is not scope for name in body.values}
+        return self._inner_names[scope]
+
+    def resolve(self, value: Value, scope: Scope | None = None) -> Value | str:
+        """Return what the consumers of a value will read, those in a scope as far as the names mean the same there."""
+        found: Value | str = value
+        while isinstance(found, Value) and found in self.aliases:
+            after = self.aliases[found]
+            if scope is not None and isinstance(after, Value) and not self.is_visible(after, scope):
+                break
+            found = after
+        return found
+
+    def new_reads(self) -> set[Value]:
+        """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
+        sources: list[NodeInput] = [*self.aliases.values()]
+        sources += [source for changed in self.inputs.values() for source in changed.values()]
+        made = [*self.replaced.values(), *self.before.values(), *self.heads.values()]
+        sources += [source for nodes in made for node in nodes for source in node.inputs]
+        return {source for source in sources if isinstance(source, Value)}
+
+    # What they say
+
+    def replace_all_uses(self, value: Value, instead: Value | str) -> bool:
+        """Let all consumers of a value read another one, which has the same elements; return whether they can."""
+        if not self.can_replace_all_uses(value, instead):
+            return False
+        self.aliases[value] = instead
+        return True
+
+    def can_replace_all_uses(self, value: Value, instead: Value | str) -> bool:
+        """Whether all consumers of a value can read another one."""
+        return isinstance(instead, str) or all(self.is_visible(instead, node.scope) for node, _ in value.consumers)
+
+    def set_inputs(self, node: Node, inputs: Mapping[int, NodeInput]) -> None:
+        """Change what a node reads."""
+        self.inputs[node].update(inputs)
+
+    def replace(self, node: Node, *nodes: NewNode) -> None:
+        """Put nodes in the place of one; they give its outputs by name, those that are not in use apart."""
+        self.replaced[node] = nodes
+
+    def insert_before(self, node: Node, *nodes: NewNode) -> None:
+        """Put nodes before one that stays, until nothing reads it."""
+        self.before[node] = nodes
+
+    def insert_first(self, scope: Scope, node: NewNode) -> None:
+        """Put a node before all nodes of a graph, after those put there before."""
+        self.heads[scope].append(node)
+
+    def rename(self, value: Value, name: str) -> None:
+        """Give a node's output another name, which no value has that stays, nor one in a body that reads it."""
+        assert value.producer is not None
+        self.renamed[value] = name
+        self.set_inputs(value.producer, {})

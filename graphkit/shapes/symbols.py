@@ -1,0 +1,45 @@
+"""Symbols: named integers, such as the dim `batch_size`, with bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from weakref import WeakValueDictionary
+
+__all__ = ["INF", "Bound", "Symbol"]
+
+Bound = int | float  # an integer, or an infinity
+INF = math.inf
+
+
+class Symbol:
+    """A named integer with what is known of its size. Equal ones are identical."""
+
+    __slots__ = ("__weakref__", "key", "lower", "name", "upper")
+    _known: WeakValueDictionary[tuple[str, Bound, Bound], Symbol] = WeakValueDictionary()
+    size = 1  # atoms in it
+
+    name: str
+    lower: Bound
+    upper: Bound
+    key: tuple[int, str, Bound, Bound]
+
+    def __new__(cls, name: str, lower: Bound, upper: Bound) -> Symbol:
+        """Return the one symbol of this name and these bounds."""
+        known = cls._known.get((name, lower, upper))
+        if known is None:
+            known = super().__new__(cls)
+            known.name, known.lower, known.upper = name, lower, upper
+            known.key = (0, name, lower, upper)
+            cls._known[(name, lower, upper)] = known
+        return known
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[str, Bound, Bound]]:
+        return Symbol, (self.name, self.lower, self.upper)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def evaluate(self, assignment: Mapping[str, int]) -> int:
+        """Return its value; KeyError where it has none."""
+        return assignment[self.name]
