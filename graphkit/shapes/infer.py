@@ -32,7 +32,7 @@ from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
-from graphkit.shapes.sequence import TensorSequence, joined
+from graphkit.shapes.sequence import agreed
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
 
 __all__ = ["infer", "infer_from"]
@@ -289,7 +289,7 @@ class _Engine:
                 now, before = self.table.get(value), self.seen_functions.get(value)
                 if now is None:
                     continue
-                self.seen_functions[value] = now if before is None else _agreed(before, now)
+                self.seen_functions[value] = now if before is None else agreed(before, now)
 
     def is_complete(self) -> bool:
         """Whether every dim is known, and as plain as can be."""
@@ -335,18 +335,3 @@ class _Engine:
 def _traced(node: Node, reason: str) -> str:
     """Return a reason with the node that met it, unless the nodes that it names already are many: chains are long."""
     return reason if len(reason) > MAX_REASON else f"{node.label}: {reason}"
-
-
-def _agreed(before: Tensor, now: Tensor) -> Tensor:
-    """Return what two calls of a function agree on."""
-    if isinstance(before, TensorSequence) and isinstance(now, TensorSequence):
-        return joined(before, now)
-    if isinstance(now, TensorSequence):
-        return unknown("the calls of the function differ")
-    if before.dims != now.dims:
-        return unknown("the calls of the function differ", now.dtype)
-    if not (before.may_have_data or now.may_have_data):
-        return now
-    if before.may_have_data and now.may_have_data and before.elements == now.elements:
-        return now
-    return Tensor(now.dtype, now.dims, None, "the calls of the function differ")

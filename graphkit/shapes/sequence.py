@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.tensor import Tensor
+from graphkit.shapes.tensor import Tensor, unknown
 
-__all__ = ["Common", "TensorSequence", "joined", "union"]
+__all__ = ["Common", "TensorSequence", "agreed", "joined", "union"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,18 @@ def union(left: Common | None, right: Common | None) -> Common | None:
     if left.dims is None or right.dims is None or len(left.dims) != len(right.dims):
         return Common(dtype, None)
     return Common(dtype, tuple(a if a == b else None for a, b in zip(left.dims, right.dims, strict=True)))
+
+
+def agreed(before: Tensor, now: Tensor) -> Tensor:
+    """Return what two calls of a function agree on, tensors or sequences."""
+    if isinstance(before, TensorSequence) and isinstance(now, TensorSequence):
+        return joined(before, now)
+    if isinstance(now, TensorSequence):
+        return unknown("the calls of the function differ")
+    if before.dims != now.dims:
+        return unknown("the calls of the function differ", now.dtype)
+    if not (before.may_have_data or now.may_have_data):
+        return now
+    if before.may_have_data and now.may_have_data and before.elements == now.elements:
+        return now
+    return Tensor(now.dtype, now.dims, None, "the calls of the function differ")
