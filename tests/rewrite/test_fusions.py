@@ -16,6 +16,7 @@ from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.passes.fold import fold
 from graphkit.rewrite.fusions import fused_nodes, transposes_into_product
+from graphkit.shapes import const
 
 LARGE = {  # gigabytes of weights, or merged of what is tested
     "gemma-270m/model",
@@ -77,6 +78,15 @@ PATTERNS: dict[str, tuple[int, str, str]] = {  # opset, operator, text
         f"(float[N, L, 8] x) => (float[N, L, 8] y) {NORM} {{ u = {MEAN} (x) c = Sub (x, u) d = Sub (x, u) "
         f"p = Pow (d, two) v = {MEAN} (p) e = Add (v, epsilon) r = Sqrt (e) n = Div (c, r) m = Mul (n, ones) "
         "y = Add (m, zeros) }",
+    ),
+    "layer norm of a transposed tensor": (
+        13,
+        "LayerNormalization",
+        f"(float[N, 8, H, W] x) => (float[N, M, 8] y) <{ONES}, {ZEROS}, float epsilon = {{0.00001}}, "
+        "float two = {2}, int64 zero = {0}, int64[1] to = {2}, int64[1] rest = {-1}> { s = Shape (x) "
+        "s2 = Slice (s, zero_axis, to) rows = Concat <axis = 0> (s2, rest) r = Reshape (x, rows) t = Transpose <perm = [0, 2, 1]> (r) "
+        f"u = {MEAN} (t) c = Sub (t, u) p = Pow (c, two) v = {MEAN} (p) e = Add (v, epsilon) q = Sqrt (e) "
+        "n = Div (c, q) m = Mul (n, ones) y = Add (m, zeros) }",
     ),
     "skip layer norm": (
         14,
@@ -307,7 +317,7 @@ def test_a_rank_that_is_not_known_is_no_matrix() -> None:
     graph = Model.from_proto(model(text, 14)).graph
     found: dict[Node, str] = fused_nodes(graph, lambda _: None)
     assert found == {}
-    assert list(fused_nodes(graph, lambda _: 2).values()) == ["FusedGemm"]
+    assert list(fused_nodes(graph, lambda _: (const(2), const(8))).values()) == ["FusedGemm"]
 
 
 def test_the_highest_level_loses_nothing_either(tmp_path: Path) -> None:
