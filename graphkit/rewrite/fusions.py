@@ -25,7 +25,8 @@ __all__ = ["fused_nodes", "spoils_product", "transposes_into_product"]
 COMPUTED_RANK_SINCE = 14  # of Reshape; onnxruntime knows the rank of newer ones though nodes compute the shape
 SHAPE_BOUNDS_SINCE = 15  # of Shape; onnxruntime finds the positions of older operator sets only
 ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh")
-MAX_CONE = 40  # nodes that compute positions
+RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
+MAX_CONE = 40  # nodes that compute positions or shapes
 
 
 def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
@@ -80,17 +81,28 @@ def _normalization(root: Node, _: DimsOf) -> Iterator[Node]:
 
 
 def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
-    """The same of a Transpose of a Reshape: the Reshape and its shape, where they hide the rank from onnxruntime.
+    """The same of a Transpose of what a Reshape gives: the Reshape and its shape, which hide the rank from onnxruntime.
 
     Where it knows the rank, it first moves the Transpose into the normalization, and then finds none.
     """
-    path = climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow"), (0, "Sub"), (0, "Transpose"), (0, "Reshape"))
+    path = climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow"), (0, "Sub"), (0, "Transpose"))
     if path is None or root.scope.opset() >= COMPUTED_RANK_SINCE:
         return
-    sizes = path[-1].input(1)
+    reshape = _reshape_before(path[-1])
+    sizes = reshape.input(1) if reshape is not None else None
     computed = _up_to_shapes(sizes.producer) if sizes is not None and sizes.producer is not None else None
-    if computed is not None and not is_static(computed, dims_of):
-        yield from (path[-1], *computed)
+    if reshape is not None and computed is not None and not is_static(computed, dims_of):
+        yield from (reshape, *computed)
+
+
+def _reshape_before(node: Node) -> Node | None:
+    """Return the Reshape that a node's first input comes from, through nodes that keep its rank."""
+    for _ in range(MAX_CONE):
+        path = climb(node, (0, "Reshape", *RANK_KEPT))
+        if path is None or path[0].is_op("Reshape"):
+            return path[0] if path else None
+        node = path[0]
+    return None
 
 
 def _is_inverse(node: Node) -> bool:

@@ -58,6 +58,11 @@ ZEROS = f"float[8] zeros = {{{', '.join(['0'] * 8)}}}"
 W = f"float[8, 8] w = {{{', '.join(str((i * 7 % 11 - 5) / 10) for i in range(64))}}}"
 NORM = f"<{ONES}, {ZEROS}, float epsilon = {{0.00001}}, float two = {{2}}>"
 MEAN = "ReduceMean <axes = [-1]>"
+NORMED = (
+    f"u = {MEAN} (t) c = Sub (t, u) p = Pow (c, two) v = {MEAN} (p) e = Add (v, epsilon) q = Sqrt (e) n = Div (c, q) "
+    "m = Mul (n, ones) y = Add (m, zeros)"
+)
+TRANSPOSED = "float epsilon = {0.00001}, float two = {2}, int64 zero = {0}, int64[1] to = {2}, int64[1] rest = {-1}"
 
 PATTERNS: dict[str, tuple[int, str, str]] = {  # opset, operator, text
     "layer norm": (
@@ -82,11 +87,16 @@ PATTERNS: dict[str, tuple[int, str, str]] = {  # opset, operator, text
     "layer norm of a transposed tensor": (
         13,
         "LayerNormalization",
-        f"(float[N, 8, H, W] x) => (float[N, M, 8] y) <{ONES}, {ZEROS}, float epsilon = {{0.00001}}, "
-        "float two = {2}, int64 zero = {0}, int64[1] to = {2}, int64[1] rest = {-1}> { s = Shape (x) "
-        "s2 = Slice (s, zero_axis, to) rows = Concat <axis = 0> (s2, rest) r = Reshape (x, rows) t = Transpose <perm = [0, 2, 1]> (r) "
-        f"u = {MEAN} (t) c = Sub (t, u) p = Pow (c, two) v = {MEAN} (p) e = Add (v, epsilon) q = Sqrt (e) "
-        "n = Div (c, q) m = Mul (n, ones) y = Add (m, zeros) }",
+        f"(float[N, 8, H, W] x) => (float[N, M, 8] y) <{ONES}, {ZEROS}, {TRANSPOSED}> {{ s = Shape (x) "
+        "s2 = Slice (s, zero_axis, to) rows = Concat <axis = 0> (s2, rest) r = Reshape (x, rows) "
+        f"t = Transpose <perm = [0, 2, 1]> (r) {NORMED} }}",
+    ),
+    "layer norm of a transposed tensor that was normalized in groups": (
+        11,
+        "LayerNormalization",
+        f"(float[N, 8, M] x) => (float[N, M, 8] y) <{ONES}, {ZEROS}, {TRANSPOSED}, int64[3] groups = {{0, 8, -1}}> {{ "
+        "g = Reshape (x, groups) i = InstanceNormalization (g, ones, zeros) s = Shape (x) r = Reshape (i, s) "
+        f"a = Add (r, two) b = Relu (a) t = Transpose <perm = [0, 2, 1]> (b) {NORMED} }}",
     ),
     "skip layer norm": (
         14,
