@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.paths import DimsOf, Step, biases, climb, computed_from, follow, follow_all, is_static, onwards
 
-__all__ = ["causal_attention", "masked_attention", "scaled_attention"]
+__all__ = ["causal_attention", "masked_attention", "relative_attention", "scaled_attention"]
 
 AXES_AS_INPUT_SINCE = 13  # of Unsqueeze; onnxruntime looks for a causal attention of older operator sets only
 MAX_NODES = 200  # of an attention, with those that compute its shapes
@@ -29,6 +29,15 @@ EXPANDED_MASKS: tuple[tuple[Step, ...], ...] = (
     ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub")),
     ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
 )
+ADDED_MASKS: tuple[tuple[Step, ...], ...] = (
+    ((1, "Mul"), (0, "Sub"), (1, "Cast")),
+    ((1, "Slice"), (0, "Mul"), (0, "Sub"), (1, "Cast")),
+    ((1, "Slice"), (0, "Mul"), (0, "Sub")),
+)
+DISTANCES: tuple[Step, ...] = ((0, "Slice"), (0, "Unsqueeze"), (0, "Transpose"), (0, "Gather"))
+SIGNED: tuple[Step, ...] = ((1, "Add"), (1, "Where"))
+LIMIT: tuple[Step, ...] = ((2, "Min"), (1, "ConstantOfShape"), (0, "Shape"))
+PLUMBING = ("ConstantOfShape", "Min", "Shape", "Slice", "Unsqueeze")
 LAST_DIM: tuple[Step, ...] = ((1, "Concat"), (1, "Unsqueeze"), (0, "Squeeze"), (0, "Slice"), (0, "Shape"))
 FIRST_ROW: tuple[Step, ...] = ((1, "Unsqueeze"), (0, "Sub"), (0, "Squeeze"), (0, "Slice"), (0, "Shape"))
 SPLIT: tuple[Step, ...] = (  # from the choice of scores up to the Split into q, k and v
@@ -88,6 +97,27 @@ def causal_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
         return
     yield from found
     yield from onwards(caches[:2], "Transpose", "Unsqueeze", "Concat")
+
+
+def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
+    """T5's Softmax(q k + (bias of distances + mask)): what computes the mask, the largest distance and the batch dim.
+
+    Only `onnxruntime.transformers.optimizer` looks for it.
+    """
+    scores = climb(softmax, (0, "Add")) or climb(softmax, (0, "Cast"), (0, "Add"))
+    query = scores and climb(scores[-1], (0, "MatMul"), (0, "Transpose"), (0, "Reshape"), (0, "MatMul"))
+    added = scores and climb(scores[-1], (1, "Add"))
+    joined = follow_all(softmax, "MatMul", "Transpose", "Reshape")
+    sizes = joined and climb(joined[-1], (1, "Concat"), (0, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
+    if not query or not added or not joined or not sizes or sizes[-1].input(0) is not query[-1].input(0):
+        return
+    masks = (climb(added[0], *path, (0, "Unsqueeze"), (0, "Unsqueeze")) for path in ADDED_MASKS)
+    mask = next((path for path in masks if path is not None), None)
+    buckets = climb(added[0], *DISTANCES, (1, "Where"), *LIMIT) or climb(added[0], *DISTANCES, *SIGNED, *LIMIT)
+    if mask is None or buckets is None or is_static(sizes, dims_of):
+        return
+    yield from (node for node in (*mask, *buckets) if node.is_op(*PLUMBING))
+    yield from (joined[-1], *sizes)
 
 
 def _is_constant(value: Value | None) -> bool:

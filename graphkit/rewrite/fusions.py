@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
-from graphkit.rewrite.fused_attention import causal_attention, masked_attention, scaled_attention
+from graphkit.rewrite.fused_attention import causal_attention, masked_attention, relative_attention, scaled_attention
 from graphkit.rewrite.paths import DimsOf, biases, climb, computed_from, follow, is_static, readers
 
 __all__ = ["fused_nodes", "spoils_product", "transposes_into_product"]
@@ -184,13 +184,14 @@ def _is_zero(value: Value) -> bool:
     return array is not None and not array.any()
 
 
+ATTENTIONS = (masked_attention, scaled_attention, causal_attention, relative_attention)
 Finder = Callable[[Node, DimsOf], Iterator[Node]]
 FINDERS: dict[str, tuple[tuple[str, Finder], ...]] = {
     "Sqrt": (("LayerNormalization", _normalization), ("LayerNormalization", _normalized_transpose)),
     "Erf": (("BiasGelu", _biased_gelu),),
     "Gelu": (("BiasGelu", _biased_operator),),
     "Tanh": (("FastGelu", _biased_fast_gelu), ("FusedGemm", _biased_product)),
-    "Softmax": tuple(("Attention", finder) for finder in (masked_attention, scaled_attention, causal_attention)),
+    "Softmax": tuple(("Attention", finder) for finder in ATTENTIONS),
     "Gather": (("EmbedLayerNormalization", _embedding),),
     "Identity": (("FusedMatMul", _named_transpose),),
     "Reshape": (("FusedMatMul", _between_transposes),),
