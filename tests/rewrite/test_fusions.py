@@ -284,23 +284,6 @@ def test_positions_are_folded_where_nothing_is_normalized() -> None:
     assert "all" not in without.values
 
 
-def test_the_transformers_optimizer_finds_as_much(tmp_path: Path) -> None:
-    pytest.importorskip("sympy")  # which the optimizer needs for shapes
-    path = tmp_path / "model.onnx"
-    onnx.save(model(encoder(POSITIONS["a Range"], MASKS["a Cast"]), 12), path)
-    before, after = statistics(path), statistics(folded(path))
-    assert before["Attention"] == 1
-    assert all(after[name] >= count for name, count in before.items())
-
-
-def statistics(path: Path) -> dict[str, int]:
-    """Return what `onnxruntime.transformers.optimizer` makes of a model."""
-    from onnxruntime.transformers.optimizer import optimize_model
-
-    made = optimize_model(str(path), "bert", num_heads=2, hidden_size=8, opt_level=0)
-    return dict(made.get_fused_operator_statistics())
-
-
 # What is found, and the option
 
 
