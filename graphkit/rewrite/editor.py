@@ -102,7 +102,7 @@ class Editor(Edits):
         """The nodes that fusions look for."""
         found: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
-            found.update(fused_nodes(scope, lambda value: self.shapes[value].rank))
+            found.update(fused_nodes(scope, lambda value: self.shapes[value].dims))
         return found
 
     def nodes(self, *op_types: str) -> Iterator[Node]:

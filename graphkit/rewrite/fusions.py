@@ -4,11 +4,11 @@ onnxruntime puts one node in the place of many where it finds an exporter's patt
 LayerNormalization with its scale and bias (though they are all 1 and all 0, as before training), the mask of an
 Attention in two steps, the positions of an EmbedLayerNormalization computed from the shape of the tokens. A rewrite
 that is right but changes such a pattern costs the fusion, which is worth more. `onnxruntime.transformers.optimizer`
-looks for the same and for some more.
+looks for the same and for some more. What onnxruntime computes itself as it loads a model, for it is the same at all
+sizes, no fusion needs.
 
 Source: onnxruntime/core/optimizer: layer_norm_fusion.cc, bias_gelu_fusion.cc, gemm_activation_fusion.cc,
-attention_fusion_helper.h, embed_layer_norm_fusion.cc, matmul_transpose_fusion.cc; onnxruntime/python/tools/
-transformers: fusion_attention.py, fusion_embedlayer.py.
+embed_layer_norm_fusion.cc, matmul_transpose_fusion.cc; onnxruntime/python/tools/transformers: fusion_embedlayer.py.
 """
 
 from __future__ import annotations
@@ -17,41 +17,29 @@ from collections.abc import Callable, Iterator, Sequence
 
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
+from graphkit.rewrite.fused_attention import causal_attention, masked_attention, relative_attention, scaled_attention
+from graphkit.rewrite.paths import DimsOf, biases, climb, computed_from, follow, is_static, readers
 
 __all__ = ["fused_nodes", "spoils_product", "transposes_into_product"]
 
-Rank = Callable[[Value], int | None]
-
+COMPUTED_RANK_SINCE = 14  # of Reshape; onnxruntime knows the rank of newer ones though nodes compute the shape
 SHAPE_BOUNDS_SINCE = 15  # of Shape; onnxruntime finds the positions of older operator sets only
 ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh")
-MAX_CONE = 40  # nodes that compute positions
-MASKS: tuple[tuple[tuple[int | str | None, ...], ...], ...] = (  # from a Softmax up to the mask's Unsqueezes
-    ((0, "Add"), (None, "Mul"), (0, "Sub"), (1, "Cast")),
-    ((0, "Add"), (None, "Mul"), (0, "Sub")),
-    ((0, "Where"), (0, "Equal")),
-    ((0, "Where"), (0, "Cast"), (0, "Equal")),
-    ((0, "Add"), (0, "Where"), (0, "Equal")),
-    ((0, "Add"), (0, "Where"), (0, "Cast"), (0, "Equal")),
-)
-EXPANDED_MASKS: tuple[tuple[tuple[int | str | None, ...], ...], ...] = (
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Sub")),
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub")),
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
-)
+RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
+MAX_CONE = 40  # nodes that compute positions or shapes
 
 
-def fused_nodes(scope: Scope, rank: Rank) -> dict[Node, str]:
+def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
     """Return the nodes of a graph that a fusion of onnxruntime needs as they are, and the operator that it makes.
 
     Args:
         scope: The graph, without the bodies in it.
-        rank: Gives the rank of a value, None where that is not known.
+        dims_of: Gives the dims of a value, None where its rank is not known.
     """
     found: dict[Node, str] = {}
     for node in scope.nodes:
         for operator, finder in FINDERS.get(node.op_type, ()) if not node.domain else ():
-            for kept in finder(node, rank):
+            for kept in finder(node, dims_of):
                 found.setdefault(kept, operator)
     return found
 
@@ -74,7 +62,7 @@ def spoils_product(first: Sequence[int] | None, second: Sequence[int] | None) ->
 # One finder a pattern: the nodes that must stay, none where it is not the pattern.
 
 
-def _normalization(root: Node, _: Rank) -> Iterator[Node]:
+def _normalization(root: Node, _: DimsOf) -> Iterator[Node]:
     """A tensor / Sqrt(ReduceMean(its squares) + epsilon) * scale + bias: the scale and the bias."""
     if climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow", "Mul")) is None:
         return
@@ -92,66 +80,59 @@ def _normalization(root: Node, _: Rank) -> Iterator[Node]:
         yield shifted
 
 
+def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
+    """The same of a Transpose of what a Reshape gives: the Reshape and its shape, which hide the rank from onnxruntime.
+
+    Where it knows the rank, it first moves the Transpose into the normalization, and then finds none.
+    """
+    path = climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow"), (0, "Sub"), (0, "Transpose"))
+    if path is None or root.scope.opset() >= COMPUTED_RANK_SINCE:
+        return
+    reshape = _reshape_before(path[-1])
+    sizes = reshape.input(1) if reshape is not None else None
+    computed = _up_to_shapes(sizes.producer) if sizes is not None and sizes.producer is not None else None
+    if reshape is not None and computed is not None and not is_static(computed, dims_of):
+        yield from (reshape, *computed)
+
+
+def _reshape_before(node: Node) -> Node | None:
+    """Return the Reshape that a node's first input comes from, through nodes that keep its rank."""
+    for _ in range(MAX_CONE):
+        path = climb(node, (0, "Reshape", *RANK_KEPT))
+        if path is None or path[0].is_op("Reshape"):
+            return path[0] if path else None
+        node = path[0]
+    return None
+
+
 def _is_inverse(node: Node) -> bool:
     """Whether it is 1 / x, written one way or the other."""
     return node.is_op("Reciprocal") or ((one := node.input(0)) is not None and one.is_constant)
 
 
-def _biased_gelu(erf: Node, _: Rank) -> Iterator[Node]:
+def _biased_gelu(erf: Node, _: DimsOf) -> Iterator[Node]:
     """Erf((x + bias) / sqrt(2)): the bias."""
-    yield from _biases(climb(erf, (0, "Div", "Mul"), (None, "Add")))
+    yield from biases(climb(erf, (0, "Div", "Mul"), (None, "Add")))
 
 
-def _biased_fast_gelu(tanh: Node, _: Rank) -> Iterator[Node]:
+def _biased_fast_gelu(tanh: Node, _: DimsOf) -> Iterator[Node]:
     """Tanh(c * (v + d * v^3)), v = x + bias: the bias."""
     for product in ((0, "Mul"), (None, "Add"), (None, "Add")), ((0, "Mul"), (None, "Mul"), (None, "Add")):
-        yield from _biases(climb(tanh, *product))
+        yield from biases(climb(tanh, *product))
 
 
-def _biased_operator(gelu: Node, _: Rank) -> Iterator[Node]:
-    yield from _biases(climb(gelu, (0, "Add")))
+def _biased_operator(gelu: Node, _: DimsOf) -> Iterator[Node]:
+    yield from biases(climb(gelu, (0, "Add")))
 
 
-def _biased_product(activation: Node, rank: Rank) -> Iterator[Node]:
+def _biased_product(activation: Node, dims_of: DimsOf) -> Iterator[Node]:
     """Relu(x w + bias) of matrices: the bias."""
     path = climb(activation, (0, "Add"), (None, "MatMul"))
-    if path is not None and (left := path[1].input(0)) is not None and rank(left) == 2:
-        yield from _biases(path[:1])
+    if path is not None and (left := path[1].input(0)) is not None and len(dims_of(left) or ()) == 2:
+        yield from biases(path[:1])
 
 
-def _biases(path: Sequence[Node] | None) -> Iterator[Node]:
-    """Give the last node of a path where it adds a constant vector."""
-    if path and any(value is not None and is_vector(value) for value in path[-1].inputs):
-        yield path[-1]
-
-
-def _attention(softmax: Node, _: Rank) -> Iterator[Node]:
-    """Softmax(q k / sqrt(d) + (1 - mask) * -10000): the mask's two Unsqueezes, and the biases."""
-    found = (climb(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
-    mask = next((path for path in found if path is not None), None)
-    if mask is None:
-        return
-    yield from mask[-2:]
-    scores = climb(mask[0], (None, "Div", "Mul"), (0, "MatMul")) or climb(mask[0], (None, "MatMul"))
-    for product, index in ((scores and scores[-1], 0), (scores and scores[-1], 1), (follow(softmax, "MatMul"), 1)):
-        path_up = climb(product, (index, "Transpose"), (0, "Reshape"), (0, "Add")) if product else None
-        yield from _biases(path_up)
-    yield from _biases(follow_all(softmax, "MatMul", "Transpose", "Reshape", "MatMul", "Add"))
-
-
-def _scaled_attention(softmax: Node, _: Rank) -> Iterator[Node]:
-    """Softmax(q sqrt(c) * k sqrt(c) + mask), as PyTorch's fused attention is exported: the roots, the mask's nodes."""
-    scores = climb(softmax, (0, "Add"), (None, "MatMul"))
-    scales = [scores and climb(scores[-1], (index, "Mul"), (1, "Sqrt")) for index in (0, 1)]
-    found = (climb(softmax, *path, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze")) for path in EXPANDED_MASKS)
-    mask = next((path for path in found if path is not None), None)
-    if mask is None or not all(scales):
-        return
-    yield from (path[-1] for path in scales if path)
-    yield from mask[-3:]
-
-
-def _embedding(gather: Node, _: Rank) -> Iterator[Node]:
+def _embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
     """Gather(table, positions), added to others and normalized: how the positions are computed."""
     if not any(_is_normalized(reader) for reader in readers(gather) if reader.is_op("Add")):
         return
@@ -177,33 +158,17 @@ def _is_normalized(add: Node) -> bool:
 
 def _up_to_shapes(node: Node) -> list[Node] | None:
     """Return a node and all that it is computed from, up to Shapes of tokens; None where that is something else."""
-    found: dict[Node, None] = {}
-    pending = [node]
-    while pending:
-        node = pending.pop()
-        if node in found or node.is_op("Constant"):
-            continue
-        found[node] = None
-        if node.is_op("Shape"):
-            continue
-        if node.bodies or len(found) > MAX_CONE:
-            return None
-        for value in node.inputs:
-            if value is not None and not value.is_constant:
-                if value.producer is None or value.scope is not node.scope:
-                    return None
-                pending.append(value.producer)
-    return list(found)
+    return computed_from(node, lambda reader, _: reader.is_op("Shape"), MAX_CONE)
 
 
-def _named_transpose(identity: Node, _: Rank) -> Iterator[Node]:
+def _named_transpose(identity: Node, _: DimsOf) -> Iterator[Node]:
     """An Identity that gives a Transpose, which a MatMul reads, as an output: the Transpose must not be one."""
     path = climb(identity, (0, "Transpose"))
     if path is not None and any(reader.is_op("MatMul") for reader in readers(path[0])):
         yield identity
 
 
-def _between_transposes(reshape: Node, _: Rank) -> Iterator[Node]:
+def _between_transposes(reshape: Node, _: DimsOf) -> Iterator[Node]:
     """MatMul(q, Transpose(Reshape(Transpose(k)))), the Reshape copying all dims: onnxruntime merges the two without."""
     before, after = climb(reshape, (0, "Transpose")), follow(reshape, "Transpose")
     shape = reshape.input(1)
@@ -219,61 +184,16 @@ def _is_zero(value: Value) -> bool:
     return array is not None and not array.any()
 
 
-Finder = Callable[[Node, Rank], Iterator[Node]]
+ATTENTIONS = (masked_attention, scaled_attention, causal_attention, relative_attention)
+Finder = Callable[[Node, DimsOf], Iterator[Node]]
 FINDERS: dict[str, tuple[tuple[str, Finder], ...]] = {
-    "Sqrt": (("LayerNormalization", _normalization),),
+    "Sqrt": (("LayerNormalization", _normalization), ("LayerNormalization", _normalized_transpose)),
     "Erf": (("BiasGelu", _biased_gelu),),
     "Gelu": (("BiasGelu", _biased_operator),),
     "Tanh": (("FastGelu", _biased_fast_gelu), ("FusedGemm", _biased_product)),
-    "Softmax": (("Attention", _attention), ("Attention", _scaled_attention)),
+    "Softmax": tuple(("Attention", finder) for finder in ATTENTIONS),
     "Gather": (("EmbedLayerNormalization", _embedding),),
     "Identity": (("FusedMatMul", _named_transpose),),
     "Reshape": (("FusedMatMul", _between_transposes),),
     **{name: (("FusedGemm", _biased_product),) for name in ACTIVATIONS if name != "Tanh"},
 }
-
-
-# How patterns are read
-
-
-def climb(node: Node, *path: tuple[int | str | None, ...]) -> list[Node] | None:
-    """Follow inputs to what computes them: (index, operators...) for each step, None for whichever input it is."""
-    found: list[Node] = []
-    for index, *operators in path:
-        candidates = node.inputs if index is None else [node.input(int(index))]
-        makers = [value.producer for value in candidates if value is not None]
-        here = [maker for maker in makers if maker is not None and maker.is_op(*map(str, operators))]
-        if not here:
-            return None
-        node = here[0]
-        found.append(node)
-    return found
-
-
-def readers(node: Node) -> list[Node]:
-    """Return the nodes that read a node's first output."""
-    out = node.outputs[0] if node.outputs else None
-    return [consumer for consumer, _ in out.consumers] if out is not None else []
-
-
-def follow(node: Node, operator: str) -> Node | None:
-    """Return the only reader of a node where it is of this operator."""
-    found = readers(node)
-    return found[0] if len(found) == 1 and found[0].is_op(operator) else None
-
-
-def follow_all(node: Node, *operators: str) -> list[Node] | None:
-    """Follow only readers of these operators, one after the other."""
-    found = [node]
-    for operator in operators:
-        after = follow(found[-1], operator)
-        if after is None:
-            return None
-        found.append(after)
-    return found[1:]
-
-
-def is_vector(value: Value) -> bool:
-    """Whether a value is a constant of rank 1."""
-    tensor = value.constant
-    return tensor is not None and len(tensor.dims) == 1
