@@ -4,47 +4,12 @@
     model = graphkit.load("model.onnx")
     print(graphkit.kv_cache(model).to_text())
 
-Names are imported when they are first used, so that `import graphkit` is quick.
+Names are imported when they are first used, so that `import graphkit` is quick; `__init__.pyi` tells type checkers.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from graphkit.analysis.architecture import Architecture, architecture
-    from graphkit.analysis.control_flow import ControlFlow, control_flow
-    from graphkit.analysis.fit import Fit, fit
-    from graphkit.analysis.hazards import Hazard, Hazards, hazards
-    from graphkit.analysis.interface import Interface, interface
-    from graphkit.analysis.kv_cache import KVCache, kv_cache
-    from graphkit.analysis.optimize import optimized
-    from graphkit.analysis.origins import Origins, origins
-    from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
-    from graphkit.analysis.report import Comparison, Report, compare, report
-    from graphkit.analysis.sections import ReportOptions
-    from graphkit.analysis.shape_ops import ShapeOps, shape_ops
-    from graphkit.analysis.summary import Summary, summary
-    from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
-    from graphkit.analysis.what_if import WhatIf, what_if
-    from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
-    from graphkit.graph.networks import cone, to_networkx
-    from graphkit.graph.view import Node, Scope, Value
-    from graphkit.model import Model, load
-    from graphkit.passes.control_flow.split_merged import Split, split_merged
-    from graphkit.passes.fold import fold
-    from graphkit.render.result import Result
-    from graphkit.save import save_models
-    from graphkit.shapes.dim_spec import DimSpec
-    from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
-    from graphkit.verify.hazards import check_hazards
-    from graphkit.verify.proof import RewriteProof
-    from graphkit.verify.rewrite import verify_rewrite
-    from graphkit.verify.split import SplitProof, verify_split
-    from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
-    from graphkit.workflows.specialize import Specializer
-    from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 
 __version__ = "0.1.0"
 
@@ -85,16 +50,7 @@ _HOMES = {
 _ROOMS = ("passes", "rewrite", "shapes", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "Architecture", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions", "FoldReport", "GraphkitError",
-    "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelError", "Node", "Origins", "OutputError",
-    "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer",
-    "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "TensorShapes", "UsageError", "Value",
-    "WhatIf", "WhyShape", "architecture", "check_hazards", "compare", "cone", "control_flow", "fit", "fold",
-    "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "optimized", "origins",
-    "remaining_shapes", "report", "save_models", "shape_ops", "split_file", "split_merged", "summary",
-    "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_rewrite", "verify_split", "what_if", "why_shape",
-]  # fmt: skip
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> object:
