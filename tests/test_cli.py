@@ -114,7 +114,7 @@ def test_a_group_that_does_not_exist(run: Run) -> None:
     assert run("report", OTHER, "-f", "dot", "--group", 99) == (
         2,
         "",
-        "Error: no group 99 - this model has 7, numbered from 1 (see `report`)\n",
+        "Error: no group 99 - this model has 7, numbered from 1, see `graphkit report`\n",
     )
 
 
@@ -137,7 +137,7 @@ def test_an_unknown_section(run: Run) -> None:
     assert run("report", EXAMPLE, "--only", "interface,weather") == (
         2,
         "",
-        "Error: no section 'weather' - there are: "
+        "Error: no section 'weather' - choose from "
         "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow\n",
     )
 
@@ -281,7 +281,7 @@ def test_a_folder_without_models(run: Run, tmp_path: Path) -> None:
     assert run("report", tmp_path) == (
         2,
         "",
-        f"Error: {tmp_path}: no .onnx file in this folder - name a model file\n",
+        f"Error: {tmp_path}: has no .onnx file in it - name a model file\n",
     )
 
 
@@ -455,15 +455,15 @@ def test_passes_are_listed_and_explained(run: Run) -> None:
     [
         (
             ("verify", EXAMPLE),
-            "verify takes two models, original and rewritten; or three, merged, first step, later steps",
+            "verify takes two models (original, rewritten) or three (merged, first step, later steps) - name these",
         ),
         (
             ("verify", EXAMPLE, EXAMPLE, EXAMPLE, "--dim", "batch_size=1"),
-            "--dim, --input and --range are for two models - leave them out",
+            "--dim, --input and --range apply to two models only - leave them out",
         ),
         (
             ("split-merged", EXAMPLE),
-            "example:merged-decoder: ships with graphkit - name a folder for the result with -o",
+            "example:merged-decoder: is an example that ships with graphkit - name an output folder with -o",
         ),
     ],
 )
@@ -556,11 +556,11 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         ),
         (
             ("--range", "batch_size=3:2"),
-            "--range: '3:2' holds no size - write the least one first",
+            "--range: '3:2' allows no size - write the smaller bound first",
         ),
         (
             ("--dim", "batch_size"),
-            "--dim batch_size: is not NAME=VALUE - write such as --dim batch_size=1",
+            "--dim batch_size: is not NAME=VALUE - write it as in --dim batch_size=1",
         ),
         (
             ("--input", "input_ids=2xN"),

@@ -78,17 +78,19 @@ def test_limits_are_read() -> None:
 
 @pytest.mark.parametrize("memory", ["", "GB", "-1GB", "2XB", "0", "1e9", "0.1", "9" * 20])
 def test_what_is_no_size_is_refused(memory: str) -> None:
-    with pytest.raises(UsageError, match="is no size - write such as --memory 2GB"):
+    with pytest.raises(UsageError, match="is not a size - write one such as --memory 2GB"):
         read_limits(None, memory)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_what_is_no_time_is_refused(seconds: float) -> None:
-    with pytest.raises(UsageError, match="is no time - write such as --timeout 60"):
+    with pytest.raises(UsageError, match="is not a time - write a positive number of seconds, such as --timeout 60"):
         read_limits(seconds, None)
 
 
 def test_a_system_without_a_limit_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "HAS_MEMORY_LIMIT", False)
-    with pytest.raises(UsageError, match="--memory: this system has no limit of memory for a process - leave it out"):
+    with pytest.raises(
+        UsageError, match="--memory: this system cannot limit the memory of a process - leave the option out"
+    ):
         read_limits(None, "2GB")

@@ -31,5 +31,5 @@ def test_sizes_are_read_as_one_spec() -> None:
 
 
 def test_bounds_that_are_none_name_the_option() -> None:
-    with pytest.raises(UsageError, match=r"^--range: '3:2' holds no size - write the least one first$"):
+    with pytest.raises(UsageError, match=r"^--range: '3:2' allows no size - write the smaller bound first$"):
         SizeWords((), (), ("n=3:2",)).read()

@@ -38,7 +38,7 @@ def test_a_reader_that_is_gone_is_one_line(arguments: tuple[str, ...]) -> None:
     os.close(writing)
     _, errors = process.communicate()
     assert process.returncode == 2
-    assert errors.decode() == "Error: the output cannot be written: Broken pipe - nobody reads it any more\n"
+    assert errors.decode() == "Error: the output cannot be written: Broken pipe - its reader has closed it\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the shell is that of POSIX")
@@ -74,7 +74,7 @@ def test_a_signal_leaves_nothing_behind(command: str, name: str, code: int, tmp_
     arguments = [sys.executable, "-c", STOPPED, name, command, EXAMPLE, "-o", str(output)]
     ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (code, "")
-    assert ran.stderr == f"Error: stopped by {name} - no file was left half written\n"
+    assert ran.stderr == f"Error: stopped by {name} - no file is left half written\n"
     assert not list(tmp_path.iterdir())
 
 

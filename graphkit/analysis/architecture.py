@@ -1,4 +1,4 @@
-"""Architecture: a model's role in a pipeline, and its sizes, read from names and shapes."""
+"""Architecture: a model's role in a pipeline and its sizes, derived from names and shapes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ MAX_STEPS = 8
 
 @dataclass(frozen=True)
 class Architecture(Result):
-    """What a model is.
+    """The role and sizes of a model.
 
     Attributes:
         role: "encoder", "first-step decoder", "decoder with past", "merged decoder", "decoder-only",
             "vision" or "other".
-        reason: What shows it.
+        reason: The evidence for the role.
         layers: Layers; of the decoder where there is a KV cache.
         heads: Query heads.
         kv_heads: Key and value heads.
         head_dim: Size of a head.
         vocabulary: Entries of the vocabulary.
 
-    A size is None where names and shapes do not tell it.
+    A size is None if names and shapes do not reveal it.
     """
 
     title: ClassVar[str] = "Architecture"
@@ -74,7 +74,7 @@ class Architecture(Result):
 
 
 def architecture(model: Model) -> Architecture:
-    """Tell a model's role and sizes."""
+    """Return a model's role and sizes."""
     cache = kv_cache(model)
     role, reason = _role(model, cache)
     heads, kv_heads, head_dim = _heads(model, cache)
@@ -98,7 +98,7 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
     crosses = crosses or (bool(roles.all("encoder mask")) and not roles.all("encoder tokens"))
     tokens, logits = bool(roles.all("tokens", "embeddings", "encoder tokens")), roles.logits is not None
     if roles.merged:
-        return "merged decoder", "an If on a boolean input, one branch of which reads the past"
+        return "merged decoder", "it has an If on a boolean input, and one branch reads the past"
     if roles.pasts:
         if crosses:
             return "decoder with past", "it takes a KV cache and what an encoder made"
@@ -111,12 +111,12 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
     if images:
         return "other", "it takes an image and tokens"
     if tokens and logits and _is_causal(model):
-        return "decoder-only", "tokens in, logits out, a causal mask; no KV cache"
+        return "decoder-only", "it maps tokens to logits under a causal mask, without a KV cache"
     if any(node.is_op("LSTM", "GRU", "RNN") for node in all_nodes(model.scopes)):
         return "other", "it is recurrent"
     if tokens or roles.all("audio"):
-        return "encoder", "tokens or features in, no KV cache and no causal mask"
-    return "other", "no tokens, images or KV cache among its inputs and outputs"
+        return "encoder", "it takes tokens or features, and has no KV cache and no causal mask"
+    return "other", "its inputs and outputs are not tokens, images or a KV cache"
 
 
 def _is_causal(model: Model) -> bool:

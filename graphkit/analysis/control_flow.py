@@ -1,4 +1,4 @@
-"""Control flow: If, Loop, Scan and search operators, what they capture, and what decides them."""
+"""Control flow: If, Loop, Scan and search operators, the values they capture, and the conditions of Ifs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ControlNode:
         path: The node, with the scopes around it.
         op: The operator, with its domain where that is not the default.
         depth: How many bodies it is nested in.
-        condition: What decides an If, in words; "" for other operators.
+        condition: The condition of an If, in words; "" for other operators.
         branches: Its bodies.
         role: "merged decoder", "search with a decoder inside", or "".
     """

@@ -48,8 +48,8 @@ class Fit(Result):
     Attributes:
         roles: (label, role) of each.
         links: What feeds what.
-        missing: Inputs that should come from another model and come from none.
-        leftover: Cache outputs that no model takes.
+        missing: Inputs that another model should feed, and none does.
+        leftover: Cache outputs that no model reads.
     """
 
     title: ClassVar[str] = "How they fit together"
@@ -64,7 +64,7 @@ class Fit(Result):
 
     def blocks(self) -> Iterator[Block]:
         if not self.links:
-            yield Prose("No output of one is recognised as an input of another.")
+            yield Prose("No output of one model is recognised as an input of another.")
         else:
             yield Table(
                 (Column("Output", "code"), Column("Feeds", "note"), Column("Tensors", "number"), Column("Fits")),
@@ -85,10 +85,10 @@ class Fit(Result):
 
 
 def fit(models: Sequence[Model]) -> Fit:
-    """Tell which outputs of some models feed which inputs of others.
+    """Find out which outputs of some models feed which inputs of others.
 
     Args:
-        models: An encoder, decoders of the first and of later steps, a merged decoder: any of them.
+        models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
     """
     names = _short_names(models)
     roles = {name: architecture(model).role for name, model in names.items()}

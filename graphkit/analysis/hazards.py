@@ -1,4 +1,4 @@
-"""Hazards: legal input dims at which a model fails in onnxruntime, or gives another shape than meant."""
+"""Hazards: legal input dims at which a model fails in onnxruntime, or silently gives a wrong shape."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Check", "Hazard", "Hazards", "dims_text", "hazards"]
 Kind = Literal["never", "wrong shape", "empty", "limit", "fit"]
 Dims = tuple[tuple[str, int], ...]
 KINDS: dict[Kind, str] = {
-    "never": "runs at no dims",
-    "wrong shape": "gives another shape than meant, without an error",
-    "empty": "fails where a dim is 0",
-    "limit": "fails from a size on",
-    "fit": "fails where dims do not go together",
+    "never": "fails at all dims",
+    "wrong shape": "gives a wrong shape without an error",
+    "empty": "fails if a dim is 0",
+    "limit": "fails above some size",
+    "fit": "fails if dims do not fit together",
 }
 BLAMED = ("Reshape", "Expand", "Tile", "Slice", "ConstantOfShape", "Range", "TopK", "Split", "Pad", "Resize")
 SHOWN = 20  # hazards in a text
@@ -37,7 +37,7 @@ class Check:
     """What a run at the dims of a hazard showed.
 
     Attributes:
-        confirmed: Whether it did what was foretold; None where it could not be run.
+        confirmed: Whether the run met the prediction; None if there was no run.
         message: What onnxruntime said, or why there was no run.
     """
 
@@ -52,16 +52,16 @@ class Hazard:
     Attributes:
         kind: A key of `KINDS`, the worst first.
         op: The operator that fails.
-        input: The input that is to blame, "" where all are.
-        nodes: Paths of the nodes that need the same; the first one fails first.
+        input: The input at fault, "" for all of them.
+        nodes: Paths of the nodes with this precondition; the first one fails first.
         problem: What goes wrong, in words.
-        says: Part of onnxruntime's message, "" where it has none, or none that is known.
-        shape: The shape that is given, where that is not the one meant.
+        says: Part of onnxruntime's message, "" if there is none or it is unknown.
+        shape: The wrong shape, if there is one.
         dims: The dims that trigger it, for each symbol of the inputs; empty for all dims.
         fine: Dims near them at which the model runs.
-        examples: What of `dims` matters, and of other dims that trigger the same.
-        also: Paths of nodes that fail there too, or further on.
-        check: What a run showed, None where none was asked for.
+        examples: The dims that matter, here and in other cases of the same hazard.
+        also: Paths of nodes that also fail there, or further on.
+        check: What a run showed, None without a check.
     """
 
     kind: Kind
@@ -79,7 +79,7 @@ class Hazard:
 
     def __str__(self) -> str:
         where = " or ".join(dims_text(dims) for dims in self.examples) or "any dims"
-        does = "gives another shape than meant" if self.kind == "wrong shape" else "fails"
+        does = "gives a wrong shape" if self.kind == "wrong shape" else "fails"
         return f"at {where}, {self.op} '{self.nodes[0]}' {does}: {self.problem}"
 
 
@@ -88,8 +88,8 @@ class Hazards(Result):
     """What can go wrong at legal dims.
 
     Attributes:
-        hazards: The worst first.
-        undecided: Why they were not looked for, "" where they were.
+        hazards: The hazards, the worst first.
+        undecided: Why none were looked for, "" if they were.
     """
 
     title: ClassVar[str] = "Hazards"
@@ -108,9 +108,9 @@ class Hazards(Result):
             yield Prose(self.undecided, "warning")
         if not self.hazards:
             if not self.undecided:
-                yield Prose("None found: at all dims that were tried, every node gets what it needs.")
+                yield Prose("None found: at all dims that were tried, the preconditions of every node hold.")
             return
-        yield Prose("Dims that the inputs allow, the nodes that cannot take them, and what onnxruntime does.")
+        yield Prose("Dims that the inputs allow, the nodes that cannot handle them, and what onnxruntime does.")
         yield Table(
             (
                 Column("#", "number"),
@@ -125,7 +125,7 @@ class Hazards(Result):
             [_row(number, one) for number, one in enumerate(self.hazards[:SHOWN], start=1)],
         )
         if len(self.hazards) > SHOWN:
-            yield Prose(f"{len(self.hazards) - SHOWN} more are in the JSON report.")
+            yield Prose(f"{len(self.hazards) - SHOWN} more in the JSON report.")
         kinds = dict.fromkeys(one.kind for one in self.hazards)
         yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
 
@@ -178,13 +178,13 @@ def dims_text(dims: Dims) -> str:
 
 
 def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
-    """Look for dims at which a model fails or gives another shape than meant.
+    """Find dims at which a model fails or gives a wrong shape.
 
-    A dim is legal where its symbol's range allows it: at least 1, at least 0 for one named `past...`.
+    A dim is legal if its range allows it: at least 1, or at least 0 for a symbol named `past...`.
 
     Args:
         model: The model.
-        shapes: What was inferred of the model, where that is known already.
+        shapes: The inferred shapes of the model, if they are known already.
     """
     shapes = shapes or infer(model)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
@@ -202,7 +202,7 @@ def _undecided(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
     if obstacle:
         return f"Not looked for: {obstacle}."
     nodes = ", ".join(f"{one.nodes[0].operator} {one.nodes[0].path}" for one in unmet[:EXAMPLES])
-    return f"Not looked for: no dims were found at which these nodes get what they need: {nodes}."
+    return f"Not looked for: no dims were found at which the preconditions of these nodes hold: {nodes}."
 
 
 def _grouped(triggers: Iterable[Trigger]) -> Iterator[Hazard]:

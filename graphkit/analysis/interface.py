@@ -1,4 +1,4 @@
-"""Interface: the inputs and outputs of a model, numbered families as one row each."""
+"""Interface: the inputs and outputs of a model, with one row for each numbered family."""
 
 from __future__ import annotations
 

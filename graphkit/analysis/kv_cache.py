@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.kv import CacheEntry, growing_axis
-from graphkit.graph.names import family_labels, family_pattern
+from graphkit.graph.names import counted, family_labels, family_pattern
 from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
@@ -28,9 +28,9 @@ class Layout:
     """How one cache tensor is laid out.
 
     Attributes:
-        heads, head_dim: Sizes, None where the shape does not tell them.
-        axis: The axis that grows with the sequence, None where there is none or it is unknown.
-        bytes_per_token: Bytes for one position of one sequence; None where a dim is unknown.
+        heads, head_dim: Sizes, None if the shape does not show them.
+        axis: The axis that grows with the sequence, None if there is none or it is unknown.
+        bytes_per_token: Bytes for one position of one sequence; None if a dim is unknown.
         fixed_bytes: Bytes for one sequence of a tensor that does not grow.
         layers: Layers in this tensor.
     """
@@ -48,9 +48,9 @@ class Feed:
     """A family of cache tensors: what comes in, what goes out, and how it behaves.
 
     Attributes:
-        past: Label of the inputs, "" where there are none.
-        present: Label of the outputs, "" where there are none.
-        pairs: (past, present) names; "" for one that is missing.
+        past: Label of the inputs, "" if there are none.
+        present: Label of the outputs, "" if there are none.
+        pairs: (past, present) names; "" for a missing one.
         rule: What to do with it, in words.
     """
 
@@ -83,15 +83,15 @@ class KVCache(Result):
     """The cache of a decoder.
 
     Attributes:
-        layers, kv_heads, head_dim: Sizes of the self-attention cache, None where unknown.
+        layers, kv_heads, head_dim: Sizes of the self-attention cache, None if unknown.
         dtype: Of the cache, such as `float32`.
         layout: Shape of one cache tensor.
         feeds: The contract, one family a row.
-        bytes_per_token: Of the cache that grows with every step; None where a dim is unknown.
-        bytes_per_encoder_token: Of the cache that is as long as the encoder's output; 0 where there is none.
+        bytes_per_token: Of the cache that grows with every step; None if a dim is unknown.
+        bytes_per_encoder_token: Of the cache that is as long as the encoder's output; 0 if there is none.
         fixed_bytes: Of cache tensors that do not grow.
         memory: Bytes for some context lengths.
-        warnings: What goes wrong if the contract is not kept.
+        warnings: Ways to break the contract.
     """
 
     title: ClassVar[str] = "KV cache"
@@ -114,8 +114,8 @@ class KVCache(Result):
         if not self.feeds:
             yield Prose("None: no input or output of this model is a KV cache.")
             return
-        sizes = ((self.layers, "layer"), (self.kv_heads, "KV head"))
-        parts = [f"{size} {name}{'s' if size != 1 else ''}" for size, name in sizes if size is not None]
+        sizes = ((self.layers, "layer(s)"), (self.kv_heads, "KV head(s)"))
+        parts = [counted(size, name) for size, name in sizes if size is not None]
         known = ", ".join([*parts, f"head dim {self.head_dim}"] if self.head_dim is not None else parts)
         yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {self.layout}.")
         yield Table(
@@ -136,8 +136,8 @@ class KVCache(Result):
         elif self.bytes_per_token:
             first = self.memory[0]
             yield Prose(
-                f"{self.bytes_per_token:,} bytes a token; {first.context:,} tokens = {first.megabytes:,.1f} MB = "
-                f"{_decimal(first.mebibytes)} MiB."
+                f"{self.bytes_per_token:,} bytes for each token; {first.context:,} tokens = "
+                f"{first.megabytes:,.1f} MB = {_decimal(first.mebibytes)} MiB."
             )
             yield Table(
                 (
@@ -150,9 +150,9 @@ class KVCache(Result):
                 title="Memory of one sequence",
             )
         if self.bytes_per_encoder_token:
-            yield Prose(f"{self.bytes_per_encoder_token:,} bytes an encoder token besides, constant after step 1.")
+            yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")
         if self.fixed_bytes:
-            yield Prose(f"{self.fixed_bytes:,} bytes a sequence that do not grow.")
+            yield Prose(f"{self.fixed_bytes:,} bytes for each sequence, which do not grow.")
 
 
 def _decimal(number: float) -> str:
@@ -289,9 +289,9 @@ def _rule(entry: CacheEntry, roles: Roles) -> str:
     if entry.past is None:
         return "no input takes it"
     if entry.present is None:
-        return "no output gives it: encoder KV, constant; carry the one of step 1"
+        return "no output gives it: encoder KV, constant; carry over that of step 1"
     if entry.present in roles.empty:
-        return "encoder KV: constant after step 1; the cache branch gives it back empty, so carry the one of step 1"
+        return "encoder KV: constant after step 1; the cache branch gives it back empty, so carry over that of step 1"
     if roles.is_cross(entry):
         return "encoder KV: constant after step 1, given back unchanged"
     return "decoder KV: changes with every step, feed it back"
@@ -301,9 +301,9 @@ def _warnings(roles: Roles) -> Iterator[str]:
     if roles.empty:
         label = family_labels(value.name for value in roles.empty)
         yield (
-            f"{len(roles.empty)} outputs ({label}) are zero-length constants in the cache branch: "
+            f"{counted(len(roles.empty), 'zero-length output(s)')} of the cache branch ({label}): "
             "carry the encoder KV from step 1; do not feed these back."
         )
     orphans = [e.past.name for e in roles.cache if e.past and not e.present and not roles.is_cross(e)]
     if orphans and any(entry.present for entry in roles.cache):
-        yield f"{len(orphans)} past inputs have no present output: {family_labels(orphans)}."
+        yield f"{counted(len(orphans), 'past input(s)')} without a present output: {family_labels(orphans)}."

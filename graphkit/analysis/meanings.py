@@ -1,4 +1,4 @@
-"""What shape tensors say in the model's input dims: `[batch_size, 8, sequence_length, 32]`, counted."""
+"""The contents of shape tensors as expressions in the input dims, such as `[batch_size, 8, sequence_length, 32]`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNKNOWN = re.compile(r"\?[0-9]+")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What some shape tensors of a group have in common.
+    """The elements that some shape tensors of a group share.
 
     Attributes:
-        shape: The elements as expressions in the input dims, such as `[batch_size, -1, 8]`; `?` for one that is not
-            known, and alone where not even their number is.
-        count: Consumers that read it.
-        unknown: Why an element is not known, "" where all are.
+        shape: The elements as expressions in the input dims, such as `[batch_size, -1, 8]`; `?` for an unknown one, and
+            a single `?` if even their number is unknown.
+        count: Number of consumers that read it.
+        unknown: Why an element is unknown, "" if all are known.
     """
 
     shape: str
@@ -34,13 +34,13 @@ class Meaning:
 
 
 def meanings(values: Iterable[Value], shapes: Shapes) -> tuple[Meaning, ...]:
-    """Return what some shape tensors mean, the most frequent meaning first; in order of first use among equals."""
+    """Return the meanings of some shape tensors, the most frequent first, ties in order of first use."""
     found = Counter(meaning(value, shapes) for value in values)
     return tuple(Meaning(shape, count, why) for (shape, why), count in found.most_common())
 
 
 def meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
-    """Return the elements of a shape tensor as text, and why some are not known."""
+    """Return the elements of a shape tensor as text, and why some are unknown."""
     tensor = shapes[value]
     elements = tensor.elements
     if elements is None:
@@ -58,7 +58,7 @@ def _element(element: Expr | Ratio | float, shapes: Shapes) -> tuple[str, str]:
 
 
 def _without_names(reason: str) -> str:
-    """Return reasons without the names of the unknowns that they explain, which no one has seen."""
+    """Return reasons without the internal names of the unknowns that they explain."""
     parts = [part.partition(": ")[2] if part.startswith("?") else part for part in reason.split("; ")]
     return _plain("; ".join(dict.fromkeys(parts)))
 
@@ -68,7 +68,7 @@ def _plain(reason: str) -> str:
 
 
 def meanings_text(found: tuple[Meaning, ...], full: bool = False) -> str | None:
-    """Return meanings in a line, bounded unless `full`: `= [batch_size, 8] (36x); [2, 8] (18x)`; None for none."""
+    """Return meanings in one line, shortened unless `full`: `= [batch_size, 8] (36x); [2, 8] (18x)`."""
     if not found:
         return None
     shown = found if full else found[:SHOWN]

@@ -1,8 +1,8 @@
 """The graph after onnxoptimizer's default passes, for counting only.
 
-The optimizer sees tensors whose bytes stay in the file as empty and may merge them as duplicates: what
-comes out has the right nodes and must never be written as a model. It runs in a process of its own, which some broken
-models end.
+The optimizer sees tensors whose bytes stay in the file as empty, and may merge them as duplicates. Its result has the
+right nodes, but must never be written as a model. The optimizer runs in a process of its own, because some broken
+models crash it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def optimized(model: Model) -> Model:
     """Return a copy of the graph after `onnxoptimizer.optimize` with its default passes.
 
     Raises:
-        ModelError: onnxoptimizer cannot take the model.
+        ModelError: onnxoptimizer fails on the model.
     """
     try:
         serialized = optimize(model.proto.SerializeToString())

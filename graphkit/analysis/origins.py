@@ -1,4 +1,4 @@
-"""Shape origins: the expression behind every shape that a node reads, and what it says in the input dims."""
+"""Shape origins: which expression computes each shape that a node reads, and what it means in the input dims."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from graphkit.shapes import Shapes, infer
 
 __all__ = ["OriginGroup", "Origins", "Source", "origins"]
 
-# Consumers in the order of the report, those that are not here last. Axes are left out: they are all but
-# always constants and say nothing of where a shape comes from.
+# Consumers in the order of the report; all others come last. Axes are left out: they are nearly
+# always constants, and do not tell where a shape comes from.
 FIRST = ("Reshape", "Expand", "ConstantOfShape", "Slice", "Tile", "Resize", "Range")
 AXES = {"axes", "axis", "roi"}
 LIST_LIMIT = 3
-MAX_DEPTH, MAX_LENGTH = 24, 4000  # an expression beyond these ends in the operator's name
+MAX_DEPTH, MAX_LENGTH = 24, 4000  # beyond these, an expression shows only the name of the operator
 DRAWN_GROUPS, DRAWN_NODES = 3, 60
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor whose shape is read by a Shape (or Size) that a group rests on.
+    """A tensor whose shape a group depends on, through a Shape or Size.
 
     Attributes:
         tensor: Its name.
         producer: The operator that computes it, "graph input", "initializer" or "body input".
-        count: Consumers of the group that rest on it.
+        count: Number of consumers in the group that depend on it.
     """
 
     tensor: str
@@ -45,15 +45,15 @@ class Source:
 
 @dataclass(frozen=True)
 class OriginGroup:
-    """Consumers whose shape input is fed by the same expression.
+    """Consumers whose shape input is computed by the same expression.
 
     Attributes:
         op: The consumer's operator.
-        input: The input that is read.
-        expression: What feeds it.
+        input: Name of the shape input.
+        expression: The expression that computes it.
         nodes: Paths of the consumers.
-        sources: The tensors on which its Shapes rest, the most used first.
-        meanings: What the shapes are in the input dims, the most frequent first.
+        sources: The tensors whose shapes it depends on, the most used first.
+        meanings: The shapes as expressions in the input dims, the most frequent first.
     """
 
     op: str
@@ -65,7 +65,7 @@ class OriginGroup:
 
     @property
     def count(self) -> int:
-        """How many consumers there are."""
+        """Number of consumers."""
         return len(self.nodes)
 
     def __str__(self) -> str:
@@ -97,8 +97,8 @@ class Origins(Result):
             yield Prose("No node reads a shape from a tensor.")
             return
         yield Prose(
-            "What feeds each shape input, the same expression counted once, and what that is in the input dims. CONST "
-            "is a constant; what is not expanded is named by its operator."
+            "Each expression that computes a shape input, listed once, and what it means in the input dims. CONST is a "
+            "constant; a part that is not expanded is named by its operator."
         )
         kinds = dict.fromkeys((group.op, group.input) for group in self.groups)
         for op, name in kinds:
@@ -132,10 +132,10 @@ def _rests_on(group: OriginGroup, full: bool) -> str | None:
     if not group.sources:
         return None
     if full:
-        return f"rests on {', '.join(f'{source.tensor} ({source.producer})' for source in group.sources)}"
+        return f"depends on {', '.join(f'{source.tensor} ({source.producer})' for source in group.sources)}"
     first = group.sources[0]
     rest = f" and {len(group.sources) - 1} more" if len(group.sources) > 1 else ""
-    return f"rests on {first.tensor} ({first.producer}){rest}"
+    return f"depends on {first.tensor} ({first.producer}){rest}"
 
 
 def _nodes(group: OriginGroup) -> str:
@@ -143,13 +143,13 @@ def _nodes(group: OriginGroup) -> str:
 
 
 def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
-    """Group the shapes that nodes read by the expression that computes them.
+    """Group the shapes that nodes read by the expressions that compute them.
 
     Args:
         model: The model.
-        full: Write lists out, where else they end after three, and name all nodes and sources of each group.
-        optimized: What to say of the model: that it is one after onnxoptimizer.
-        shapes: What was inferred of the model, where that is known already.
+        full: Show lists in full, not just three items, and name all nodes and sources of each group.
+        optimized: Whether the model is one after onnxoptimizer.
+        shapes: The inferred shapes of the model, if they are known already.
     """
     inferred = shapes or infer(model)
     tensors = model.shape_tensors
@@ -173,7 +173,7 @@ def group_drawing(model: Model, number: int) -> Drawing:
     """
     found = _consumers(model, False)
     if not 1 <= number <= len(found):
-        raise UsageError(f"no group {number} - this model has {len(found)}, numbered from 1 (see `report`)")
+        raise UsageError(f"no group {number} - this model has {len(found)}, numbered from 1, see `graphkit report`")
     (_, name, text), nodes = list(found.items())[number - 1]
     return _drawing(text, nodes[0], name, model.shape_tensors)
 
@@ -204,7 +204,7 @@ def expression(
 
     Args:
         value: The value; None for an input that is left out.
-        full: Write lists out, where else they end after three.
+        full: Show lists in full, not just three items.
         depth: How deep the expression already is.
         known: Expressions by value and depth, of the same `full`; new ones are added.
     """

@@ -1,4 +1,4 @@
-"""The Shape nodes of a model: which data each feeds, and what of it stays dynamic."""
+"""The Shape nodes of a model, and the nodes that need each of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHOWN_NODES = 12  # in a text
 
 @dataclass(frozen=True)
 class Feeds:
-    """An input that a Shape reaches, through whatever computes with it.
+    """An input that a Shape reaches, directly or through shape computations.
 
     Attributes:
-        node: Path of the node, which computes no shape itself.
+        node: Path of the node, which does not compute a shape itself.
         op: Its operator.
-        input: Name of the input where its value is read, else its index.
+        input: Name of the input if its value is read, else its index.
     """
 
     node: str
@@ -43,7 +43,7 @@ class RemainingShape:
     Attributes:
         node: Its path.
         measures: The tensor whose shape it reads.
-        feeds: What needs it.
+        feeds: The inputs that it reaches.
     """
 
     node: str
@@ -53,7 +53,7 @@ class RemainingShape:
 
 @dataclass(frozen=True)
 class RemainingShapes(Result):
-    """The Shape nodes that a model has, and why they are there."""
+    """The Shape nodes of a model, and why they are there."""
 
     title: ClassVar[str] = "Remaining shapes"
     shapes: tuple[RemainingShape, ...]
@@ -80,7 +80,7 @@ class RemainingShapes(Result):
             ],
         )
         if len(self.shapes) > SHOWN_NODES:
-            yield Prose(f"... and {len(self.shapes) - SHOWN_NODES:,} more (see the JSON).")
+            yield Prose(f"... and {len(self.shapes) - SHOWN_NODES:,} more in the JSON report.")
 
 
 def remaining_shapes(model: Model, *, without: Collection[str] = ()) -> RemainingShapes:

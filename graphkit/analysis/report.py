@@ -1,4 +1,4 @@
-"""The report: chosen analyses of one model, or of several with a comparison first."""
+"""The report: selected analyses of one model, or of several models after a comparison."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Several models side by side, how they fit together where one is a decoder, then the report of each."""
+    """Several models side by side, how they fit together if one is a decoder, and the report of each."""
 
     title: ClassVar[str] = "Comparison"
     rows: tuple[ComparisonRow, ...]
@@ -105,15 +105,18 @@ def report(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Analyse one model.
+    """Analyse one model: `print(graphkit.report(model).to_text())`.
 
     Args:
         model: The model.
         options: Which sections, and how.
         progress: Called with the name of each step before it starts.
 
+    Returns:
+        The sections, in the order of the report.
+
     Raises:
-        ModelError: The model is broken in a way that only shows now, or its data file is needed and missing.
+        ModelError: An analysis finds the model broken, or needs a data file that is missing.
     """
     wanted = [section for section in SECTIONS if not options.only or section.name in options.only]
     pending = _optimizing(model) if options.optimize and any(section.compares for section in wanted) else None
@@ -139,7 +142,7 @@ def _inferred(given: Material) -> Material:
 
 
 def _optimizing(model: Model) -> Future[Model]:
-    """Start onnxoptimizer, in a process that works beside this one."""
+    """Start onnxoptimizer in a process of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
     executor = ThreadPoolExecutor(1)
@@ -155,12 +158,18 @@ def compare(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Analyse several models, with a comparison of the main figures first.
+    """Analyse several models, and compare their main figures.
 
     Args:
         models: The models.
         options: Which sections of each, and how.
         progress: Called with the name of each step before it starts.
+
+    Returns:
+        The comparison, with the report of each model.
+
+    Raises:
+        ModelError: An analysis finds a model broken, or needs a data file that is missing.
     """
     rows = []
     for model in models:

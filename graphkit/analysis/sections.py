@@ -27,15 +27,15 @@ HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What to put into a report.
+    """Options of a report.
 
     Attributes:
-        only: Sections to show, of `SECTION_NAMES`; empty for all.
-        optimize: Compare the shape operators with those after onnxoptimizer, and take the origins there.
-        full: Write out the lists in shape origins.
+        only: Names of the sections to show, from `SECTION_NAMES`; empty for all.
+        optimize: Compare the shape operators before and after onnxoptimizer, and show the origins after it.
+        full: Show the lists in shape origins in full.
         hash_weights: Read all weights to find tied tensors.
-        context: Positions for which to state the memory of a KV cache.
-        check: What runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`; None for not.
+        context: Number of positions for which to state the memory of a KV cache.
+        check: Function that runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`.
     """
 
     only: tuple[str, ...] = ()
@@ -48,18 +48,18 @@ class ReportOptions:
     def __post_init__(self) -> None:
         unknown = [name for name in self.only if name not in SECTION_NAMES]
         if unknown:
-            raise UsageError(f"no section '{unknown[0]}' - there are: {', '.join(SECTION_NAMES)}")
+            raise UsageError(f"no section '{unknown[0]}' - choose from {', '.join(SECTION_NAMES)}")
 
 
 @dataclass(frozen=True)
 class Material:
-    """What sections are made of.
+    """The inputs of every section.
 
     Attributes:
         model: The model.
-        options: Those of the report.
-        optimized: The model after onnxoptimizer, None where that is not asked for.
-        inferred: The shapes of the model's tensors, None where no section before needs them.
+        options: Options of the report.
+        optimized: The model after onnxoptimizer, None without `options.optimize`.
+        inferred: The shapes of the model's tensors, None until a section needs them.
     """
 
     model: Model
@@ -79,10 +79,10 @@ class Section:
     """One section of a report.
 
     Attributes:
-        name: As `--only` takes it.
+        name: Name that `--only` takes.
         make: The analysis.
         needs_shapes: Whether it needs the shapes of the model's tensors.
-        compares: Whether it looks at the model after onnxoptimizer, where that is asked for.
+        compares: Whether it uses the model after onnxoptimizer, with `options.optimize`.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Section:
     compares: bool = False
 
 
-# The shape engine takes as long to import as most sections take: what needs it is imported when it is asked for.
+# Importing the shape engine takes as long as most sections, so it is imported only when a section needs it.
 
 
 def _origins(given: Material) -> Result:

@@ -1,4 +1,4 @@
-"""Shape operators: how many, on shapes or on data, and which read a tensor's value."""
+"""Shape operators: how many there are, whether they compute shapes or data, and which inputs they read by value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPE_OPS = (
 
 @dataclass(frozen=True)
 class ValueRead:
-    """How often an operator reads the value of one input: `static` from constants alone, else `dynamic`."""
+    """How often an operator reads one input by value: `static` from constants alone, otherwise `dynamic`."""
 
     input: str
     static: int
@@ -34,7 +34,7 @@ class ValueRead:
 
 @dataclass(frozen=True)
 class ShapeOp:
-    """Counts of one operator: `on_shapes` where it computes a shape tensor, `on_data` otherwise."""
+    """Counts of one operator: `on_shapes` for nodes that compute a shape tensor, `on_data` for others."""
 
     op: str
     total: int
@@ -57,10 +57,10 @@ class ShapeOps(Result):
     """The shape operators of a model, subgraphs and functions included.
 
     Attributes:
-        nodes: Nodes in all.
+        nodes: Number of all nodes.
         ops: A row for each shape operator that occurs.
-        changes: What onnxoptimizer's default passes change, where that was asked for.
-        nodes_after: Nodes after them.
+        changes: Counts before and after onnxoptimizer's default passes, empty without a comparison.
+        nodes_after: Number of nodes after these passes.
     """
 
     title: ClassVar[str] = "Shape operators"

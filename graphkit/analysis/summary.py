@@ -1,4 +1,4 @@
-"""Summary: files, sizes, versions, operators, quantisation, the largest and the tied tensors."""
+"""Summary: files, sizes, versions, operators, quantisation, and the largest and tied tensors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import ClassVar
 import onnx
 
 from graphkit.dtypes import dtype_name
+from graphkit.graph.names import counted
 from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
@@ -27,7 +28,7 @@ CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc
 
 @dataclass(frozen=True)
 class DataFileRow:
-    """A file of external data; `size` is None where it is missing."""
+    """A file of external data; `size` is None if it is missing."""
 
     location: str
     size: int | None
@@ -71,22 +72,22 @@ class TiedTensors:
 
 @dataclass(frozen=True)
 class Summary(Result):
-    """What a model file is.
+    """The main facts about a model file.
 
     Attributes:
-        file: Its name.
+        file: Name of the file.
         file_bytes: Its size.
         graph_bytes: Bytes of the graph without the weights that stay in files.
         weight_bytes: Bytes of all tensors, by dtype.
         data_files: External data.
-        ir_version, opsets, producer, model_version, domain, metadata, functions, doc_string: As the model says.
+        ir_version, opsets, producer, model_version, domain, metadata, functions, doc_string: As in the model.
         nodes, scopes, initializers: Counts, subgraphs and functions included.
         operators: The histogram, the most frequent first.
         contrib, custom: Operators of ONNX Runtime's domains, and of others.
-        quantization: Styles that occur, with what shows them.
+        quantization: Styles that occur, each with its operators.
         largest: The largest tensors.
-        tied: Tensors with the same bytes; None where that was not asked for.
-        problems: What is wrong with the model or its files.
+        tied: Tensors with the same bytes; None without `hash_weights`.
+        problems: Faults of the model or its files.
     """
 
     title: ClassVar[str] = "Summary"
@@ -157,7 +158,7 @@ class Summary(Result):
         yield "weights", f"{self.total_weight_bytes:,} bytes"
         for data in self.data_files:
             yield "data file", f"{data.location} ({'missing' if data.size is None else f'{data.size:,} bytes'})"
-        yield "nodes", f"{self.nodes:,} in {self.scopes:,} graph{'s' if self.scopes != 1 else ''}"
+        yield "nodes", f"{self.nodes:,} in {counted(self.scopes, 'graph(s)')}"
         yield "initializers", f"{self.initializers:,}"
         yield "IR version", str(self.ir_version)
         yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets)

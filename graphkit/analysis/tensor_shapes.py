@@ -1,4 +1,4 @@
-"""Tensor shapes: every tensor's dims as expressions over the input dims, and why."""
+"""Tensor shapes: the dims of every tensor as expressions in the input dims, and where they come from."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class ShapeRow:
 
     Attributes:
         scope: Path of the scope, "" for the main graph.
-        name: Of the tensor.
-        dtype: Such as `float32`, "?" where unknown.
-        shape: Such as `[batch_size, 8, past_sequence_length + 1, 64]`, "?" where not even the rank is known.
-        unknown: Why a dim is not known, "" where all are.
+        name: Name of the tensor.
+        dtype: Such as `float32`, "?" if unknown.
+        shape: Such as `[batch_size, 8, past_sequence_length + 1, 64]`, "?" if even the rank is unknown.
+        unknown: Why a dim is unknown, "" if all are known.
     """
 
     scope: str
@@ -40,10 +40,10 @@ class TensorShapes(Result):
     """The shapes of all tensors that nodes compute.
 
     Attributes:
-        known: How many have dims that are all expressions in the input dims.
-        rows: In file order.
-        facts: What must be equal for the model to run.
-        contradictions: What cannot hold.
+        known: Number of tensors whose dims are all known.
+        rows: The tensors, in file order.
+        facts: Equalities that must hold for the model to run.
+        contradictions: Reasons why the model cannot run.
     """
 
     title: ClassVar[str] = "Tensor shapes"
@@ -72,7 +72,7 @@ class TensorShapes(Result):
 
 @dataclass(frozen=True)
 class WhyShape(Result):
-    """The chain from the inputs to one tensor's shape, a line for each step."""
+    """The steps from the input dims to the shape of one tensor."""
 
     title: ClassVar[str] = "Why"
     tensor: str
@@ -100,13 +100,13 @@ def tensor_shapes(
 
     Args:
         model: The model.
-        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
 
     Raises:
-        UsageError: A symbol or input does not exist, or a wish contradicts the model.
+        UsageError: A symbol or an input does not exist, or a size contradicts the model.
     """
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     rows = tuple(_row(shapes, value) for value in shapes if value.kind == "node" and not value.is_constant)
@@ -135,12 +135,12 @@ def why_shape(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
 ) -> WhyShape:
-    """Tell where one tensor's shape comes from.
+    """Explain where the shape of one tensor comes from.
 
     Args:
         model: The model.
         name: A tensor of the main graph, or `SCOPE::NAME`.
-        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.

@@ -1,14 +1,14 @@
-"""What if: how many nodes that compute shapes would vanish if some of the input dims were numbers.
+"""What if: how many nodes that compute shapes would vanish if some input dims were frozen to numbers.
 
 A shape op is a node that computes a shape tensor (`ShapeTensors.works_on_shapes`), constants not counted. It vanishes
 
 - when every element of all its outputs is then a number: constant folding replaces it, or
 - when nothing reads its outputs but shape ops that vanish: it is dead.
 
-All follows from one inference. An element is a number as soon as all symbols in it are frozen, whatever they are frozen
-to; `past_sequence_length + 1` counts as its symbol. An element that rests on data, or that the engine cannot decide,
-stays. What becomes a number for one value only, such as `min(batch_size, sequence_length)` with a batch of 1, is not
-counted.
+One inference answers all of it. An element is a number as soon as all its symbols are frozen, to whatever sizes;
+`past_sequence_length + 1` counts as its symbol. An element that depends on data, or that the engine cannot decide,
+stays. An element that becomes a number for one size only, such as `min(batch_size, sequence_length)` for a batch of 1,
+does not count.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import combinations
 from typing import ClassVar
 
 from graphkit.analysis.meanings import meaning
+from graphkit.graph.names import counted
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
@@ -39,7 +40,7 @@ class Freeze:
 
     Attributes:
         symbols: Their names.
-        removes: Shape ops that vanish then, those that are numbers today included.
+        removes: Number of shape ops that vanish, including those that are numbers already.
     """
 
     symbols: tuple[str, ...]
@@ -56,10 +57,10 @@ class OpCount:
 
 @dataclass(frozen=True)
 class Stay:
-    """Shape ops that stay though all symbols are frozen.
+    """Shape ops that stay even if all symbols are frozen.
 
     Attributes:
-        reason: What their elements rest on.
+        reason: What their elements depend on.
         nodes: Their paths.
     """
 
@@ -76,7 +77,7 @@ class WhatIf(Result):
         today: Shape ops that vanish with nothing frozen, by operator.
         freezes: Nothing, each symbol, pairs and triples that remove what no part of them does; all symbols,
             where none of these removes as much.
-        stays: What stays with all frozen.
+        stays: Shape ops that stay with all symbols frozen.
     """
 
     title: ClassVar[str] = "What if"
@@ -90,10 +91,10 @@ class WhatIf(Result):
             yield Prose("No node computes a shape.")
             return
         verb = "computes" if self.total == 1 else "compute"
-        yield Prose(f"{_nodes(self.total)} {verb} shapes, operators of arithmetic on them included.")
+        yield Prose(f"{counted(self.total, 'node(s)')} {verb} shapes, operators of arithmetic on them included.")
         if self.today:
             ops = ", ".join(f"{op.op} {op.count:,}" for op in self.today)
-            yield Prose(f"Numbers today, whatever the dims: {sum(op.count for op in self.today):,} ({ops}).")
+            yield Prose(f"Numbers already, at any dims: {sum(op.count for op in self.today):,} ({ops}).")
         shown = [one for one in self.freezes if not one.symbols or one.removes > self.freezes[0].removes]
         if len(shown) > 1:
             yield Table(
@@ -102,22 +103,20 @@ class WhatIf(Result):
                 title=f"Of {self.total:,} shape ops, with input dims frozen",
             )
         if vain := [", ".join(one.symbols) for one in self.freezes if one not in shown]:
-            yield Prose(f"Alone, no use: {', '.join(vain)}.")
+            yield Prose(f"Freezing these alone removes nothing more: {', '.join(vain)}.")
         for stay in self.stays:
             verb = "stays" if len(stay.nodes) == 1 else "stay"
-            yield Prose(f"{_nodes(len(stay.nodes))} {verb} even so, such as {stay.nodes[0]}: {stay.reason}.")
-
-
-def _nodes(count: int) -> str:
-    return f"{count:,} node{'' if count == 1 else 's'}"
+            yield Prose(
+                f"{counted(len(stay.nodes), 'node(s)')} {verb} even so, such as {stay.nodes[0]}: {stay.reason}."
+            )
 
 
 def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
-    """Count which shape ops vanish for each symbol of the inputs, and for small sets of them.
+    """Count the shape ops that vanish if each symbol of the inputs, or a small set of them, is frozen.
 
     Args:
         model: The model.
-        shapes: What was inferred of the model, where that is known already.
+        shapes: The inferred shapes of the model, if they are known already.
     """
     sets = _Sets(shapes or infer(model))
     gone = sets.vanishing()
@@ -135,7 +134,7 @@ def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
 
 
 class _Sets:
-    """Shape ops, and the sets of symbols for which each vanishes.
+    """The shape ops, and the sets of symbols that make each vanish.
 
     A set of symbols is a number with a bit for each symbol; a table is a number with a bit for each set. So one pass
     over the graph answers for all sets at once.
@@ -157,7 +156,7 @@ class _Sets:
         return dict(reversed(found.items()))
 
     def _scope(self, scope: Scope, outside: int, found: dict[Node, int]) -> None:
-        """Add the tables of a scope's nodes, last first; `outside` is when nothing outside reads what it gives."""
+        """Add the tables of a scope's nodes, last first; `outside` is the table of the node around it."""
         outputs = set(scope.outputs)
         for node in reversed(in_order(scope) if scope.problems else scope.nodes):
             table = 0
@@ -167,7 +166,7 @@ class _Sets:
                 self._scope(body, table, found)
 
     def _numbers(self, node: Node) -> int:
-        """Return when all outputs are numbers."""
+        """Return for which sets all outputs are numbers."""
         values = [value for value in node.outputs if value is not None]
         if all(value in self.tensors.static for value in values):
             return self.always
@@ -187,7 +186,7 @@ class _Sets:
         return self.tables[needed]
 
     def _dead(self, node: Node, outputs: set[Value], outside: int, found: dict[Node, int]) -> int:
-        """Return when nothing that stays reads an output."""
+        """Return for which sets nothing that stays reads an output."""
         table = self.always
         for value in node.outputs:
             if value is None:
@@ -198,7 +197,7 @@ class _Sets:
         return table
 
     def reason(self, node: Node) -> str:
-        """Return why a shape op stays with everything frozen."""
+        """Return why a shape op stays with all symbols frozen."""
         for value in node.outputs:
             if value is not None and not (self._table_of(value) >> self.everything & 1):
                 return meaning(value, self.shapes)[1] or "its elements are not followed"
@@ -218,7 +217,7 @@ def _names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
 
 
 def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
-    """Return the symbols of the inputs, in order; where they are too many, all that are left as one."""
+    """Return the symbols of the inputs, in order; if there are too many, the last ones form one group."""
     names: dict[str, None] = {}
     for value in shapes.model.graph.inputs:
         for dim in shapes[value].dims or ():
@@ -230,7 +229,7 @@ def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
 
 
 def _freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
-    """Return the sets to show, the larger ones only where they remove what none of their parts does."""
+    """Return the sets to show: of the larger ones, those that remove what no part of them removes."""
 
     def freeze(chosen: Sequence[int]) -> Freeze:
         mask = sum(1 << index for index in chosen)

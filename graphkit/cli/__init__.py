@@ -1,7 +1,7 @@
-"""The command line: parse, call, render, exit code. The only room that prints.
+"""The command line, the only part of graphkit that prints.
 
-Exit codes: 0 done, 1 findings with `--strict` or a proof that fails, 2 bad input or an output that cannot be written,
-130 and 143 stopped by SIGINT and SIGTERM.
+Exit codes: 0 for success, 1 for findings with `--strict` or a failed proof, 2 for bad input or an output that cannot be
+written, 130 and 143 when SIGINT or SIGTERM stops the process.
 """
 
 from __future__ import annotations
@@ -60,5 +60,5 @@ def main() -> None:
     except GraphkitError as error:
         _fail(error)
     except StoppedError as error:
-        sys.stderr.write(f"Error: stopped by {error} - no file was left half written\n")
+        sys.stderr.write(f"Error: stopped by {error} - no file is left half written\n")
         raise SystemExit(128 + error.number) from None

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they are read."""
+"""The options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k",
 
 
 class Format(str, Enum):
-    """How to write a report."""
+    """Formats of a report."""
 
     text = "text"
     markdown = "markdown"
@@ -53,7 +53,7 @@ class Format(str, Enum):
     mermaid = "mermaid"
 
 
-REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # of reports that have no drawing
+REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # the formats of reports without a drawing
 PLACEMENTS: tuple[Placement, ...] = ("shared", "in-place", "inline")
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -69,13 +69,13 @@ def count_option(name: str, default: int, text: str) -> Callable[[Command], Comm
 
 
 def tolerance_option(default: float | None, text: str = "") -> Callable[[Command], Command]:
-    """Return the option --tolerance; `text` says what its default is where that depends on the model."""
+    """Return the option --tolerance; `text` states a default that depends on the model."""
     return click.option(
         "--tolerance",
         type=click.FloatRange(min=0.0),
         default=default,
         show_default=default is not None,
-        help=f"Largest difference that counts as equal.{text}",
+        help=f"Largest difference that still counts as equal.{text}",
     )
 
 
@@ -91,30 +91,30 @@ weights_option = click.option(
     type=choice(PLACEMENTS),
     default="shared",
     show_default=True,
-    help="shared: one data file, each tensor once. in-place: no weight is copied, the source must stay. inline: in the "
-    "models themselves.",
+    help="shared: one data file that holds each tensor once. in-place: copies no weights, so the source must stay. "
+    "inline: inside the models.",
 )
 format_option = click.option(
-    "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Format of the report."
+    "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Report format."
 )
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that exist.")
-steps_option = count_option("--steps", 8, "Greedy steps of the proof of a split.")
-float16_tolerance_option = tolerance_option(None, " Default: 0; 0.01 where the model has float16 tensors.")
-no_verify_option = click.option("--no-verify", is_flag=True, help="Do not run the proof.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+steps_option = count_option("--steps", 8, "Number of greedy decoding steps in the proof of a split.")
+float16_tolerance_option = tolerance_option(None, " Default: 0, or 0.01 for a model with float16 tensors.")
+no_verify_option = click.option("--no-verify", is_flag=True, help="Skip the proof.")
 
 
 class SizeWords(NamedTuple):
-    """What --dim, --input and --range say, as it is written: reading it takes imports, which can wait."""
+    """The unparsed texts of --dim, --input and --range. Parsing them needs imports, which are put off."""
 
     dim: Sequence[str]
     input: Sequence[str]
     range: Sequence[str]
 
     def read(self) -> DimSpec:
-        """Return what they say.
+        """Parse the texts.
 
         Raises:
-            UsageError: One cannot be read, or names a symbol or an input twice.
+            UsageError: A text cannot be parsed, or names a symbol or an input twice.
         """
         from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size
         from graphkit.shapes import DimSpec
@@ -129,10 +129,13 @@ class SizeWords(NamedTuple):
 def size_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options --dim, --input and --range, which the command takes as `sizes`, a `SizeWords`."""
 
-    @click.option("--dim", metavar="NAME=N", multiple=True, help="Size of a symbol; repeatable.")
-    @click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Shape of an input; repeatable.")
+    @click.option("--dim", metavar="NAME=N", multiple=True, help="Set the size of a symbol; repeatable.")
+    @click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input; repeatable.")
     @click.option(
-        "--range", metavar="NAME=LO:HI", multiple=True, help="Bounds of a symbol, either may be left open; repeatable."
+        "--range",
+        metavar="NAME=LO:HI",
+        multiple=True,
+        help="Set bounds of a symbol; either may be left out; repeatable.",
     )
     @wraps(command)
     def wrapped(*, dim: Sequence[str], input: Sequence[str], range: Sequence[str], **others: object) -> T:
@@ -148,13 +151,13 @@ def limit_options(command: Callable[..., T]) -> Callable[..., T]:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="Time for one load or one run of a model. Default: 60, and 30 for each GB of its weights.",
+        help="Time limit for loading or running a model once. Default: 60, plus 30 for each GB of weights.",
     )
     @click.option(
         "--memory",
         metavar="SIZE",
-        help="Memory for a model that runs, beyond its weights, such as 2GB; on Linux only. Default: a quarter of the "
-        "machine's.",
+        help="Memory limit of a running model, without its weights, such as 2GB; Linux only. Default: a quarter of the "
+        "machine's memory.",
     )
     @wraps(command)
     def wrapped(*, timeout: float | None, memory: str | None, **others: object) -> T:
@@ -164,24 +167,26 @@ def limit_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def read_limits(timeout: float | None, memory: str | None) -> Limits:
-    """Return what --timeout and --memory say.
+    """Parse --timeout and --memory.
 
     Raises:
-        UsageError: It is no time or no size, or this system has no limit of memory.
+        UsageError: A value is not a time or a size, or this system cannot limit memory.
     """
     from graphkit.errors import UsageError
     from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
 
     if timeout is not None and not timeout > 0:
-        raise UsageError(f"--timeout {timeout:g}: is no time - write such as --timeout 60")
+        raise UsageError(
+            f"--timeout {timeout:g}: is not a time - write a positive number of seconds, such as --timeout 60"
+        )
     if memory is None:
         return Limits(timeout)
     found = SIZE.fullmatch(memory.strip())
     size = int(float(found[1]) * UNITS[found[2].lower()]) if found is not None else 0
     if size < 1:
-        raise UsageError(f"--memory {memory}: is no size - write such as --memory 2GB")
+        raise UsageError(f"--memory {memory}: is not a size - write one such as --memory 2GB")
     if not HAS_MEMORY_LIMIT:
-        raise UsageError("--memory: this system has no limit of memory for a process - leave it out")
+        raise UsageError("--memory: this system cannot limit the memory of a process - leave the option out")
     return Limits(timeout, size)
 
 
@@ -192,7 +197,7 @@ def _pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Itera
     for text in texts:
         name, separator, value = text.rpartition("=")
         if not (name and separator and value):
-            raise UsageError(f"{option} {text}: is not NAME=VALUE - write such as {option} batch_size=1")
+            raise UsageError(f"{option} {text}: is not NAME=VALUE - write it as in {option} batch_size=1")
         if name in names:
             raise UsageError(f"{option} {text}: '{name}' is given twice - give it once")
         names.add(name)

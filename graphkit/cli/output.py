@@ -1,4 +1,4 @@
-"""How commands print: results, in the width and colours of the terminal, and the current step."""
+"""Print results in the width and colours of the terminal, and show the current step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["progress_on_terminal", "proving", "rendered", "say", "show"]
 
 
 def say(text: str, *, is_error: bool = False) -> None:
-    """Print a line, control characters written out: names in it may come from a model."""
+    """Print a line with its control characters escaped, because names in it may come from a model."""
     from graphkit.render.blocks import printable
 
     (sys.stderr if is_error else sys.stdout).write(f"{printable(text)}\n")
 
 
 def show(result: Result, chosen: str) -> None:
-    """Print a result; text in the width of the terminal, with colours only there."""
+    """Print a result. Text has the width of the terminal, and colours only on a terminal."""
     if chosen != Format.text:
         sys.stdout.write(rendered(result, Format(chosen), None))
         return
@@ -39,7 +39,7 @@ def show(result: Result, chosen: str) -> None:
 
 
 def rendered(result: Result, chosen: Format, output: Path | None) -> str:
-    """Return a result as it is written to a file, or printed in other formats than text."""
+    """Return a result as written to a file, or as printed in a format other than text."""
     if chosen is Format.markdown:
         return result.to_markdown()
     if chosen is Format.json:
@@ -51,7 +51,7 @@ def rendered(result: Result, chosen: Format, output: Path | None) -> str:
 
 @contextlib.contextmanager
 def progress_on_terminal() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows the current step on stderr, where that is a terminal."""
+    """Give a function that shows the current step on stderr if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -66,7 +66,7 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def proving(limits: Limits, wanted: bool = True) -> Iterator[None]:
-    """Start the process that models run in now, so that it is there when the first is ready to run."""
+    """Start the process that models run in early, so that it is ready for the first run."""
     if not wanted:
         yield
         return

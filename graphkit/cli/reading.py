@@ -46,18 +46,25 @@ SUFFIXES = {
 @click.command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option(
-    "--format", "-f", type=choice(Format), help="Report format. Default: text, or what the suffix of --output says."
+    "--format",
+    "-f",
+    type=choice(Format),
+    help="Report format. Default: text, or the format that the suffix of --output names.",
 )
 @output_option("FILE", "Write the report to a file.")
-@click.option("--only", metavar="NAMES", default="", help="Sections to show, such as shape-ops,origins.")
-@click.option("--optimize", is_flag=True, help="Compare with the graph after onnxoptimizer.")
-@click.option("--full", is_flag=True, help="Write out the lists in shape origins.")
+@click.option(
+    "--only", metavar="NAMES", default="", help="Comma-separated sections to show, such as shape-ops,origins."
+)
+@click.option("--optimize", is_flag=True, help="Compare the graph before and after onnxoptimizer.")
+@click.option("--full", is_flag=True, help="Show the lists in shape origins in full.")
 @click.option("--hash", is_flag=True, help="Read all weights to find tied tensors.")
-@count_option("--context", 2048, "Positions for the memory of a KV cache.")
-@click.option("--check-hazards", is_flag=True, help="Run the model at the dims of each hazard, and beside them.")
+@count_option("--context", 2048, "Number of positions at which to state the memory of a KV cache.")
+@click.option(
+    "--check-hazards", is_flag=True, help="Run the model at the dims of each hazard and at safe dims next to them."
+)
 @limit_options
-@count_option("--group", 1, "Group of shape origins to draw, with dot or mermaid.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if there are findings.")
+@count_option("--group", 1, "Group of shape origins to draw with dot or mermaid.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if there are findings.")
 def report(
     models: Sequence[str],
     format: str | None,
@@ -72,7 +79,7 @@ def report(
     group: int,
     strict: bool,
 ) -> None:
-    """Explain models: interface, KV cache, shape operators and origins, what if, hazards, control flow.
+    """Explain models: their interface, KV cache, shape operators, shape origins, hazards and control flow.
 
     MODEL is a model file, a folder of them, or example:NAME.
     """
@@ -122,17 +129,17 @@ def _hazard_check(limits: Limits) -> HazardCheck:
 
 
 def _expanded(names: Sequence[str]) -> list[str]:
-    """Return the names, a folder as the models in it."""
+    """Return the names, with each folder replaced by the models in it."""
     from graphkit.errors import UsageError
 
     found: list[str] = []
     for name in names:
         if not name:
-            raise UsageError("an empty name - name a model file or a folder")
+            raise UsageError("a model name is empty - name a model file or a folder")
         if os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
             inside = sorted(str(path) for path in Path(name).glob("*.onnx"))
             if not inside:
-                raise UsageError(f"{name}: no .onnx file in this folder - name a model file")
+                raise UsageError(f"{name}: has no .onnx file in it - name a model file")
             found += inside
         else:
             found.append(name)
@@ -161,10 +168,10 @@ def examples() -> None:
 @click.command()
 @model_argument
 @size_options
-@click.option("--why", metavar="NAME", help="Tell where this tensor's shape comes from.")
+@click.option("--why", metavar="NAME", help="Show where the shape of this tensor comes from.")
 @format_option
 def shapes(model: str, sizes: SizeWords, why: str | None, format: str) -> None:
-    """Show the shape of every tensor as an expression in the input dims, or where one comes from.
+    """Show the shape of every tensor as an expression in the input dims, or explain one of them.
 
     MODEL is a model file, or example:NAME.
     """
@@ -184,10 +191,12 @@ LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by
 @click.command()
 @model_argument
 @size_options
-@click.option("--language", "-l", type=choice(LANGUAGES), help="Default: json, or what the suffix of --output says.")
+@click.option(
+    "--language", "-l", type=choice(LANGUAGES), help="Default: json, or the language that the suffix of --output names."
+)
 @output_option("FILE", "Write to a file; .mjs makes an ES module.")
 def program(model: str, sizes: SizeWords, language: str | None, output: Path | None) -> None:
-    """Write what each node reads as a shape, from the shapes of the inputs: as data, or as a function.
+    """Write the shape computation of a model, from input shapes to every shape that a node reads.
 
     MODEL is a model file, or example:NAME.
     """

@@ -1,4 +1,4 @@
-"""Commands that write models, and that prove them: fold, split-merged, rewrite, explain, verify."""
+"""Commands that rewrite and prove models: fold, split-merged, rewrite, explain, verify."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = ["explain", "fold", "rewrite", "split_merged", "verify"]
 
 @click.command("split-merged")
 @model_argument
-@output_option("DIR", "Folder to write to. Default: the folder of the model.")
+@output_option("DIR", "Output folder. Default: the folder of the model.")
 @weights_option
 @no_verify_option
-@click.option("--keep-names", is_flag=True, help="Keep the _merged_0 of shared weights.")
-@click.option("--condition", metavar="NAME", help="The boolean input, where there are several.")
+@click.option("--keep-names", is_flag=True, help="Keep the suffix _merged_0 in the names of shared weights.")
+@click.option("--condition", metavar="NAME", help="The boolean input to split on, if there are several.")
 @overwrite_option
 @steps_option
 @tolerance_option(0.0)
@@ -60,7 +60,7 @@ def split_merged(
     limits: Limits,
     format: str,
 ) -> None:
-    """Split a merged If decoder into first step and later steps, and prove the pair.
+    """Split a merged decoder into one model for the first step and one for later steps, and prove the pair.
 
     MODEL is a merged decoder, or example:NAME.
     """
@@ -83,23 +83,23 @@ def _folder(model: Model) -> Path:
     from graphkit.examples import example_name
 
     if model.path is None or example_name(model.path):
-        raise UsageError(f"{model.label}: ships with graphkit - name a folder for the result with -o")
+        raise UsageError(f"{model.label}: is an example that ships with graphkit - name an output folder with -o")
     return model.path.parent
 
 
 @click.command()
 @model_argument
-@output_option("OUT", "The file to write.", required=True)
+@output_option("OUT", "Output file.", required=True)
 @size_options
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=1 << 20,
     show_default=True,
-    help="Bytes of the largest constant to make; all together, at most 64 times as many.",
+    help="Size limit in bytes of a new constant; all of them together may take 64 times as much.",
 )
 @click.option(
-    "--no-fusions", is_flag=True, help="Leave fewer nodes, though onnxruntime's own fusions no longer find theirs."
+    "--no-fusions", is_flag=True, help="Remove more nodes, even those that onnxruntime's own fusions look for."
 )
 @weights_option
 @no_verify_option
@@ -120,7 +120,7 @@ def fold(
     limits: Limits,
     format: str,
 ) -> None:
-    """Fold shape plumbing: what is static becomes constant, what is dynamic is computed once; --dim, --input freeze.
+    """Fold shape computations: static shapes become constants, dynamic ones are computed once.
 
     MODEL is a model file, or example:NAME.
     """
@@ -140,12 +140,14 @@ def fold(
 
 @click.command()
 @model_argument
-@output_option("OUT", "The file to write.", required=True)
-@click.option("--passes", "-p", metavar="PASSES", required=True, help="Passes, such as name{option=value},name.")
+@output_option("OUT", "Output file.", required=True)
+@click.option(
+    "--passes", "-p", metavar="PASSES", required=True, help="Comma-separated passes, such as name{option=value},name."
+)
 @weights_option
 @overwrite_option
 def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite: bool) -> None:
-    """Run a pipeline of passes; `graphkit explain` lists them.
+    """Run a pipeline of passes, which `graphkit explain` lists.
 
     MODEL is a model file, or example:NAME.
     """
@@ -170,7 +172,7 @@ def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite
 @click.command()
 @click.argument("name", metavar="[PASS]", required=False)
 def explain(name: str | None) -> None:
-    """Explain a pass, or list them all where none is named."""
+    """Explain a pass, or list all passes."""
     from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
 
@@ -185,7 +187,7 @@ def explain(name: str | None) -> None:
 @click.command()
 @click.argument("models", metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST", nargs=-1, required=True)
 @size_options
-@count_option("--runs", 7, "Sizes of the dims to run two models at.")
+@count_option("--runs", 7, "Number of sets of dims at which two models are run.")
 @steps_option
 @float16_tolerance_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
@@ -201,16 +203,18 @@ def verify(
     limits: Limits,
     format: str,
 ) -> None:
-    """Prove a rewrite or a split: run original and result in onnxruntime, and compare. Exits with 1 if they differ.
+    """Prove a rewrite or a split: run the original and the result in onnxruntime, and exit with 1 if they differ.
 
-    Takes two models, the original and what was made of it; or three, a merged decoder and the pair made of it.
+    Takes two models, an original and its rewrite; or three, a merged decoder and the pair that it was split into.
     """
     from graphkit.errors import UsageError
 
     if len(models) not in (2, 3):
-        raise UsageError("verify takes two models, original and rewritten; or three, merged, first step, later steps")
+        raise UsageError(
+            "verify takes two models (original, rewritten) or three (merged, first step, later steps) - name these"
+        )
     if len(models) == 3 and any(sizes):
-        raise UsageError("--dim, --input and --range are for two models - leave them out")
+        raise UsageError("--dim, --input and --range apply to two models only - leave them out")
     proof: SplitProof | RewriteProof
     with proving(limits), progress_on_terminal() as progress:
         from graphkit.model import load

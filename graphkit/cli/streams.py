@@ -1,4 +1,4 @@
-"""The streams of the command line: output that cannot be written is an error with a name, and a signal is one too."""
+"""Turn output that cannot be written, and signals that stop the process, into errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoppedError(BaseException):
     """A signal that asks the process to end.
 
     Attributes:
-        number: Which one.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,7 +32,7 @@ class StoppedError(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let the first signal that asks to end be an exception, so that what was begun is cleared away; ignore others."""
+    """Raise the first stopping signal as an exception, so that unfinished work is cleaned up; ignore later ones."""
     numbers = [getattr(signal, name) for name in STOPPING if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
@@ -71,10 +71,10 @@ class _Output:
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """Write all that is printed inside, to the last byte.
+    """Flush everything that is printed inside.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The output cannot be written.
     """
     before = sys.stdout
     with contextlib.ExitStack() as stack:
@@ -98,12 +98,12 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "nobody reads it any more" if isinstance(error, BrokenPipeError) else "check where it goes"
+        hint = "its reader has closed it" if isinstance(error, BrokenPipeError) else "check where it goes"
         raise OutputError(f"the output cannot be written: {error.strerror} - {hint}") from error
 
 
 def _discard(stream: TextIO) -> None:
-    """Let what is left in a stream go nowhere, also when the interpreter ends."""
+    """Discard what a stream still holds, also when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -9,12 +9,17 @@ from collections.abc import Iterable, Sequence
 
 from graphkit.graph.view import Node
 
-__all__ = ["family_label", "family_labels", "family_pattern", "is_number", "module_path"]
+__all__ = ["counted", "family_label", "family_labels", "family_pattern", "is_number", "module_path"]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
 MAX_DIGITS = 10
 KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
+
+
+def counted(count: int, text: str) -> str:
+    """Return a text with its number: `1 node removed` or `3 nodes removed` for "node(s) removed"."""
+    return f"{count:,} {text.replace('(s)', '' if count == 1 else 's')}"
 
 
 def family_pattern(name: str) -> str:

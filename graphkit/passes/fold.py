@@ -1,4 +1,4 @@
-"""The pipeline of `graphkit fold`: fold what is constant, and simplify how shapes are computed."""
+"""The pipeline of `graphkit fold`: fold constants, and simplify the computation of shapes."""
 
 from __future__ import annotations
 
@@ -34,22 +34,25 @@ def fold(
     limit: int = FOLD_LIMIT,
     keep_fusions: bool = True,
 ) -> Outcome:
-    """Fold the shape plumbing of a model: what is static becomes constant, what is dynamic is computed once.
+    """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
 
-    Without sizes and shapes the model stays as dynamic as it is, and gives the same results for every legal input.
+    Without sizes and shapes the model stays as dynamic as before, with the same results for every legal input:
+    `graphkit.fold(model, dims={"batch_size": 1}).model` freezes one symbol.
 
     Args:
-        model: The model, which stays as it is.
-        spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
-        dims: Numbers to freeze symbols to, such as `{"batch_size": 1}`.
+        model: The model, which is not changed.
+        spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
+        dims: Sizes to freeze symbols to, such as `{"batch_size": 1}`.
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
-        limit: Bytes of the largest constant to make; all of them together add at most 64 times as many.
-        keep_fusions: Whether what onnxruntime's own fusions look for stays as it is; without, for other runtimes,
-            fewer nodes are left.
+        limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
+        keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for. Other runtimes get fewer
+            nodes without.
 
-    Where declared dims of the inputs contradict what the nodes compute, they are declared anew first: see
-    `graphkit.shapes.declarations`.
+    Declared input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.declarations`.
+
+    Returns:
+        The folded model, the changes, and what was declined with the reasons.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.

@@ -23,7 +23,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
         text: Names in kebab-case, comma-separated, options in braces: `name{option=value,...}`.
 
     Raises:
-        UsageError: A pass or an option does not exist, or an option is missing or has a wrong value.
+        UsageError: A pass or an option does not exist, a required option is missing, or a value is wrong.
     """
     steps: list[Pass] = []
     position = 0
@@ -34,7 +34,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
         steps.append(_build(find_pass(match["name"]), match["options"] or ""))
         position = match.end()
     if not steps:
-        raise UsageError(f"no passes - there are: {', '.join(kind.name() for kind in PASSES)}")
+        raise UsageError(f"the pipeline is empty - choose from {', '.join(kind.name() for kind in PASSES)}")
     return tuple(steps)
 
 
@@ -47,7 +47,7 @@ def find_pass(name: str) -> type[Pass]:
     for kind in PASSES:
         if kind.name() == name:
             return kind
-    raise UsageError(f"no pass '{name}' - there are: {', '.join(kind.name() for kind in PASSES)}")
+    raise UsageError(f"no pass '{name}' - choose from {', '.join(kind.name() for kind in PASSES)}")
 
 
 def explain(name: str) -> str:
@@ -64,7 +64,7 @@ def _build(kind: type[Pass], options: str) -> Pass:
         name = key.replace("-", "_")
         if not separator or name not in fields:
             shown = ", ".join(fields) or "none"
-            raise UsageError(f"{kind.name()}: no option '{key}' - its options are: {shown}")
+            raise UsageError(f"{kind.name()}: has no option '{key}' - its options are: {shown}")
         values[name] = _convert(kind, name, str(fields[name].type), value)
     missing = [n for n, f in fields.items() if n not in values and f.default is dataclasses.MISSING]
     if missing:

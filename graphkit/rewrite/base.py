@@ -1,7 +1,7 @@
-"""What a pass is, and the driver that runs a pipeline of them.
+"""The base class of passes, and the function that runs a pipeline of them.
 
 A pass is a frozen dataclass whose fields are its options. It never changes the model that it is given: it
-returns another one, with what it changed and what it declined to change and why.
+returns another one, with what it changed, and what it declined to change and why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Declined", "Outcome", "Pass", "copy_proto", "grouped", "keep", "run_
 
 @dataclass(frozen=True)
 class Declined:
-    """What a pass left as it was, and why."""
+    """Something that a pass left unchanged, and why."""
 
     where: str
     reason: str
@@ -31,7 +31,7 @@ class Declined:
 
 
 def grouped(declined: Iterable[str]) -> tuple[str, ...]:
-    """Return what was declined, as text, each reason once with the first place and the number of others."""
+    """Return each reason once, with the first place and the number of others."""
     places: dict[str, list[str]] = {}
     for text in declined:
         where, _, reason = text.partition(": ")
@@ -48,8 +48,8 @@ class Outcome:
 
     Attributes:
         model: The result.
-        changes: What changed, a sentence each.
-        declined: What did not, and why.
+        changes: One sentence for each change.
+        declined: What stayed unchanged, and why.
     """
 
     model: Model
@@ -80,8 +80,15 @@ def run_passes(model: Model, passes: Iterable[Pass]) -> Outcome:
     """Run passes one after the other.
 
     Args:
-        model: The model to start from; it stays as it is.
-        passes: What to run, in order.
+        model: The model to start from; it is not changed.
+        passes: The passes, in order.
+
+    Returns:
+        The last model, with the changes and refusals of all passes.
+
+    Raises:
+        UsageError: An option does not fit the model.
+        ModelError: The model's graph is not sound: see `Model.check_soundness`.
     """
     changes: list[str] = []
     declined: list[Declined] = []

@@ -7,6 +7,7 @@ from collections.abc import Iterable, MutableSequence
 import onnx
 
 from graphkit.graph.build import build_scopes
+from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep
@@ -31,14 +32,16 @@ def remove_dead_code(model: Model) -> Outcome:
     _clean_functions(proto)
     if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
         return Outcome(model)
-    return Outcome(model.with_proto(proto), (f"{removed:,} nodes removed",) if removed else ())
+    return Outcome(model.with_proto(proto), (counted(removed, "node(s) removed"),) if removed else ())
 
 
 def without_outputs(model: Model) -> Declined | None:
     """Return why a model without outputs is left alone, None for any other: all of it would be dead code."""
     if model.graph.outputs:
         return None
-    return Declined(model.name, "nothing is rewritten, for the graph has no outputs and all of it would be dead code")
+    return Declined(
+        model.name, "nothing is rewritten, because the graph has no outputs, and all of it would be dead code"
+    )
 
 
 def live_values(scopes: Iterable[Scope]) -> set[Value]:

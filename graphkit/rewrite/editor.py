@@ -1,9 +1,8 @@
-"""The editor of a model: what rewrites ask of it, and how they say what is to be different.
+"""The editor: rewrites query a model through it, and tell it what to change.
 
-A rewrite reads the view, which does not change, and says what is to be different; `Editor.result` builds the new model.
-What an edit must keep: every value that still exists has the same elements as before, so that edits of different nodes
-never disturb each other. A node is edited once in a round; a rewrite that comes second finds it taken and waits for the
-next round.
+A rewrite reads the view, which never changes, and records edits; `Editor.result` builds the new model. Every edit keeps
+the elements of every value that still exists, so that edits of different nodes never disturb each other. A node is
+edited once in a round; a second rewrite finds it taken and waits for the next round.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class Editor(Edits):
     """Collects edits of one model.
 
     Args:
-        model: The model, which stays as it is.
-        spec: What is known of the input dims.
-        keep_fusions: Whether the nodes that fusions of onnxruntime look for stay as they are.
+        model: The model, which is not changed.
+        spec: What is known about the input dims.
+        keep_fusions: Whether to keep the nodes that fusions of onnxruntime look for.
 
     Raises:
         ModelError: The model's graph is not sound: see `Model.check_soundness`.
@@ -73,18 +72,18 @@ class Editor(Edits):
         self._constants: dict[tuple[np.dtype[Any], tuple[int, ...], bytes], str] = {}
         self._uniform: dict[Value, float | None] = {}
 
-    # What rewrites ask
+    # Queries
 
     @property
     def shapes(self) -> Shapes:
-        """What the shape engine knows of the model."""
+        """The inferred shapes of the model."""
         return _shapes(self.model, self.spec)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
-        """The main graph and the bodies in it, but those that cannot run: what is known of their shapes may be wrong.
+        """The main graph and its bodies, except bodies that cannot run, whose inferred shapes may be wrong.
 
-        Functions are left as they are, for calls differ.
+        Functions are left out, because their calls differ.
         """
         return tuple(_possible(self.model.graph, self.shapes.impossible))
 
@@ -99,23 +98,23 @@ class Editor(Edits):
 
     @cached_property
     def _fused(self) -> Mapping[Node, str]:
-        """The nodes that fusions look for."""
+        """The nodes that fusions of onnxruntime look for."""
         found: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
             found.update(fused_nodes(scope, lambda value: self.shapes[value].dims))
         return found
 
     def nodes(self, *op_types: str) -> Iterator[Node]:
-        """Yield the nodes of these operators of the default domain that an edit may take."""
+        """Yield the nodes of these operators of the default domain that an edit may still take."""
         for op_type in op_types:
             yield from (node for node in self._by_operator.get(op_type, ()) if self.is_free(node))
 
     def is_free(self, node: Node) -> bool:
-        """Whether an edit may take a node: none has, and no fusion needs it as it is."""
+        """Whether an edit may take a node: no edit has taken it, and no fusion needs it."""
         return not self.is_taken(node) and not self.is_fused(node)
 
     def is_fused(self, node: Node | None) -> bool:
-        """Whether a fusion needs a node as it is."""
+        """Whether a fusion of onnxruntime needs a node unchanged."""
         return node is not None and node in self._fused
 
     def is_output(self, value: Value) -> bool:
@@ -127,7 +126,7 @@ class Editor(Edits):
         return {value for scope in self.model.graph.walk() for value in scope.outputs}
 
     def uniform(self, value: Value) -> float | None:
-        """Return the finite number that all elements of a constant are; None where they differ, or are many."""
+        """Return the finite number that all elements of a constant equal, or None if they differ or are too many."""
         if value not in self._uniform:
             self._uniform[value] = self._read_uniform(value)
         return self._uniform[value]
@@ -144,20 +143,20 @@ class Editor(Edits):
         first = float(array.reshape(-1)[0])
         return first if np.isfinite(first) and bool((array == array.reshape(-1)[0]).all()) else None
 
-    # What they say
+    # Edits
 
     def note(self, change: str, count: int = 1) -> None:
-        """Count a change, such as "Reshapes take a constant"."""
+        """Count a change, such as "Reshape(s) given a constant shape": see `graph.names.counted`."""
         self.changes[change] += count
 
     def decline(self, node: Node, reason: str) -> None:
-        """Say why a node stays as it is."""
+        """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
 
     def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
-        """Let the consumers of a node's output read an equal value; a graph's output stays as a name.
+        """Let the consumers of a node's output read an equal value; a graph output keeps its name.
 
-        Only for a node of whose outputs no other one is in use. Returns whether it is possible.
+        Requires that no other output of the node is used. Returns whether the consumers can read that value.
         """
         value = node.outputs[output]
         assert value is not None
@@ -168,7 +167,7 @@ class Editor(Edits):
         return is_used
 
     def constant(self, array: np.ndarray, name: str) -> str:
-        """Return the name of a constant that every graph can read, the same one for equal arrays."""
+        """Add a constant that every graph can read, and return its name; equal arrays share one."""
         key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.unique_name(name)
@@ -176,7 +175,7 @@ class Editor(Edits):
         return self._constants[key]
 
     def tensor(self, tensor: onnx.TensorProto, name: str) -> str:
-        """Return the name of a constant that every graph can read, made of a tensor whatever its form."""
+        """Add a tensor as a constant that every graph can read, and return its name."""
         made = onnx.TensorProto()
         made.CopyFrom(tensor)
         made.name = self.unique_name(name)
@@ -184,11 +183,11 @@ class Editor(Edits):
         return made.name
 
     def integers(self, numbers: Sequence[int], name: str) -> str:
-        """Return the name of an int64 constant of rank 1."""
+        """Add an int64 constant of rank 1, and return its name."""
         return self.constant(np.array(numbers, np.int64), name)
 
     def unique_name(self, name: str) -> str:
-        """Return a name that no value and no node has in any graph, as near as can be to the wished one."""
+        """Return a name that no value or node has in any graph: the given one, or one made from it."""
         chosen, number = name, 1
         while chosen in self._names:
             chosen, number = f"{name}_{number}", number + 1
@@ -201,5 +200,5 @@ class Editor(Edits):
         return {name for scope in scopes for name in (*scope.values, *(node.proto.name for node in scope.nodes))}
 
     def result(self) -> Model:
-        """Return the model with all edits made, the same one where there are none."""
+        """Return the edited model, or the same model if there are no edits."""
         return rebuilt(self)

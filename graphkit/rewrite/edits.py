@@ -1,4 +1,4 @@
-"""Edits of a model, collected against its view, and what the consumers of a value read after them."""
+"""The edits of a model, collected against its view."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NewNode:
     """A node to make.
 
     Attributes:
-        op_type: Of the default domain.
-        inputs: What it reads.
-        outputs: Names.
+        op_type: Operator of the default domain.
+        inputs: Values or names that it reads.
+        outputs: Names of the outputs.
         attributes: As `onnx.helper.make_node` takes them.
-        name: Of the node.
+        name: Name of the node.
         like: The node whose name, doc string and metadata it takes over.
     """
 
@@ -39,7 +39,7 @@ class NewNode:
 
 
 class Edits:
-    """Edits of one model, which stays as it is.
+    """Edits of one model, which is not changed.
 
     Attributes:
         model: The model.
@@ -63,11 +63,11 @@ class Edits:
         self.tensors: list[onnx.TensorProto] = []
         self._inner_names: dict[Scope, set[str]] = {}
 
-    # What rewrites ask
+    # Queries
 
     @property
     def is_changed(self) -> bool:
-        """Whether there is any edit."""
+        """Whether there are any edits."""
         return bool(self.aliases or self.inputs or self.replaced or self.before or self.heads or self.renamed)
 
     def is_taken(self, node: Node) -> bool:
@@ -79,7 +79,7 @@ class Edits:
         return value in self.aliases
 
     def is_renamed(self, value: Value) -> bool:
-        """Whether a value will have another name."""
+        """Whether a value gets another name."""
         return value in self.renamed
 
     def is_visible(self, value: Value, scope: Scope) -> bool:
@@ -97,7 +97,7 @@ class Edits:
         return self._inner_names[scope]
 
     def resolve(self, value: Value, scope: Scope | None = None) -> Value | str:
-        """Return what the consumers of a value will read, those in a scope as far as the names mean the same there."""
+        """Return what the consumers of a value will read, in a scope if one is given, where names may be shadowed."""
         found: Value | str = value
         while isinstance(found, Value) and found in self.aliases:
             after = self.aliases[found]
@@ -107,17 +107,17 @@ class Edits:
         return found
 
     def new_reads(self) -> set[Value]:
-        """Return the values that nodes will read through an edit, which their consumers in the view do not tell."""
+        """Return the values that edits give new readers, which `Value.consumers` does not list."""
         sources: list[NodeInput] = [*self.aliases.values()]
         sources += [source for changed in self.inputs.values() for source in changed.values()]
         made = [*self.replaced.values(), *self.before.values(), *self.heads.values()]
         sources += [source for nodes in made for node in nodes for source in node.inputs]
         return {source for source in sources if isinstance(source, Value)}
 
-    # What they say
+    # Edits
 
     def replace_all_uses(self, value: Value, instead: Value | str) -> bool:
-        """Let all consumers of a value read another one, which has the same elements; return whether they can."""
+        """Let all consumers of a value read another one with the same elements; return whether that is possible."""
         if not self.can_replace_all_uses(value, instead):
             return False
         self.aliases[value] = instead
@@ -132,19 +132,19 @@ class Edits:
         self.inputs[node].update(inputs)
 
     def replace(self, node: Node, *nodes: NewNode) -> None:
-        """Put nodes in the place of one; they give its outputs by name, those that are not in use apart."""
+        """Replace a node by nodes that produce its used outputs under the same names."""
         self.replaced[node] = nodes
 
     def insert_before(self, node: Node, *nodes: NewNode) -> None:
-        """Put nodes before one that stays, until nothing reads it."""
+        """Insert nodes before a node, which stays until nothing reads it."""
         self.before[node] = nodes
 
     def insert_first(self, scope: Scope, node: NewNode) -> None:
-        """Put a node before all nodes of a graph, after those put there before."""
+        """Insert a node at the start of a graph, after those inserted there before."""
         self.heads[scope].append(node)
 
     def rename(self, value: Value, name: str) -> None:
-        """Give a node's output another name, which no value has that stays, nor one in a body that reads it."""
+        """Rename a node's output, to a name that no remaining value has, here or in a body that reads it."""
         assert value.producer is not None
         self.renamed[value] = name
         self.set_inputs(value.producer, {})

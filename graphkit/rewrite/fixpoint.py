@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code, without_outputs
@@ -36,31 +37,33 @@ class Rewrite(Pass):
 
     @abstractmethod
     def edit(self, editor: Editor) -> None:
-        """Say what is to be different, of nodes that no other edit has taken."""
+        """Tell the editor what to change, among the nodes that no other edit has taken."""
 
     def run(self, model: Model) -> Outcome:
         counts: Counts = Counter()
         outcome = run_to_fixpoint(model, [self], DimSpec(ranges=self.ranges), counts)
-        return replace(outcome, changes=tuple(f"{count:,} {text}" for (_, text), count in counts.items()))
+        return replace(outcome, changes=tuple(counted(count, text) for (_, text), count in counts.items()))
 
 
 def _contradiction(finding: Finding) -> Declined:
     return Declined(
-        finding.node, f"nothing is rewritten, for the shapes of the model contradict each other: {finding.message}"
+        finding.node, f"nothing is rewritten, because the shapes of the model contradict each other: {finding.message}"
     )
 
 
 def _impossible(shapes: Shapes) -> list[Declined]:
     """Say which bodies are left alone because they cannot run."""
     return [
-        Declined(body.path, f"stays as it is, for it cannot run at these dims: {finding.message} ('{finding.node}')")
+        Declined(
+            body.path, f"is left unchanged, because it cannot run at these dims: {finding.message} ('{finding.node}')"
+        )
         for body, finding in shapes.impossible.items()
     ]
 
 
 def described(counts: Counts) -> tuple[str, ...]:
     """Return what was counted, a sentence each."""
-    return tuple(f"{name}: {count:,} {text}" for (name, text), count in counts.items())
+    return tuple(f"{name}: {counted(count, text)}" for (name, text), count in counts.items())
 
 
 def run_to_fixpoint(
@@ -74,16 +77,16 @@ def run_to_fixpoint(
     """Run rewrites together until none changes anything.
 
     Args:
-        model: The model to start from; it stays as it is.
+        model: The model to start from; it is not changed.
         rewrites: In the order in which they may take nodes.
         spec: What is known of the input dims.
         counts: The counts of earlier runs, to which those of this run are added.
-        keep_fusions: Whether what fusions of onnxruntime look for stays as it is.
+        keep_fusions: Whether to keep the nodes that fusions of onnxruntime look for.
 
     Returns:
-        The result, without dead code where anything has changed; what was declined in the last round. A model of which
-        the shape engine finds that it cannot run stays as it is: what is known of its shapes may be wrong. So does a
-        body that cannot run, such as the branch of the first step at the dims of a later one; the rest is rewritten.
+        The result, without dead code if anything has changed, and what the last round declined. A model that cannot
+        run, according to the shape engine, stays unchanged, because its shapes may be wrong. The same holds for a body
+        that cannot run, such as the first-step branch at the dims of a later step; the rest is rewritten.
     """
     counts = Counter() if counts is None else counts
     if (without := without_outputs(model)) is not None:

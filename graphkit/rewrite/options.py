@@ -1,4 +1,4 @@
-"""Types of pass options that are more than a word or a number, and how to read them from text."""
+"""Parse the pass options that are more than a word or a number: sizes, shapes and bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parse_size(text: str) -> int:
     """Return a size: `8`.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is something else.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(f"'{text}' is not a size - write a number of at least 0")
@@ -25,7 +25,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     """Return a shape: `1x3x800x800`.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is something else.
     """
     return tuple(parse_size(part) for part in text.split("x"))
 
@@ -34,13 +34,13 @@ def parse_bounds(text: str) -> Bounds:
     """Return bounds: `0:512`, `1:`, `:512`, or `8` for both.
 
     Raises:
-        UsageError: They are none.
+        UsageError: The text is something else.
     """
     low, separator, high = text.partition(":")
     least = parse_size(low) if low or not separator else None
     most = parse_size(high) if high else None if separator else least
     if least is not None and most is not None and least > most:
-        raise UsageError(f"'{text}' holds no size - write the least one first")
+        raise UsageError(f"'{text}' allows no size - write the smaller bound first")
     return least, most
 
 
@@ -48,7 +48,7 @@ def read_option(annotation: str, text: str) -> object:
     """Return an option of a type of `graphkit.shapes.dim_spec`, written as `name=value;...`; None for other types.
 
     Raises:
-        UsageError: It cannot be read.
+        UsageError: The text cannot be parsed.
     """
     if annotation == "SymbolSizes":
         return tuple((name, parse_size(value)) for name, value in _pairs(text))
@@ -64,7 +64,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
     for item in filter(None, text.split(";")):
         name, separator, value = (part.strip() for part in item.rpartition("="))
         if not (separator and name and value):
-            raise UsageError(f"'{item}' is not NAME=VALUE - write such as batch_size=1;sequence_length=8")
+            raise UsageError(f"'{item}' is not NAME=VALUE - write it as in batch_size=1;sequence_length=8")
         if name in names:
             raise UsageError(f"'{name}' is given twice - give it once")
         names.add(name)

@@ -1,4 +1,4 @@
-"""Fold a model on disk: rewrite, write, prove, report."""
+"""Fold a model file: rewrite, write, prove, report."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class FoldOptions:
     """How to fold.
 
     Attributes:
-        spec: What is known of the input dims; its sizes and shapes are frozen.
-        limit: Bytes of the largest constant that is made; all of them together add at most 64 times as many.
-        weights: Where they go: see `graphkit.save.save_models`.
+        spec: What is known about the input dims; its sizes and shapes are frozen.
+        limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
+        weights: Where the weights go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
-        overwrite: Replace files that exist.
-        tolerance: Largest difference that counts as equal; see `graphkit.verify.verify_rewrite`.
-        limits: What a model may take of time and memory in the proof.
-        keep_fusions: Whether what onnxruntime's own fusions look for stays as it is.
+        overwrite: Replace existing files.
+        tolerance: Largest difference that still counts as equal; see `graphkit.verify.verify_rewrite`.
+        limits: Time and memory that a model may take in the proof.
+        keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for.
     """
 
     spec: DimSpec = AS_DECLARED
@@ -56,19 +56,19 @@ class FoldOptions:
 
 @dataclass(frozen=True)
 class FoldReport(Result):
-    """What folding made.
+    """The result of a fold.
 
     Attributes:
-        source: The model.
-        files: What was written.
-        frozen: Dims that have a number now.
-        counts: Operators that shape plumbing is made of; the last two rows are the nodes that compute shapes, and all.
-        changes: What was done, a sentence each.
-        declined: What was not, and why.
+        source: The original model.
+        files: The files written.
+        frozen: Dims that were frozen to numbers.
+        counts: Operators of shape computations; the last two rows count the nodes that compute shapes, and all nodes.
+        changes: One sentence for each change.
+        declined: What stayed unchanged, and why.
         notes: Declared dims that contradict what the nodes compute, in one sentence.
-        remaining: The Shape nodes that stay, but those of bodies that stay as they were.
-        proof: None where it was not run.
-        unused: Data files of the model that was replaced, which this one does not use.
+        remaining: The Shape nodes that stay, except in bodies that were left unchanged.
+        proof: The proof, None if it was not run.
+        unused: Data files of the replaced model that the new one does not use.
     """
 
     title: ClassVar[str] = "Fold"
@@ -92,7 +92,7 @@ class FoldReport(Result):
     def blocks(self) -> Iterator[Block]:
         frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
         if not self.changes:
-            reason = f": {self.declined[0]}" if self.declined else ", for there is nothing to fold"
+            reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
             yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
         yield from (Prose(note, "warning") for note in self.notes)
@@ -110,7 +110,7 @@ class FoldReport(Result):
         declined = grouped(self.declined)
         yield from (Prose(text) for text in declined[:SHOWN_DECLINED])
         if len(declined) > SHOWN_DECLINED:
-            yield Prose(f"... and {len(declined) - SHOWN_DECLINED:,} more (see the JSON).")
+            yield Prose(f"... and {len(declined) - SHOWN_DECLINED:,} more in the JSON report.")
         yield Heading("What was done")
         steps = [change.partition(": ") for change in self.changes]
         yield Table((Column("Pass"), Column("Change")), [(name, text) for name, _, text in steps])
@@ -132,8 +132,8 @@ def fold_file(
 
     Args:
         model: The model, read from a file, or the path of that file.
-        output: The file to write; with shared weights, NAME_data goes beside it.
-        options: How.
+        output: The file to write; with shared weights, NAME_data is written beside it.
+        options: How to fold.
         progress: Called with the name of each step before it starts.
 
     Returns:

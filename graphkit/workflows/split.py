@@ -1,4 +1,4 @@
-"""Split a merged decoder on disk: two models, their weights, the proof, and a report of it all."""
+"""Split a merged decoder file: write two models and their weights, prove them, report."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class SplitOptions:
     """How to split.
 
     Attributes:
-        weights: Where they go: see `graphkit.save.save_models`.
+        weights: Where the weights go: see `graphkit.save.save_models`.
         verify: Whether to run the proof.
-        keep_names: Leave the `_merged_0` of shared weights.
-        condition: The boolean input, where there are several merged decoders.
-        overwrite: Replace files that exist.
+        keep_names: Keep the suffix `_merged_0` in the names of shared weights.
+        condition: The boolean input to split on, if there are several merged decoders.
+        overwrite: Replace existing files.
         steps: Greedy steps of the proof.
-        tolerance: Largest difference that counts as equal.
-        limits: What a model may take of time and memory in the proof.
+        tolerance: Largest difference that still counts as equal.
+        limits: Time and memory that a model may take in the proof.
     """
 
     weights: Placement = "shared"
@@ -60,19 +60,19 @@ class SplitFile:
 
 @dataclass(frozen=True)
 class SplitReport(Result):
-    """What a split made.
+    """The result of a split.
 
     Attributes:
         source: The merged model.
-        condition: The input that is gone.
-        before, after: Files.
+        condition: The input that was removed.
+        before, after: Files read and written.
         weights: Where the weights are.
         first, with_past: Interfaces of the two models.
-        first_changes, with_past_changes: What was done, a sentence each.
-        first_cache, with_past_cache: What the KV cache asks for.
+        first_changes, with_past_changes: One sentence for each change.
+        first_cache, with_past_cache: Contracts of the KV caches.
         notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
-        proof: None where it was not run.
-        unused: Data files of the models that were replaced, which these do not use.
+        proof: The proof, None if it was not run.
+        unused: Data files of the replaced models that the new ones do not use.
     """
 
     title: ClassVar[str] = "Split"
@@ -129,14 +129,14 @@ class SplitReport(Result):
 
     def _strategy(self) -> Iterator[Block]:
         yield Prose(
-            f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the token before as "
-            f"input_ids. The input {self.condition} is gone."
+            f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the previous token "
+            f"as input_ids. The input {self.condition} was removed."
         )
         for feed in self.with_past_cache.feeds:
             if feed.present:
                 yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
             else:
-                yield Prose(f"Keep from step 1 for all later steps: {feed.past} stays what {FIRST_NAME} gave.")
+                yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
 
 
 def split_file(
@@ -151,7 +151,7 @@ def split_file(
     Args:
         model: The merged decoder, read from a file, or the path of that file.
         folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, and the data file beside them.
-        options: How.
+        options: How to split.
         progress: Called with the name of each step before it starts.
 
     Returns:

@@ -120,7 +120,7 @@ vocabulary       262,144
 
 def test_unknown_sizes_are_not_shown(real_model: RealModel) -> None:
     assert architecture(real_model("search/loop-greedy")).to_text() == (
-        "Architecture\n\nRole: other (no tokens, images or KV cache among its inputs and outputs).\n\n"
+        "Architecture\n\nRole: other (its inputs and outputs are not tokens, images or a KV cache).\n\n"
     )
 
 
@@ -146,7 +146,10 @@ g (int64[B,S] input_ids, float[64,8] table, float[S,S] ones) => (float[B,S,64] l
 )
 def test_tokens_logits_and_a_causal_mask_make_a_decoder(mask: str) -> None:
     found = told(CAUSAL.replace("MASK", mask))
-    assert (found.role, found.reason) == ("decoder-only", "tokens in, logits out, a causal mask; no KV cache")
+    assert (found.role, found.reason) == (
+        "decoder-only",
+        "it maps tokens to logits under a causal mask, without a KV cache",
+    )
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def test_a_hidden_state_of_another_width_does_not_fit(real_model: RealModel) -> 
 
 def test_models_that_have_nothing_to_do_with_each_other(real_model: RealModel) -> None:
     found = fit([real_model("vit-qdq/model"), real_model("search/loop-greedy")])
-    assert found.to_text() == ("How they fit together\n\nNo output of one is recognised as an input of another.\n\n")
+    assert found.to_text() == (
+        "How they fit together\n\nNo output of one model is recognised as an input of another.\n\n"
+    )
 
 
 def opaque(name: str, inputs: Ports, outputs: Ports, dtype: int = TensorProto.FLOAT) -> Model:

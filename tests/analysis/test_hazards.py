@@ -219,7 +219,7 @@ onnxruntime does.
      onnxruntime: an error with "cannot be reshaped to the
      requested shape"
 
-empty: fails where a dim is 0.
+empty: fails if a dim is 0.
 
 """
     )
@@ -243,7 +243,7 @@ def test_a_check_is_told_in_the_place_of_what_is_foretold() -> None:
 
 def test_a_model_without_hazards_says_so() -> None:
     text = hazards(model("(float[n] x) => (float[A] y)", "y = Relu(x)")).to_text()
-    assert text == "Hazards\n\nNone found: at all dims that were tried, every node gets what it needs.\n\n"
+    assert text == "Hazards\n\nNone found: at all dims that were tried, the preconditions of every node hold.\n\n"
 
 
 def test_where_no_dims_fit_that_is_told() -> None:
@@ -301,7 +301,7 @@ def test_what_a_reader_need_not_know_is_left_out_of_the_dims() -> None:
 def test_many_hazards_are_bounded_in_text_and_complete_in_json() -> None:
     (one,) = hazards(LAYERS).hazards
     found = Hazards((one,) * (SHOWN + 2))
-    assert "2 more are in the JSON report." in found.to_text()
+    assert "2 more in the JSON report." in found.to_text()
     assert len(json.loads(found.to_json())["hazards"]) == SHOWN + 2
 
 

@@ -15,8 +15,8 @@ Dims = Sequence[Dim] | None
 
 FED_BACK = "decoder KV: changes with every step, feed it back"
 GIVEN_BACK = "encoder KV: constant after step 1, given back unchanged"
-EMPTY = "encoder KV: constant after step 1; the cache branch gives it back empty, so carry the one of step 1"
-CARRIED = "no output gives it: encoder KV, constant; carry the one of step 1"
+EMPTY = "encoder KV: constant after step 1; the cache branch gives it back empty, so carry over that of step 1"
+CARRIED = "no output gives it: encoder KV, constant; carry over that of step 1"
 
 
 def opaque(inputs: Mapping[str, Dims], outputs: Mapping[str, Dims], dtype: int = TensorProto.FLOAT) -> Model:
@@ -72,7 +72,7 @@ past_key_values.{0-17}.{key|value}                        36
   from present.{0-17}.{key|value}
   decoder KV: changes with every step, feed it back
 
-36,864 bytes a token; 2,048 tokens = 75.5 MB = 72 MiB.
+36,864 bytes for each token; 2,048 tokens = 75.5 MB = 72 MiB.
 
 Memory of one sequence
 Context        Bytes     MB  MiB
@@ -148,7 +148,7 @@ def test_a_merged_decoder_gives_the_encoder_kv_back_empty(
 
 def test_a_merged_decoder_warns_of_its_empty_outputs(real_model: RealModel) -> None:
     assert kv_cache(real_model("nllb-600m/decoder_model_merged")).findings() == (
-        "24 outputs (present.{0-11}.encoder.{key|value}) are zero-length constants in the cache branch: "
+        "24 zero-length outputs of the cache branch (present.{0-11}.encoder.{key|value}): "
         "carry the encoder KV from step 1; do not feed these back.",
     )
 
@@ -222,7 +222,7 @@ Past                                                 Tensors
   from {key|value}_cache_out.{0-1}
   decoder KV: changes with every step, feed it back
 
-8,192 bytes a sequence that do not grow.
+8,192 bytes for each sequence, which do not grow.
 
 """
     )
@@ -243,7 +243,7 @@ def test_no_cache_as_text(real_model: RealModel) -> None:
 
 def test_past_inputs_without_a_present_are_a_finding() -> None:
     model = opaque({f"past_key_{n}": ["b", 2, "p", 4] for n in range(3)}, {"present_key_1": ["b", 2, "t", 4]})
-    assert kv_cache(model).findings() == ("2 past inputs have no present output: past_key_{0,2}.",)
+    assert kv_cache(model).findings() == ("2 past inputs without a present output: past_key_{0,2}.",)
 
 
 def test_encoder_kv_without_a_present_is_no_finding() -> None:

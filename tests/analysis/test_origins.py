@@ -203,7 +203,7 @@ Reshape: shape
 ─────────────────────────────────────────────────────────
 1     1x  Concat([Unsqueeze(Gather(Shape(...))), CONST])
             = [N, -1]
-            rests on x (graph input)
+            depends on x (graph input)
 
 """
     )
@@ -339,7 +339,7 @@ def test_constants_are_not_drawn_among_the_largest_groups() -> None:
 
 @pytest.mark.parametrize("number", [0, 2, -1])
 def test_a_group_that_does_not_exist_is_an_error(number: int) -> None:
-    message = rf"^no group {number} - this model has 1, numbered from 1 \(see `report`\)$"
+    message = rf"^no group {number} - this model has 1, numbered from 1, see `graphkit report`$"
     with pytest.raises(UsageError, match=message):
         group_drawing(model(CHAIN), number)
 

@@ -92,6 +92,6 @@ def test_many_are_cut_short_in_the_text_and_bodies_can_be_left_out() -> None:
     )
     found = remaining_shapes(model)
     assert len(found.shapes) == 21
-    assert "... and 9 more (see the JSON)." in found.to_text()
+    assert "... and 9 more in the JSON report." in found.to_text()
     (body,) = (scope.path for scope in model.graph.walk() if scope.path.endswith("then_branch"))
     assert len(remaining_shapes(model, without={body}).shapes) == 20

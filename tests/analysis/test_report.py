@@ -44,7 +44,7 @@ def test_an_unknown_section_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         ReportOptions(only=("interface", "weather"))
     assert str(caught.value) == (
-        "no section 'weather' - there are: "
+        "no section 'weather' - choose from "
         "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow"
     )
 
@@ -82,7 +82,7 @@ def test_a_report_as_markdown() -> None:
 
 ## Architecture
 
-Role: merged decoder (an If on a boolean input, one branch of which reads the past).
+Role: merged decoder (it has an If on a boolean input, and one branch reads the past).
 
 | Size | Value |
 |---|---:|
@@ -104,7 +104,7 @@ def test_a_report_as_json() -> None:
         "sections": {
             "architecture": {
                 "role": "merged decoder",
-                "reason": "an If on a boolean input, one branch of which reads the past",
+                "reason": "it has an If on a boolean input, and one branch reads the past",
                 "layers": 1,
                 "heads": 2,
                 "kv_heads": 2,

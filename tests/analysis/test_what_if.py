@@ -144,7 +144,7 @@ What if
 
 7 nodes compute shapes, operators of arithmetic on them included.
 
-Numbers today, whatever the dims: 1 (Shape 1).
+Numbers already, at any dims: 1 (Shape 1).
 
 Of 7 shape ops, with input dims frozen
 Frozen   Removes  Leaves
@@ -154,7 +154,7 @@ b              2       5
 n              2       5
 b, n           5       2
 
-Alone, no use: k.
+Freezing these alone removes nothing more: k.
 
 2 nodes stay even so, such as Shape#7: it is how many elements of 'w' are not
 zero.

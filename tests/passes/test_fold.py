@@ -315,7 +315,7 @@ def test_a_model_without_outputs_stays_as_it_is() -> None:
     outcome = fold(model)
     assert lines(outcome.model) == ["a = Neg (x)", "s = Shape (a)"]
     assert outcome.changes == ()
-    reason = "nothing is rewritten, for the graph has no outputs and all of it would be dead code"
+    reason = "nothing is rewritten, because the graph has no outputs, and all of it would be dead code"
     assert reasons(outcome) == [f"g: {reason}"]
 
 

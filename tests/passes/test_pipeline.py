@@ -22,9 +22,9 @@ def test_an_integer_option() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no passes - there are: inline-functions"),
-        ("no-such-pass", "no pass 'no-such-pass' - there are: inline-functions"),
-        ("eliminate-dead-code{x=1}", "eliminate-dead-code: no option 'x' - its options are: none"),
+        ("", "the pipeline is empty - choose from inline-functions"),
+        ("no-such-pass", "no pass 'no-such-pass' - choose from inline-functions"),
+        ("eliminate-dead-code{x=1}", "eliminate-dead-code: has no option 'x' - its options are: none"),
         ("specialize-input{input=a}", r"specialize-input: option 'value' is missing"),
         ("specialize-input{input=a,value=maybe}", "option 'value' is 'maybe' - it takes bool or int"),
         ("eliminate-dead-code;", "cannot read the pipeline at 'eliminate-dead-code;'"),

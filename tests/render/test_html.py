@@ -84,13 +84,13 @@ def test_a_heading_is_below_the_title() -> None:
 def test_a_table() -> None:
     table = Table(
         (Column("Name", "code"), Column("Kind"), Column("Remark", "note"), Column("Count", "number")),
-        [("first", None, "rests on x", 1234567)],
+        [("first", None, "depends on x", 1234567)],
         title="Things",
     )
     assert body(table) == (
         '<div class="scroll"><table><caption>Things</caption><thead><tr><th>Name</th><th>Kind</th><th>Remark</th>'
         '<th class="number">Count</th></tr></thead>\n<tbody>\n'
-        '<tr><td><code>first</code></td><td></td><td>rests on x</td><td class="number">1,234,567</td></tr>\n'
+        '<tr><td><code>first</code></td><td></td><td>depends on x</td><td class="number">1,234,567</td></tr>\n'
         "</tbody></table></div>\n"
     )
 

@@ -80,7 +80,7 @@ def test_a_warning_is_a_quotation() -> None:
 def test_a_table() -> None:
     table = Table(
         (Column("Name", "code"), Column("Kind"), Column("Remark", "note"), Column("Count", "number")),
-        [("first", "a", "rests on x", 1234567), ("second", None, None, 2)],
+        [("first", "a", "depends on x", 1234567), ("second", None, None, 2)],
         title="Things",
     )
     assert written(table) == (
@@ -89,7 +89,7 @@ def test_a_table() -> None:
 
 | Name | Kind | Remark | Count |
 |---|---|---|---:|
-| `first` | a | rests on x | 1,234,567 |
+| `first` | a | depends on x | 1,234,567 |
 | `second` |  |  | 2 |
 """
     )

@@ -27,7 +27,7 @@ def text(*blocks: Block, width: int = 80) -> str:
 
 TABLE = Table(
     (Column("Name", "code"), Column("Kind"), Column("Remark", "note"), Column("Count", "number")),
-    [("first", "a", "rests on x", 1234567), ("second", None, None, 2)],
+    [("first", "a", "depends on x", 1234567), ("second", None, None, 2)],
     title="Things",
 )
 
@@ -55,7 +55,7 @@ Things
 Name          Kind      Count
 ──────────────────────────────
 first         a     1,234,567
-  rests on x
+  depends on x
 second                      2
 
 """

@@ -262,8 +262,8 @@ def test_a_run_ends_where_nothing_changes_and_says_what_was_done() -> None:
     outcome = check(lambda model: run_to_fixpoint(model, [FoldShapes(), FoldConstants()]), model_of(text))
     assert lines(outcome.model) == ["y = Add (x, u_value)"]
     assert outcome.changes == (
-        "fold-shapes: 1 shape tensors are constants",
-        "fold-constants: 1 constant results are constants",
+        "fold-shapes: 1 shape tensor made constant",
+        "fold-constants: 1 constant result folded",
     )
 
 
@@ -300,6 +300,6 @@ def test_a_model_whose_shapes_contradict_each_other_stays() -> None:
     outcome = run_to_fixpoint(model, [FoldShapes(), FoldConstants()])
     assert outcome.model is model
     assert reasons(outcome) == [
-        "AveragePool#0: nothing is rewritten, for the shapes of the model contradict each other: "
+        "AveragePool#0: nothing is rewritten, because the shapes of the model contradict each other: "
         "windows that fit: 0 is less than 1"
     ]

@@ -31,7 +31,7 @@ def test_options_of_several_values(text: str, step: object) -> None:
     [
         (
             "freeze-dims{dims=n}",
-            "freeze-dims: option 'dims': 'n' is not NAME=VALUE - write such as batch_size=1;sequence_length=8",
+            "freeze-dims: option 'dims': 'n' is not NAME=VALUE - write it as in batch_size=1;sequence_length=8",
         ),
         ("freeze-dims{dims=n=-1}", "freeze-dims: option 'dims': '-1' is not a size - write a number of at least 0"),
         ("freeze-dims{dims=n=1;n=2}", "freeze-dims: option 'dims': 'n' is given twice - give it once"),

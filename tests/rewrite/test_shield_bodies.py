@@ -93,7 +93,7 @@ def test_the_branch_that_runs_is_folded_and_the_other_one_stays(merged: Model) -
     shield = ["Cast", "Mul", "Mul", "Reshape", "Reshape"]  # of the tokens and the mask, whose ranks differ
     assert after["else_branch"] == shield + before["else_branch"]
     (reason,) = reasons(outcome)
-    assert "else_branch: stays as it is, for it cannot run at these dims: the inner dims of a product" in reason
+    assert "else_branch: is left unchanged, because it cannot run at these dims: the inner dims of a product" in reason
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -61,7 +61,7 @@ CASES = {
         (
             (
                 "wrong shape",
-                "at past_n=0, Reshape 'Reshape#4' gives another shape than meant: [0, 4, 0] to [past_n, 4*past_n] "
+                "at past_n=0, Reshape 'Reshape#4' gives a wrong shape: [0, 4, 0] to [past_n, 4*past_n] "
                 "= [0, 0]: 0 copies 4",
             ),
         ),
@@ -165,7 +165,7 @@ CASES = {
         (
             (
                 "wrong shape",
-                "at n=7, Slice 'Slice#4' gives another shape than meant: start 6 - n is -1: it counts from the "
+                "at n=7, Slice 'Slice#4' gives a wrong shape: start 6 - n is -1: it counts from the "
                 "end, 1 of 6 are left",
             ),
         ),

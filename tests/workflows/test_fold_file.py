@@ -67,11 +67,11 @@ What was done
 
 Pass                  Change
 ────────────────────────────────────────────────────────────────────
-eliminate-identity    1 nodes that change nothing are gone
-fold-constants        4 Constant nodes are initializers
-drop-broadcasts       1 Expands are gone, their consumers broadcast
-rematerialize-shapes  6 nodes that compute shapes are gone
-rematerialize-shapes  3 nodes compute shapes from the graph inputs
+eliminate-identity    1 node without effect removed
+fold-constants        4 Constant nodes moved to the initializers
+drop-broadcasts       1 Expand removed because the consumers broadcast
+rematerialize-shapes  6 nodes for computing shapes removed
+rematerialize-shapes  3 nodes added to compute shapes from the graph inputs
 
 Proof
 
@@ -153,7 +153,7 @@ def test_many_reasons_are_cut_short_in_the_text_and_not_in_the_json(
     assert "node 0 and 1 more: it may not, 0" in text
     assert "node 19: it may not, 19" in text
     assert "node 20" not in text
-    assert "... and 3 more (see the JSON)." in text
+    assert "... and 3 more in the JSON report." in text
     assert len(json.loads(report.to_json())["declined"]) == 25
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.graph.merged import zero_length_outputs
-from graphkit.graph.names import family_labels
+from graphkit.graph.names import counted, family_labels
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 
@@ -41,4 +41,6 @@ class DropEmptyOutputs(Pass):
         proto = copy_proto(model)
         names = [proto.graph.output[index].name for index in empty]
         keep(proto.graph.output, [index not in empty for index in range(len(proto.graph.output))])
-        return Outcome(model.with_proto(proto), (f"{len(names)} outputs dropped: {family_labels(names)}",))
+        return Outcome(
+            model.with_proto(proto), (f"{counted(len(names), 'output(s) dropped')}: {family_labels(names)}",)
+        )

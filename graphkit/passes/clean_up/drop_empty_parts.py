@@ -15,11 +15,12 @@ __all__ = ["DropEmptyParts"]
 
 @dataclass(frozen=True)
 class DropEmptyParts(Rewrite):
-    """Drop the inputs of a Concat that have no elements, and the Concat where one input is left.
+    """Drop the inputs of a Concat that have no elements, and the Concat itself if one input is left.
 
-    Exporters of models that rotate all of a head cut off the part that is not rotated, which is empty, and put it back.
-    Legality: the dim along the axis is 0 at all legal input dims, the dims of the result stay the same, and where one
-    input is left, its type is that of the result. Where all are empty, the first one stays.
+    A model that rotates whole heads is often exported with a Slice of the part that is not rotated, which is empty,
+    and a Concat that puts it back. Legality: the dim along the axis is 0 at all legal input dims, the dims of the
+    result stay the same, and if one input is left, it has the type of the result. If all inputs are empty, the
+    first one stays.
 
     Before:
 
@@ -59,7 +60,7 @@ def _drop(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> Non
         editor.replace(node, NewNode("Concat", kept, [out.name], attributes, like=node))
     elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
         return
-    editor.note("inputs without elements are gone", len(parts) - len(kept))
+    editor.note("input(s) without elements removed", len(parts) - len(kept))
 
 
 def _is_empty(editor: Editor, node: Node, value: Value) -> bool:

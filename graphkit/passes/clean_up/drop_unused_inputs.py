@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphkit.graph.names import family_labels
+from graphkit.graph.names import counted, family_labels
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
@@ -16,8 +16,8 @@ __all__ = ["DropUnusedInputs"]
 class DropUnusedInputs(Pass):
     """Drop the inputs of the model that no output depends on, with their default values, and the nodes that read them.
 
-    This changes the model's interface: whoever runs it must no longer give these inputs. A model without outputs keeps
-    its inputs, as it keeps its nodes.
+    This changes the interface: callers must stop feeding these inputs. A model without outputs keeps its inputs, as it
+    keeps its nodes.
 
     Before:
 
@@ -45,4 +45,4 @@ class DropUnusedInputs(Pass):
         keep(proto.graph.input, [info.name not in names for info in proto.graph.input])
         keep(proto.graph.initializer, [tensor.name not in names for tensor in proto.graph.initializer])
         keep(proto.graph.sparse_initializer, [s.values.name not in names for s in proto.graph.sparse_initializer])
-        return Outcome(model.with_proto(proto), (f"{len(names)} inputs dropped: {family_labels(names)}",))
+        return Outcome(model.with_proto(proto), (f"{counted(len(names), 'input(s) dropped')}: {family_labels(names)}",))

@@ -1,4 +1,4 @@
-"""Remove the addition of zeros to floats, where no one can tell 0.0 from -0.0."""
+"""Remove the addition of zeros to floats where nothing can tell 0.0 from -0.0."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["DropZeroAdds"]
 
 ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
-# What gives the same for 0.0 and -0.0, the sign of a zero included.
+# Operators whose result is the same for 0.0 and -0.0, including the sign of a zero.
 BLIND = {"Abs", "ArgMax", "ArgMin", "Cos", "Cosh", "DynamicQuantizeLinear", "Equal", "Exp", "Greater", "GreaterOrEqual"}
 BLIND |= {"IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "QuantizeLinear", "ReduceL1", "ReduceL2"}
 BLIND |= {"ReduceSumSquare", "Shape", "Sigmoid", "Size", "Softmax", "Softplus"}
-# What gives at most another zero for another zero.
+# Operators whose result for 0.0 and -0.0 differs at most in the sign of a zero.
 FAITHFUL = MOVING | {"Add", "AveragePool", "Cast", "Ceil", "Clip", "Conv", "CumSum", "Einsum", "Elu", "Erf", "Floor"}
 FAITHFUL |= {"Gelu", "Gemm", "GlobalAveragePool", "HardSwish", "LayerNormalization", "LeakyRelu", "MatMul", "Max"}
 FAITHFUL |= {"MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin"}
@@ -33,10 +33,10 @@ FAITHFUL |= {"ReduceSum", "Relu", "Resize", "Round", "ScatterND", "Sin", "Sqrt",
 class DropZeroAdds(Rewrite):
     """Remove the addition (or subtraction) of zeros to floats: biases that were never trained.
 
-    The only thing that `x + 0.0` changes is the sign of a zero: 0.0 for -0.0, which compare equal. onnxruntime's own
-    basic optimizations remove it too. Legality: the constant is small enough to be read, all zeros, and does not
-    broadcast; and the sign cannot become more than a sign: until something like a Softmax or a square no longer depends
-    on it, nothing behind it divides by the result, takes a power of it, or is an operator that is not known here.
+    `x + 0.0` changes only the sign of a zero, from -0.0 to 0.0, which compare equal. onnxruntime's own basic
+    optimizations remove it too. Legality: the constant is small enough to be read, is all zeros, and does not
+    broadcast; and the sign of a zero has no further effect: before an operator such as Softmax or a square discards it,
+    no consumer divides by the result, takes a power of it, or is an operator that this pass does not know.
 
     Before:
 
@@ -61,11 +61,11 @@ class DropZeroAdds(Rewrite):
             if out is None or editor.is_output(out):
                 continue
             if out in exposed or not is_sorted:
-                editor.decline(node, "it adds zeros, but something behind it may depend on the sign of a zero")
+                editor.decline(node, "it adds zeros, but a later node may depend on the sign of a zero")
                 continue
             if editor.replace_all_uses(out, source):
                 editor.set_inputs(node, {})
-                editor.note("additions of zeros are gone")
+                editor.note("addition(s) of zeros removed")
 
 
 def _augend(editor: Editor, node: Node) -> Value | None:
@@ -123,7 +123,7 @@ def _exposes(node: Node, index: int, is_open: bool) -> bool:
 
 
 def _ignores_sign(node: Node, index: int) -> bool:
-    """Whether an even power is taken."""
+    """Whether a node takes an even power."""
     if not node.is_op("Pow") or index == 1:
         return False
     exponent = node.inputs[1].constant if node.inputs[1] is not None else None

@@ -13,7 +13,7 @@ __all__ = ["EliminateDeadCode"]
 
 @dataclass(frozen=True)
 class EliminateDeadCode(Pass):
-    """Remove nodes whose outputs nothing reads, and the initializers, types and functions left without use.
+    """Remove nodes whose outputs nothing reads, and the initializers, types and functions that are then unused.
 
     A node stays if one of its outputs is an output of its graph or feeds a node that stays, bodies included;
     a node without outputs stays. Inputs and outputs of the model stay as they are; a model without outputs stays whole.

@@ -17,14 +17,14 @@ AXES_INPUT_SINCE = 13
 
 @dataclass(frozen=True)
 class EliminateIdentity(Rewrite):
-    """Remove nodes that give back what they read: Identity, Dropout, a Cast to the same type, x * 1, and the like.
+    """Remove nodes that return their input unchanged: Identity, Dropout, a Cast to the same type, x * 1, and the like.
 
-    These are: Identity; Dropout in inference, its mask unused; Cast to the type that the tensor has; Transpose that
-    keeps the order; Concat, Max, Min, Sum and Mean of one input; Split into one part; x + 0 and x - 0 of integers,
+    The nodes are: Identity; Dropout in inference with an unused mask; Cast to the type that the tensor has; Transpose
+    that keeps the order; Concat, Max, Min, Sum and Mean of one input; Split into one part; x + 0 and x - 0 of integers,
     x * 1, x / 1, x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the
-    same; x + 0.0 stays, for it makes 0.0 of -0.0. An Identity that gives an output of its graph its name goes where
-    the tensor that it reads can take that name and nothing else reads either: onnxruntime's fusions of Gemm and
-    Transpose lose an output that is read as well, and the model then does not load.
+    same; x + 0.0 stays, because it turns -0.0 into 0.0. An Identity that names an output of its graph is removed if
+    its input can take that name and nothing else reads either tensor: onnxruntime's fusions of Gemm and Transpose lose
+    an output that also has a consumer, and the model then does not load.
 
     Before:
 
@@ -52,7 +52,7 @@ class EliminateIdentity(Rewrite):
                     continue
                 may_rename = node.is_op("Identity") and editor.is_output(out)
                 if _give_name(editor, source, out) if may_rename else editor.bypass(node, source):
-                    editor.note("nodes that change nothing are gone")
+                    editor.note("node(s) without effect removed")
 
 
 def _is_used(editor: Editor, value: Value | None) -> bool:
@@ -60,7 +60,7 @@ def _is_used(editor: Editor, value: Value | None) -> bool:
 
 
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
-    """Let the producer of a value give it an output's name, and return whether that is possible."""
+    """Give a value the name of a graph output, and return whether that is possible."""
     producer = source.producer
     if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
         return False
@@ -152,7 +152,7 @@ def _pad(editor: Editor, node: Node) -> Value | None:
 
 
 def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
-    """Return an input where the other one is neutral, and type and dims of the output are its own."""
+    """Return an input if the other one is neutral, and the output has its dims and type."""
     if len(node.inputs) != 2:
         return None
     value, other, out = node.inputs[index], node.inputs[1 - index], node.outputs[0]

@@ -1,4 +1,4 @@
-"""Compute what depends on constants alone, once and for all."""
+"""Evaluate nodes that depend only on constants."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ Results = dict[Node, dict[Value, np.ndarray]]
 
 @dataclass(frozen=True)
 class FoldConstants(Rewrite):
-    """Compute the nodes that depend on constants alone, in onnxruntime, and keep the results as constants.
+    """Evaluate nodes that depend only on constants in onnxruntime, and store the results as constants.
 
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
-    model; constants above 16 MiB are not read. Nodes that draw
-    random numbers, that have bodies, that quantise or dequantise (weights stay small), that calculate in float16 and
-    that may divide integers by 0 or -1 are left, as is what onnxruntime does not compute.
+    model; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
+    dequantise (weights stay small), calculate in float16, may divide integers by 0 or -1, or fail in onnxruntime.
 
     Before:
 
@@ -63,7 +62,7 @@ class FoldConstants(Rewrite):
         }
 
     Attributes:
-        limit: Bytes of the largest result; all results together may add 64 times as many to the model.
+        limit: Size in bytes of the largest result; all results together may add 64 times as much to the model.
     """
 
     limit: int = 1 << 20
@@ -95,13 +94,13 @@ class FoldConstants(Rewrite):
         sizes = [_bytes(editor, value) for value in node.outputs if value is not None]
         reads = [_bytes(editor, value) for value in inputs]
         if _may_trap(editor, node):
-            editor.decline(node, "it divides integers by what may be 0 or -1, which can stop the process")
+            editor.decline(node, "it divides integers by a divisor that may be 0 or -1, which can stop the process")
             return False
         if _is_half_arithmetic(editor, node):
             editor.decline(node, "its float16 arithmetic is left to the runtime")
             return False
         if any(size is None for size in [*sizes, *reads]):
-            editor.decline(node, "it could be folded, but the size of its result is not known")
+            editor.decline(node, "it depends only on constants, but the size of its result is unknown")
             return False
         if sum(size or 0 for size in sizes) > max(self.limit, _freed(inputs, reads)):
             editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
@@ -166,7 +165,7 @@ def _hoist(editor: Editor, node: Node, out: Value) -> None:
     """Make an initializer of a Constant node."""
     if not editor.is_output(out) and editor.is_free(node) and out.constant is not None:
         editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
-        editor.note("Constant nodes are initializers")
+        editor.note("Constant node(s) moved to the initializers")
 
 
 def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
@@ -191,7 +190,7 @@ def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None
     for value, array in arrays.items():
         name = editor.constant(array, f"{value.name}_value")
         editor.replace_all_uses(value, name)
-        editor.note("constant results are constants")
+        editor.note("constant result(s) folded")
         if editor.is_output(value):
             outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))
     if outputs:

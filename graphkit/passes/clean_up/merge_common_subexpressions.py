@@ -1,4 +1,4 @@
-"""Compute equal things once: equal nodes and equal constants."""
+"""Merge equal nodes and equal constants."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class MergeCommonSubexpressions(Rewrite):
-    """Compute equal things once: nodes of the same operator, attributes and inputs, and equal constants.
+    """Merge nodes of the same operator, attributes and inputs, and equal constants.
 
     A node in a body may be replaced by an equal one of a graph around it, never by one of another body. Legality:
-    operators that draw random numbers, that have bodies, or of other domains than onnx's and com.microsoft's are left;
-    outputs of a graph keep their nodes, which nothing else then reads instead of its own (onnxruntime's fusions of Gemm
-    and Transpose lose an output that is read as well).
+    the node draws no random numbers, has no bodies, and belongs to the domain of onnx or com.microsoft. The node of a
+    graph output stays, and gets no new consumers, because onnxruntime's fusions of Gemm and Transpose lose an output
+    that also has a consumer.
 
     Before:
 
@@ -55,7 +55,7 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
             if not isinstance(first, Value) or first is value or editor.has_alias(value):
                 continue
             if editor.replace_all_uses(value, first):
-                editor.note("constants are merged with equal ones")
+                editor.note("duplicate constant(s) merged")
     for node in scope.nodes:
         for body in node.bodies.values():
             _merge(editor, body, known.new_child())
@@ -80,7 +80,7 @@ def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
     for one, other in pairs:
         if other is not None:
             editor.replace_all_uses(one, other)
-    editor.note("nodes are merged with equal ones")
+    editor.note("duplicate node(s) merged")
 
 
 def _key(editor: Editor, node: Node) -> Key | None:

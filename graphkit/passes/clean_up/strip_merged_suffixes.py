@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.graph.names import counted
 from graphkit.graph.view import all_scopes, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
@@ -20,8 +21,8 @@ SUFFIX = re.compile(r"_merged(_\d+)?(?=$|_(scale|zero_point|quantized)$)")
 class StripMergedSuffixes(Pass):
     """Strip the `_merged_0` and `_merged` that exporters append to weights that two decoders share.
 
-    Legality: the shorter name is not in use anywhere in the model; else the name stays. Names that a
-    quantiser made of such a name (`..._merged_0_scale`) count too. Inputs and outputs keep theirs.
+    Legality: no other value in the model has the shorter name. Names that a quantiser derived from such a name
+    (`..._merged_0_scale`) are shortened too. Inputs and outputs keep their names.
 
     Before:
 
@@ -53,7 +54,7 @@ class StripMergedSuffixes(Pass):
             names[tensor.name] = short
         if names:
             _rename_graph(proto.graph, names)
-        changes = (f"{len(names)} initializers renamed",) if names else ()
+        changes = (counted(len(names), "initializer(s) renamed"),) if names else ()
         return Outcome(model.with_proto(proto), changes, tuple(declined))
 
 

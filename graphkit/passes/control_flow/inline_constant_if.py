@@ -20,10 +20,10 @@ __all__ = ["InlineConstantIf"]
 class InlineConstantIf(Pass):
     """Inline the branch of every If whose condition is a constant, or follows from the shapes of tensors.
 
-    Exporters write an If around a Squeeze, say, which asks for the dim that is to go. The branch moves to where the If
-    stood; names that would clash are changed, the outputs of the If keep theirs; what only the condition or the other
-    branch needed is removed. Legality: the condition is the same number at all legal input dims; in a function, whose
-    calls differ, a constant.
+    Exporters put an If around a Squeeze, for instance, to test the dim that it removes. The branch moves to the place
+    of the If. Names that would clash are changed, the outputs of the If keep theirs, and nodes that only the condition
+    or the other branch needed are removed. Legality: the condition is the same at all legal input dims; in a function,
+    whose calls differ, it is a constant.
 
     Before:
 
@@ -53,7 +53,7 @@ class InlineConstantIf(Pass):
         if not any(node.is_op("If") for node in all_nodes(model.scopes)):
             return Outcome(model)
         decisions, undecided = decide(model.scopes, _Conditions(model, DimSpec(ranges=self.ranges)).find)
-        reason = "its condition is not known before it runs"
+        reason = "its condition is only known at run time"
         declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
         if not decisions:
             return Outcome(model, declined=declined)

@@ -1,4 +1,4 @@
-"""Replace the calls of a model's own functions by the functions' nodes."""
+"""Inline the functions of a model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import onnx.checker
 import onnx.inliner
 
 from graphkit.errors import ModelError
+from graphkit.graph.names import counted
 from graphkit.graph.view import body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
@@ -36,10 +37,10 @@ class InlineFunctions(Pass):
     """Replace each call of a function of the model by the function's nodes, at any depth.
 
     Values of a function get a number that makes their names unique. Where a call has a name, its nodes are named
-    after it, `call/node`; they have the metadata of the call besides their own. An Identity of an input that the call
-    leaves out goes, and what reads it leaves that input out: no runtime loads the Identity. Legality: a function that
-    needs another version of an operator set than the model has is left; so are all where one calls itself, where one
-    passes on an attribute that it may not have to one with a default for it, or where the nodes would be millions.
+    after it, `call/node`; they get the metadata of the call in addition to their own. An Identity of an input that the
+    call leaves out is removed, and its consumers leave that input out too, because no runtime loads the Identity.
+    Legality: the function uses the operator set versions of the model. No function is inlined if one calls itself, if
+    one passes on an attribute that it may lack to one with a default for it, or if there would be over a million nodes.
 
     Before:
 
@@ -81,7 +82,7 @@ class InlineFunctions(Pass):
         leave_out(result.graph)
         _drop_imports(result, gone)
         calls = Counter(map(key_of, all_nodes(proto)))
-        changes = (f"{calls[key]:,} calls of function '{key[1]}' are its nodes" for key in gone if calls[key])
+        changes = (counted(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), declined)
 
 

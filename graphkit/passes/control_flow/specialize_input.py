@@ -33,12 +33,11 @@ class SpecializeInput(Pass):
     """Bind a boolean or integer input to a value, and inline the branch of every If that this decides.
 
     An If is decided where its condition is computed from this input and constants alone, through any
-    operators (Cast, Not, Equal, ...), at any depth. Its branch moves to where the If stood: the nodes before
-    and after it stay, names that would clash are changed, the outputs of the If keep theirs. Where the input
-    is read besides, a constant takes its place.
+    operators (Cast, Not, Equal, ...), at any depth. Its branch moves to the place of the If; names that
+    would clash are changed, and the outputs of the If keep theirs. A constant replaces all other uses of the input.
 
-    Legality: the input exists, is a boolean or an integer, and has the same value in every run. An If whose
-    condition depends on anything else is left, and said so, and so is a model without outputs.
+    Legality: the input exists, is a boolean or an integer, and has the same value in every run. The pass declines
+    an If whose condition depends on anything else, and a model without outputs.
 
     Before:
 
@@ -57,7 +56,7 @@ class SpecializeInput(Pass):
 
     Attributes:
         input: Name of the input.
-        value: What it is bound to: true, false, or an integer.
+        value: The value that it always has: true, false, or an integer.
     """
 
     input: str

@@ -36,7 +36,7 @@ class Split:
         cache_when: Its value on later steps.
         first: The decoder of the first step.
         with_past: The decoder of later steps.
-        first_changes, with_past_changes: What was done, a sentence each.
+        first_changes, with_past_changes: One sentence for each change.
     """
 
     condition: str
@@ -48,15 +48,18 @@ class Split:
 
 
 def split_merged(model: Model, *, condition: str | None = None, keep_names: bool = False) -> Split:
-    """Split a merged decoder.
+    """Split a merged decoder: `graphkit.split_merged(model).first` is the decoder of the first step.
 
     Args:
         model: A model with an If on a boolean input, one branch of which reads a KV cache.
-        condition: Name of that input, where there are several.
-        keep_names: Leave the `_merged_0` of shared weights.
+        condition: Name of that input, if there are several.
+        keep_names: Keep the suffix `_merged_0` in the names of shared weights.
+
+    Returns:
+        The two decoders, and what was changed.
 
     Raises:
-        UsageError: The model is not a merged decoder, with the reason, or there are several.
+        UsageError: The model is not a merged decoder, or `condition` is needed to choose one.
     """
     declared = declarations(model)
     found = _choose(declared.model, condition)

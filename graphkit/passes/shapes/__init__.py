@@ -1,1 +1,1 @@
-"""Passes that make shapes constant, or compute a shape once where it stays dynamic."""
+"""Passes that make shapes constant, and compute dynamic shapes once."""

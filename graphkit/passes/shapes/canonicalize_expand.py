@@ -19,11 +19,10 @@ EXPAND_SINCE = 8
 
 @dataclass(frozen=True)
 class CanonicalizeExpand(Rewrite):
-    """Give each Expand a constant shape, or remove it where it changes nothing.
+    """Give each Expand a constant shape, or remove it if it changes nothing.
 
-    A dim that the input already has is written as 1, which keeps it. So it is for the repeats of a Tile that only
-    repeats dims of 1. Legality: a dim that grows from 1 to something that depends on the input dims needs its number;
-    such an Expand is left.
+    A dim that the input already has is written as 1, which keeps it. The same holds for the repeats of a Tile that only
+    repeats dims of 1. Legality: every dim that grows from 1 grows to a number.
 
     Before:
 
@@ -52,12 +51,12 @@ class CanonicalizeExpand(Rewrite):
                 continue
             if before == after:
                 if editor.bypass(node, data):
-                    editor.note(f"{node.op_type}s that change nothing are gone")
+                    editor.note(f"{node.op_type}(s) without effect removed")
                 continue
             spec = expand_spec(before, after)
             if all(isinstance(size, int) for size in spec) and not to.is_constant:
                 editor.set_inputs(node, {1: editor.integers([int(size) for size in spec], f"{out.name}_shape")})
-                editor.note(f"{node.op_type}s take a constant")
+                editor.note(f"{node.op_type}(s) given a constant")
 
 
 def _is_expansion(node: Node, before: Dims, after: Dims) -> bool:

@@ -16,11 +16,11 @@ __all__ = ["CanonicalizeReshape"]
 
 @dataclass(frozen=True)
 class CanonicalizeReshape(Rewrite):
-    """Give each Reshape a constant shape, or remove it where it changes nothing.
+    """Give each Reshape a constant shape, or remove it if it changes nothing.
 
-    A dim that is a number is written as such, one that equals the input's dim at the same position as 0 (copy), and
-    one more may be -1. Legality: -1 only where no other dim can be 0 at any legal input dims, for then nothing could
-    be inferred; a Reshape with two dims that neither are numbers nor copied is left.
+    A number is written as such, a dim that equals the input's dim at the same position is written as 0 (copy), and one
+    more dim may be -1. Legality: at most one dim is neither a number nor a copy, and -1 stands for it only if no other
+    dim can be 0 at any legal input dims, because -1 could not be inferred then.
 
     Before:
 
@@ -51,7 +51,7 @@ class CanonicalizeReshape(Rewrite):
                 continue
             if before == after:
                 if editor.bypass(node, data):
-                    editor.note("Reshapes that change nothing are gone")
+                    editor.note("Reshape(s) without effect removed")
             elif not shape.is_constant:
                 _canonicalize(editor, node, before, after)
 
@@ -68,4 +68,4 @@ def _canonicalize(editor: Editor, node: Node, before: Dims, after: Dims) -> None
         editor.replace(node, NewNode("Reshape", [node.input(0), name], [out.name], like=node))
     else:
         editor.set_inputs(node, {1: name})
-    editor.note("Reshapes take a constant")
+    editor.note("Reshape(s) given a constant shape")

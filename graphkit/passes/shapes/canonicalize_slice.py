@@ -20,10 +20,10 @@ __all__ = ["CanonicalizeSlice", "slice_bounds"]
 
 @dataclass(frozen=True)
 class CanonicalizeSlice(Rewrite):
-    """Give each Slice of step 1 constant bounds, or remove it where it cuts nothing off.
+    """Give each Slice of step 1 constant bounds, or remove it if it cuts nothing off.
 
-    An end at or after the dim becomes the largest int64, a bound that is the dim minus a number becomes negative.
-    Legality: the bounds mean the same at all legal input dims; a bound that depends on them otherwise is left.
+    An end at or after the dim becomes the largest int64, and a bound that is the dim minus a number becomes negative.
+    Legality: the bounds mean the same at all legal input dims; any other bound that depends on them is left.
 
     Before:
 
@@ -57,7 +57,7 @@ class CanonicalizeSlice(Rewrite):
             assert data is not None
             if all((start, end) == (0, INT64_MAX) for start, end in bounds):
                 if editor.bypass(node, data):
-                    editor.note("Slices that cut nothing off are gone")
+                    editor.note("Slice(s) without effect removed")
                 continue
             for index, side in ((1, 0), (2, 1)):
                 _set_constant(editor, node, index, [pair[side] for pair in bounds])
@@ -78,7 +78,7 @@ def _set_constant(editor: Editor, node: Node, index: int, numbers: Sequence[Expr
             )
         },
     )
-    editor.note("bounds of Slices are constants")
+    editor.note("bound(s) of Slices made constant")
 
 
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:

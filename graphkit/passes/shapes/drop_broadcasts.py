@@ -21,10 +21,10 @@ __all__ = ["DropBroadcasts", "broadcast"]
 
 @dataclass(frozen=True)
 class DropBroadcasts(Rewrite):
-    """Remove an Expand, Tile or ConstantOfShape all of whose consumers broadcast to the same shape without it.
+    """Remove an Expand, Tile or ConstantOfShape if all its consumers broadcast to the same shape without it.
 
-    Legality: each consumer is an elementwise operator, and its other inputs alone bring every dim that the Expand
-    would have; an exponent stays, for onnxruntime rounds otherwise where there is but one. A ConstantOfShape becomes a
+    Legality: each consumer is an elementwise operator, and its other inputs alone have every dim that the Expand would
+    give. An exponent stays, because onnxruntime rounds differently for a single exponent. A ConstantOfShape becomes a
     constant of one element.
 
     Before:
@@ -55,7 +55,7 @@ class DropBroadcasts(Rewrite):
                 source = editor.constant(fill(editor, node).reshape((1,) * len(dims)), f"{out.name}_value")
             for consumer, index in out.consumers:
                 editor.set_inputs(consumer, {index: source})
-            editor.note(f"{node.op_type}s are gone, their consumers broadcast")
+            editor.note(f"{node.op_type}(s) removed because the consumers broadcast")
 
 
 def _small(editor: Editor, node: Node) -> Dims | None:
@@ -89,7 +89,7 @@ def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: 
     """Whether a consumer gives the same dims where one input has these."""
     if not broadcasts(consumer) or not editor.is_free(consumer) or consumer.outputs[0] is None:
         return False
-    if consumer.op_type == "Pow" and index == 1:  # of one exponent of 2 or 3 onnxruntime makes products
+    if consumer.op_type == "Pow" and index == 1:  # onnxruntime computes a single exponent of 2 or 3 by multiplication
         return False
     if sum(value is consumer.inputs[index] for value in consumer.inputs) > 1:
         return False

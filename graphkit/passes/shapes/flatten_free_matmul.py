@@ -21,12 +21,12 @@ Names = dict[Value, Value | str]  # by flat value, the lifted one
 class FlattenFreeMatmul(Rewrite):
     """Remove the Reshapes to `[b*h, s, d]` and back around batched MatMuls, which work on `[b, h, s, d]` as well.
 
-    The nodes between such Reshapes are lifted where their operator does the same to each slice of the leading dim:
-    MatMul, Transpose, Softmax, elementwise operators, reductions and the like; their axes shift. Legality: all that is
-    connected is lifted or nothing of it, at least one Reshape goes and none comes; no value in between is an output
-    or read by a node that needs it flat, and what is combined with it is flattened likewise, or does not have the
-    leading dim. Results are equal to the last bit. In a fold, a Reshape that copies all dims stays where onnxruntime
-    would else merge two Transposes, and lose a FusedMatMul.
+    The nodes between such Reshapes are lifted if their operator treats every slice of the leading dim alike: MatMul,
+    Transpose, Softmax, elementwise operators, reductions and others; their axes shift. Legality: a connected region is
+    lifted as a whole; at least one Reshape is removed and none is added; no value in between is an output, or read by a
+    node that needs it flat; tensors that are combined with these are flattened likewise, or lack the leading dim.
+    Results are equal bit for bit. In a fold, a Reshape that copies all dims stays if onnxruntime would otherwise merge
+    two Transposes, and lose a FusedMatMul.
 
     Before:
 
@@ -53,7 +53,7 @@ class FlattenFreeMatmul(Rewrite):
         found = FlatRegions(editor)
         for region in found.find():
             _lift(editor, found, region)
-            editor.note("Reshapes around batched nodes are gone", region.saved)
+            editor.note("Reshape(s) around batched nodes removed", region.saved)
         for node in found.makers.values():
             if node.is_op("Reshape") and node in found.reasons:
                 editor.decline(node, f"its flat form stays: {found.reasons[node]}")

@@ -1,4 +1,4 @@
-"""Replace integer tensors whose elements are all known numbers by constants."""
+"""Replace integer tensors whose elements are all known by constants."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["FoldShapes"]
 class FoldShapes(Rewrite):
     """Replace integer and boolean tensors whose elements the shape engine knows as numbers by constants.
 
-    The elements may come from the shape of a tensor of which other dims are dynamic, through any number of
-    operators. Legality: every element is a number at all legal input dims.
+    The elements may come, through any number of operators, from the shape of a tensor whose other dims are dynamic.
+    Legality: every element is a number at all legal input dims.
 
     Before:
 
@@ -53,10 +53,10 @@ def _fold(editor: Editor, value: Value, index: int, array: np.ndarray) -> None:
     is_output = editor.is_output(value) and len(node.outputs) == 1
     if is_output:
         editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
-        editor.note("shape tensors are constants")
+        editor.note("shape tensor(s) made constant")
     elif is_read:
         editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
-        editor.note("shape tensors are constants")
+        editor.note("shape tensor(s) made constant")
 
 
 def _vanishes(editor: Editor, node: Node) -> bool:

@@ -21,11 +21,11 @@ __all__ = ["FreezeDims"]
 
 @dataclass(frozen=True)
 class FreezeDims(Pass):
-    """Give dims of the inputs a number, by symbol or by the shape of an input.
+    """Freeze dims of the inputs to numbers, by symbol or by the shape of an input.
 
-    A symbol is frozen wherever it stands, in expressions such as `past_sequence_length + 1` too; where an input's shape
-    is given, its symbols are solved for. Declared types of outputs and of values between follow from the operators.
-    A dim that is frozen also freezes what is computed from it: position ids, causal masks.
+    A symbol is frozen everywhere, including expressions such as `past_sequence_length + 1`; the shape of an input is
+    solved for its symbols. Declared types of outputs and inner values follow from the operators. Freezing a dim also
+    freezes all that is computed from it, such as position ids and causal masks.
 
     Legality: the symbols and inputs exist, and the numbers do not contradict each other.
 
@@ -42,7 +42,7 @@ class FreezeDims(Pass):
         }
 
     Attributes:
-        dims: Numbers for symbols: `batch_size=1;sequence_length=8`.
+        dims: Sizes of symbols: `batch_size=1;sequence_length=8`.
         inputs: Shapes of inputs: `pixel_values=1x3x800x800`.
         ranges: Bounds of symbols, (name, least, largest), None for an open end.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from graphkit.graph.names import counted
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
@@ -18,10 +19,9 @@ __all__ = ["InferOutputShapes"]
 class InferOutputShapes(Pass):
     """Declare the dims of the outputs anew, as far as they follow from the inputs.
 
-    A rewrite can leave an output with dims that speak of an input that is gone, or that were true of another
-    branch only. What the operators show is declared, in the words of the old declaration where it says the
-    same; a dim that they do not show stays as it was declared where each of its symbols is a dim of some
-    input; else it is left open.
+    A rewrite can leave an output with dims that refer to a removed input, or that only held in another branch. The
+    inferred dims are declared, in the spelling of the old declaration if it is equal. A dim that cannot be inferred
+    stays as declared if all its symbols are dims of inputs; otherwise it is left open.
 
     Before:
 
@@ -49,7 +49,7 @@ class InferOutputShapes(Pass):
                 changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
         if not changed:
             return Outcome(model)
-        return Outcome(model.with_proto(proto), (f"{len(changed)} outputs have other dims than was declared",))
+        return Outcome(model.with_proto(proto), (counted(len(changed), "output(s) redeclared with the inferred dims"),))
 
 
 def _input_symbols(model: Model) -> frozenset[str]:

@@ -19,12 +19,11 @@ RESHAPE_SINCE = 5
 
 @dataclass(frozen=True)
 class MergeChains(Rewrite):
-    """Merge Reshape, Squeeze, Unsqueeze and Flatten that follow each other into one Reshape, Transposes into one.
+    """Merge consecutive Reshape, Squeeze, Unsqueeze and Flatten into one Reshape, and Transposes into one.
 
-    Where the whole chain changes nothing, nothing is left of it. Legality: the last shape can be written as a
-    constant in the dims of the first tensor (see canonicalize-reshape); else the chain stays. Only chains whose inner
-    tensors nothing else reads are merged, unless nothing is left of them. A Transpose that moves only dims of 1 is a
-    Reshape.
+    A chain that changes nothing is removed. Legality: the last shape can be written as a constant in the dims of the
+    first tensor (see canonicalize-reshape), and no other node reads the inner tensors, unless the whole chain is
+    removed. A Transpose that only moves dims of 1 counts as a Reshape.
 
     Before:
 
@@ -67,7 +66,7 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
         before = editor.shapes[source].dims
         if before == after:
             if editor.bypass(node, source):
-                editor.note("chains of reshapes change nothing and are gone")
+                editor.note("chain(s) of reshapes without effect removed")
             return
     first = 0 if node.is_op("Transpose") else 1
     for source in reversed([value for value in chain[first:] if _is_inner(node, value, chain)]):
@@ -76,7 +75,7 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
         if spec is not None:
             shape = editor.integers(spec, f"{out.name}_shape")
             editor.replace(node, NewNode("Reshape", [source, shape], [out.name], like=node))
-            editor.note("chains of reshapes are one Reshape")
+            editor.note("chain(s) of reshapes merged into one Reshape")
             return
 
 
@@ -120,7 +119,7 @@ def _merge_transposes(editor: Editor, node: Node) -> None:
     perm = [first[axis] for axis in second]
     if perm == sorted(perm):
         if (start := producer.input(0)) is not None and editor.bypass(node, start):
-            editor.note("Transposes undo each other and are gone")
+            editor.note("pair(s) of inverse Transposes removed")
     elif source is not None and len(source.consumers) == 1 and not editor.is_output(source):
         editor.replace(node, NewNode("Transpose", [producer.input(0)], [out.name], {"perm": perm}, like=node))
-        editor.note("Transposes are merged")
+        editor.note("pair(s) of Transposes merged")

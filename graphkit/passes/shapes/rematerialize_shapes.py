@@ -36,12 +36,12 @@ class DynamicInput:
 
 @dataclass(frozen=True)
 class RematerializeShapes(Rewrite):
-    """Compute shapes that stay dynamic anew: each symbol is read once, from one graph input, equal things once.
+    """Recompute shapes that stay dynamic: read each symbol once, from one graph input, and each expression once.
 
-    What a node needs of a shape is the least that serves it: a Reshape copies and infers what it can, an Expand is
-    told only the dims that grow. Bodies read what the main graph computes. Legality: the elements are expressions in
-    the dims of the main graph's inputs, the operator set has what they need; anything else stays as it is, and
-    everything stays where this would not take fewer nodes.
+    Each node gets the simplest shape that serves it: a Reshape copies and infers what it can, an Expand gets only the
+    dims that grow. Bodies read values of the main graph. Legality: the elements are expressions in the dims of the main
+    graph's inputs, and the operator set has the operators to compute them. Anything else stays unchanged, and nothing
+    is changed unless fewer nodes result.
 
     Before:
 
@@ -80,12 +80,12 @@ class RematerializeShapes(Rewrite):
             editor.insert_first(editor.model.graph, scope_node)
         for need, name in plan:
             editor.set_inputs(need.node, {need.index: name})
-        editor.note("nodes that compute shapes are gone", dying)
-        editor.note("nodes compute shapes from the graph inputs", emitter.count)
+        editor.note("node(s) for computing shapes removed", dying)
+        editor.note("node(s) added to compute shapes from the graph inputs", emitter.count)
 
 
 def _shape_nodes(editor: Editor) -> set[Node]:
-    """Return the nodes that compute nothing but integers which are known expressions."""
+    """Return the nodes that only compute integers with known expressions."""
     return {node for scope in editor.scopes for node in scope.nodes if _computes_shapes(editor, node)}
 
 
@@ -105,7 +105,7 @@ def _elements(editor: Editor, value: Value) -> Elements | None:
 
 
 def _needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
-    """Yield what nodes other than those that compute shapes read of these."""
+    """Yield the inputs at which other nodes read a shape."""
     for scope in editor.scopes:
         for node in scope.nodes:
             if node in nodes or editor.is_taken(node):
@@ -129,7 +129,7 @@ def _need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput 
 
 
 def _least(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
-    """Return the plainest elements that serve a node as well."""
+    """Return the simplest elements that serve a node as well."""
     data, out = node.input(0), node.outputs[0] if node.outputs else None
     if data is None or out is None:
         return elements
@@ -154,7 +154,7 @@ def _allows_zero(node: Node) -> bool:
 
 
 def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], DynamicInput]) -> set[Node]:
-    """Return those of the nodes that something else than what is met still reads."""
+    """Return the shape nodes that are needed by inputs other than those recomputed."""
     needed: set[Node] = set()
     for scope in editor.scopes:
         pending = [value.producer for value in scope.outputs]

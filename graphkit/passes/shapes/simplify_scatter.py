@@ -27,11 +27,11 @@ MAX_SEARCH = 200  # tensors that are looked at for one that holds a bound
 class SimplifyScatter(Rewrite):
     """Replace a ScatterND or ScatterElements that writes a range along each axis by its updates, or by Concats.
 
-    `x[:, a:b] = v` is exported as a ScatterND whose indices are made of Range, Expand and Concat. It gives v where the
-    ranges are all of x; else what of x is before them, v, and what is after them, axis by axis. Legality: there is no
-    reduction; each index goes up by one along one axis of the updates, each axis serves one index, in order; at no
-    legal dims can a range be outside of x unseen because another one is empty, nor an index be of either sign; a bound
-    is a number, counts from the end, or is in a tensor that the indices are made of.
+    `x[:, a:b] = v` is exported as a ScatterND whose indices come from Range, Expand and Concat. The result is v if the
+    ranges cover x; otherwise it is the part of x before them, v, and the part after them, axis by axis. Legality: there
+    is no reduction; each index increases by one along one axis of the updates, and each axis serves one index, in
+    order; no range can hide outside x because another one is empty; the sign of each index is known; each bound is a
+    number, counts from the end, or is held by a tensor from which the indices are computed.
 
     Before:
 
@@ -82,14 +82,14 @@ def _replace(editor: Editor, node: Node, out: Value, box: Box) -> None:
     if box.partial:
         bounds = [plan.bounds(axis) for axis in box.partial]
         editor.replace(node, *plan.nodes(updates, spec, bounds))
-        editor.note("Scatters of ranges are Concats of slices")
+        editor.note("Scatter(s) of a range replaced by Concats of slices")
         return
     if spec:
         shape = editor.integers(spec, f"{out.name}_shape")
         editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
     else:
         editor.bypass(node, updates)
-    editor.note("Scatters that write everything are their updates")
+    editor.note("Scatter(s) of a whole tensor replaced by the updates")
 
 
 Bound = int | Value

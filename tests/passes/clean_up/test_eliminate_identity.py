@@ -78,7 +78,7 @@ STAYS = {
 def test_it_goes(text: str) -> None:
     outcome = check(PASS, model_of(text))
     assert lines(outcome.model) == ["y = Abs (x)"]
-    assert outcome.changes == ("1 nodes that change nothing are gone",)
+    assert outcome.changes == ("1 node without effect removed",)
 
 
 @pytest.mark.parametrize("text", STAYS.values(), ids=STAYS)

@@ -13,7 +13,7 @@ from graphkit.passes.clean_up import fold_constants
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 
 PASS = FoldConstants()
-TRAP = "it divides integers by what may be 0 or -1, which can stop the process"
+TRAP = "it divides integers by a divisor that may be 0 or -1, which can stop the process"
 HUGE = 1 << 62
 
 
@@ -40,7 +40,7 @@ def test_a_cone_of_constants_is_one_constant() -> None:
     outcome = check(PASS, model_of(text))
     assert lines(outcome.model) == ["y = Mul (x, s_value)"]
     assert constants(outcome.model) == {"s_value": [3.0, 5.0]}
-    assert outcome.changes == ("1 constant results are constants",)
+    assert outcome.changes == ("1 constant result folded",)
 
 
 CONSTANTS = {
@@ -58,7 +58,7 @@ def test_constant_nodes_are_initializers(form: str, expected: object) -> None:
     outcome = check(PASS, model_of(text))
     assert lines(outcome.model) == ["s = ReduceSum (x)", "y = Pow (s, c_1)"]
     assert constants(outcome.model) == {"c_1": expected}
-    assert outcome.changes == ("1 Constant nodes are initializers",)
+    assert outcome.changes == ("1 Constant node moved to the initializers",)
 
 
 def test_every_output_of_a_node_is_a_constant() -> None:
@@ -98,7 +98,7 @@ def test_matrices_are_multiplied_as_they_would_be_at_run_time() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(size).astype(np.float32) for size in ((8, 512), (512, 2)))
     text = "g (float[N] x) => (float[8, 2] m, float[N] y) { m = MatMul (a, b) y = Neg (x) }"
-    assert check(PASS, model_of(text, a=a, b=b)).changes == ("1 constant results are constants",)
+    assert check(PASS, model_of(text, a=a, b=b)).changes == ("1 constant result folded",)
 
 
 def test_below_ir_version_4() -> None:
@@ -146,15 +146,15 @@ DECLINED = {
     ),
     "a result of no known size": (
         with_tensor(both("y = NonZero (a)", "", "int64[1, K] y"), numpy_helper.from_array(np.ones(600, "f4"), "a")),
-        "NonZero#1: it could be folded, but the size of its result is not known",
+        "NonZero#1: it depends only on constants, but the size of its result is unknown",
     ),
     "strings": (
         both("y = Identity (a) w = StringNormalizer (a)", 'string[1] a = {"A"}', "string[K] w"),
-        "StringNormalizer#2: it could be folded, but the size of its result is not known",
+        "StringNormalizer#2: it depends only on constants, but the size of its result is unknown",
     ),
     "a dtype that no one knows": (
         with_tensor(both("y = Neg (w)"), TensorProto(name="w", dims=[1], data_type=99, raw_data=b"1234")),
-        "Neg#1: it could be folded, but the size of its result is not known",
+        "Neg#1: it depends only on constants, but the size of its result is unknown",
     ),
     "a file that is missing": (
         with_tensor(both("s = Sqrt (w) t = Neg (s) y = Abs (t)"), missing("w", 3)),
@@ -289,6 +289,6 @@ def test_all_results_together_are_bounded() -> None:
     graph = helper.make_graph(nodes, "g", [], outputs, [size])
     model = Model.from_proto(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]))
     outcome = FoldConstants(1 << 15).run(model)
-    assert outcome.changes == ("64 constant results are constants",)
+    assert outcome.changes == ("64 constant results folded",)
     assert len(outcome.declined) == 300 - 64
     assert outcome.declined[0].reason == "constant results would add more than 2,097,152 bytes to the model"

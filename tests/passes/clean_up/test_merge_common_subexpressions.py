@@ -141,7 +141,7 @@ def test_constants_of_bodies_are_merged_with_those_around() -> None:
     feeds = [{**feeds_of(model, size), "c": np.array(flag)} for size in SIZES for flag in (True, False)]
     outcome = check(PASS, model, feeds=feeds)
     assert "q = Mul (x, k)" in lines(outcome.model)[0]
-    assert outcome.changes == ("2 constants are merged with equal ones",)
+    assert outcome.changes == ("2 duplicate constants merged",)
 
 
 def test_sparse_constants_are_not_compared() -> None:

@@ -83,7 +83,7 @@ def test_a_known_condition_chooses(condition: str, inits: str, expected: str) ->
 def test_a_condition_that_depends_on_the_input_is_left(condition: str) -> None:
     outcome = check(choice(condition))
     assert outcome.changes == ()
-    assert [str(declined) for declined in outcome.declined] == ["If#3: its condition is not known before it runs"]
+    assert [str(declined) for declined in outcome.declined] == ["If#3: its condition is only known at run time"]
 
 
 def test_an_if_whose_branch_lacks_an_output_is_left() -> None:
@@ -121,7 +121,7 @@ def test_a_condition_that_is_an_input_is_left_without_inference(monkeypatch: pyt
     model = model_of(choice("").replace("float[N, 3] x)", "float[N, 3] x, bool c)"))
     outcome = InlineConstantIf().run(model)
     assert outcome.model is model
-    assert [str(declined) for declined in outcome.declined] == ["If#1: its condition is not known before it runs"]
+    assert [str(declined) for declined in outcome.declined] == ["If#1: its condition is only known at run time"]
 
 
 def test_nested_ifs_are_decided_where_they_run() -> None:
@@ -262,7 +262,7 @@ def test_in_a_function_only_a_constant_decides() -> None:
     outcome = InlineConstantIf().run(Model.from_proto(proto))
     assert outcome.changes == ("'function f/If#7' always runs then_branch",)
     assert [str(declined) for declined in outcome.declined] == [
-        "function f/If#6: its condition is not known before it runs"
+        "function f/If#6: its condition is only known at run time"
     ]
     feeds = {"x": X["x"], "z": -np.ones((2, 3), np.float32)}
     for one, two in zip(run(Model.from_proto(proto), feeds), run(outcome.model, feeds), strict=True):

@@ -64,7 +64,7 @@ def test_functions_in_functions_and_in_bodies_are_inlined() -> None:
         "g (v) => (r) { u = local.f (v)  r = Add (u, v) }",
     )
     outcome = check(model, {**X, "c": np.array(True)})
-    assert outcome.changes == ("2 calls of function 'f' are its nodes", "1 calls of function 'g' are its nodes")
+    assert outcome.changes == ("2 calls of function 'f' inlined", "1 call of function 'g' inlined")
     assert operators(outcome) == ["Abs", "Neg", "Add", "If", "Abs", "Neg", "Neg"]
     assert not outcome.model.proto.functions
     assert [entry.domain for entry in outcome.model.proto.opset_import] == [""]

@@ -35,12 +35,12 @@ def test_a_shape_becomes_a_constant(text: str, expected: list[int]) -> None:
 
 
 GONE = {
-    "Expand": (graph("Expand", "float[N, L, 4]", "n, l, four"), "1 Expands that change nothing are gone"),
-    "Expand to less": (graph("Expand", "float[N, L, 4]", "one, one"), "1 Expands that change nothing are gone"),
-    "Tile": (graph("Tile", "float[N, L, 4]", "one, one, one"), "1 Tiles that change nothing are gone"),
+    "Expand": (graph("Expand", "float[N, L, 4]", "n, l, four"), "1 Expand without effect removed"),
+    "Expand to less": (graph("Expand", "float[N, L, 4]", "one, one"), "1 Expand without effect removed"),
+    "Tile": (graph("Tile", "float[N, L, 4]", "one, one, one"), "1 Tile without effect removed"),
     "Expand of an empty past": (
         graph("Expand", "float[N, past, 4]", "n, l, one"),
-        "1 Expands that change nothing are gone",
+        "1 Expand without effect removed",
     ),
 }
 

@@ -33,7 +33,7 @@ def test_a_shape_becomes_a_constant(text: str, expected: list[int]) -> None:
     outcome = check(PASS, model_of(text))
     assert lines(outcome.model) == ["r = Reshape (x, r_shape)", "y = Neg (r)"]
     assert constants(outcome.model) == {"r_shape": expected}
-    assert outcome.changes == ("1 Reshapes take a constant",)
+    assert outcome.changes == ("1 Reshape given a constant shape",)
 
 
 GONE = {
@@ -49,7 +49,7 @@ GONE = {
 def test_one_that_changes_nothing_is_gone(text: str) -> None:
     outcome = check(PASS, model_of(text))
     assert lines(outcome.model) == ["y = Neg (x)"]
-    assert outcome.changes == ("1 Reshapes that change nothing are gone",)
+    assert outcome.changes == ("1 Reshape without effect removed",)
 
 
 def test_one_that_gives_an_output_becomes_an_identity() -> None:

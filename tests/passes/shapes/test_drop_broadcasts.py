@@ -45,7 +45,7 @@ def test_a_constant_of_shape_is_one_element() -> None:
     outcome = check(PASS, graph("e = ConstantOfShape <value = float[1] {3}> (s) y = Add (e, z)"))
     assert lines(outcome.model) == ["y = Add (e_value, z)"]
     assert constants(outcome.model) == {"e_value": [[[3.0]]]}
-    assert outcome.changes == ("1 ConstantOfShapes are gone, their consumers broadcast",)
+    assert outcome.changes == ("1 ConstantOfShape removed because the consumers broadcast",)
 
 
 def test_without_a_value_it_is_zero() -> None:

@@ -103,7 +103,7 @@ LENGTHS = [{"N": n, "L": length, "S": s} for n, length, s in ((1, 1, 1), (2, 5, 
 def test_attention_keeps_its_four_dims() -> None:
     model = model_of(ATTENTION)
     result = FlattenFreeMatmul().run(model)
-    assert result.changes == ("6 Reshapes around batched nodes are gone",)
+    assert result.changes == ("6 Reshapes around batched nodes removed",)
     assert result.declined == ()
     expected = [
         "Mul",
@@ -128,7 +128,7 @@ def test_softmax_of_opset_12_flattens_to_rows_either_way() -> None:
     text = ATTENTION.replace("axis = -1", "axis = 2").replace("Softmax <axis = 2> (masked3)", "Softmax (masked3)")
     model = model_of(text, opset=12)  # axis 1: one distribution over the last two dims
     result = FlattenFreeMatmul().run(model)
-    assert result.changes == ("6 Reshapes around batched nodes are gone",)
+    assert result.changes == ("6 Reshapes around batched nodes removed",)
     assert next(node for node in result.model.graph.nodes if node.op_type == "Softmax").attributes["axis"].i == 2
     assert_same(model, result.model, *LENGTHS)
 
@@ -210,7 +210,7 @@ LIFTED_LATER = [
 @pytest.mark.parametrize(("operator", "opset"), LIFTED_LATER)
 def test_elementwise_operators_of_other_opsets_are_lifted(operator: str, opset: int) -> None:
     result = FlattenFreeMatmul().run(between(operator, (6, 8), opset=opset))
-    assert result.changes == ("2 Reshapes around batched nodes are gone",)
+    assert result.changes == ("2 Reshapes around batched nodes removed",)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_elementwise_operators_of_other_opsets_are_lifted(operator: str, opset: 
 def test_operators_are_lifted(operator: str, rest: tuple[int, ...], constants: str) -> None:
     model = between(operator, rest, constants)
     result = FlattenFreeMatmul().run(model)
-    assert result.changes == ("2 Reshapes around batched nodes are gone",)
+    assert result.changes == ("2 Reshapes around batched nodes removed",)
     assert "Reshape" not in operators(result.model)
     assert_same(model, result.model, *BATCHES)
 
@@ -247,7 +247,7 @@ def test_a_mask_that_broadcasts_stays_and_one_that_is_flattened_too_is_reshaped_
             y = Neg (d)
         }""")
     result = FlattenFreeMatmul().run(model)
-    assert result.changes == ("2 Reshapes around batched nodes are gone",)
+    assert result.changes == ("2 Reshapes around batched nodes removed",)
     assert operators(result.model) == ["Reshape", "Transpose", "MatMul", "Add", "Add", "Neg"]
     assert str(infer(result.model)["e_lifted"]) == "[N, 4, 1, 6]"
     assert_same(model, result.model, *BATCHES)
@@ -320,7 +320,7 @@ def test_the_flat_tensor_stays_for_others_that_read_it() -> None:
             z = Transpose <perm = [0, 2, 1]> (a)
         }""")
     result = FlattenFreeMatmul().run(model)
-    assert result.changes == ("1 Reshapes around batched nodes are gone",)
+    assert result.changes == ("1 Reshape around batched nodes removed",)
     assert operators(result.model) == ["Reshape", "Transpose", "MatMul", "Neg", "Transpose"]
     assert_same(model, result.model, *BATCHES)
 
@@ -346,7 +346,7 @@ def test_bodies_read_the_lifted_tensors_of_the_graph_around_them() -> None:
             >
         }""")
     result = FlattenFreeMatmul().run(model)
-    assert result.changes == ("3 Reshapes around batched nodes are gone",)
+    assert result.changes == ("3 Reshapes around batched nodes removed",)
     assert operators(result.model) == ["Relu", "If", "Transpose", "MatMul", "Identity", "Transpose", "MatMul", "Neg"]
     for flag in (False, True):
         arrays = {"x": feed(between("c = Relu (a)", (6, 8)), {"N": 2})["x"], "flag": np.array(flag)}
@@ -493,7 +493,7 @@ def test_a_reshape_that_changes_other_dims_as_well_begins_nothing() -> None:
 
 def test_tensors_of_unknown_rank_stay() -> None:
     model = between("t = Relu (a)  c = Gather <axis = 1> (t, i)", (6, 8), inputs=", int64[6] i")
-    assert FlattenFreeMatmul().run(model).changes == ("2 Reshapes around batched nodes are gone",)
+    assert FlattenFreeMatmul().run(model).changes == ("2 Reshapes around batched nodes removed",)
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     proto.graph.input[1].type.tensor_type.ClearField("shape")
@@ -542,7 +542,7 @@ def test_what_another_region_needs_flat_is_not_had_twice() -> None:
     """e is [4*N, 1, L], of a tensor of [N, 4, L]: lifted for b, it would be one Reshape more where g needs it flat."""
     good, bad = ("float[N, 24, L]", "n, last, l"), ("float[L, N, 24]", "l, n, last")
     result = FlattenFreeMatmul().run(model_of(SHARED % good))
-    assert result.changes == ("3 Reshapes around batched nodes are gone",)
+    assert result.changes == ("3 Reshapes around batched nodes removed",)
     assert unchanged(SHARED % bad)
     assert FlattenFreeMatmul().run(model_of(SHARED % bad)).declined[0].reason == (
         "its flat form stays: Reshape 'Reshape#17' reads 'g' flat"
@@ -699,7 +699,7 @@ def of_batches(model: Model) -> list[Node]:
 
 def test_detr_has_no_flattening_and_no_reshape_whose_shape_is_computed(real_model: Callable[[str], Model]) -> None:
     result = fold(real_model("detr-resnet-50/model_quantized"))
-    assert "flatten-free-matmul: 84 Reshapes around batched nodes are gone" in result.changes
+    assert "flatten-free-matmul: 84 Reshapes around batched nodes removed" in result.changes
     shapes = infer(result.model)
     matmuls = of_batches(result.model)
     assert {shapes[value].rank for node in matmuls for value in node.inputs if value} == {4}
@@ -713,7 +713,7 @@ def test_detr_has_no_flattening_and_no_reshape_whose_shape_is_computed(real_mode
 def test_a_quantised_decoder_with_a_cache_gives_the_same(model_file: Callable[[str], Path]) -> None:
     path = model_file("nllb-tiny/decoder_with_past_model_quantized")
     result = fold(load(path))
-    assert "flatten-free-matmul: 50 Reshapes around batched nodes are gone" in result.changes
+    assert "flatten-free-matmul: 50 Reshapes around batched nodes removed" in result.changes
     shapes = infer(result.model)
     assert {shapes[value].rank for node in of_batches(result.model) for value in node.inputs if value} == {4}
     assert verify_rewrite(path, result.model, runs=3).passed
@@ -721,6 +721,6 @@ def test_a_quantised_decoder_with_a_cache_gives_the_same(model_file: Callable[[s
 
 def test_both_branches_of_a_merged_decoder_are_lifted(real_model: Callable[[str], Model]) -> None:
     result = fold(real_model("opus-mt-en-fr/decoder_model_merged"))
-    assert "flatten-free-matmul: 102 Reshapes around batched nodes are gone" in result.changes
+    assert "flatten-free-matmul: 102 Reshapes around batched nodes removed" in result.changes
     shapes = infer(result.model)
     assert {shapes[node.inputs[0]].rank for node in of_batches(result.model)} == {4}

@@ -58,7 +58,7 @@ def test_what_is_the_same_at_all_dims_is_a_constant(text: str, expected: object)
     outcome = check(PASS, model_of(text))
     assert lines(outcome.model) == ["y = Identity (y_value)"]
     assert constants(outcome.model) == {"y_value": expected}
-    assert outcome.changes == ("1 shape tensors are constants",)
+    assert outcome.changes == ("1 shape tensor made constant",)
 
 
 STAYS = {

@@ -41,7 +41,7 @@ def test_reshapes_are_one() -> None:
     outcome = check(PASS, graph("a = Reshape (x, flat) b = Unsqueeze (a, zero) y = Neg (b)", "float[2, L, 4]"))
     assert lines(outcome.model) == ["b = Reshape (x, b_shape)", "y = Neg (b)"]
     assert constants(outcome.model) == {"b_shape": [1, 2, -1]}
-    assert outcome.changes == ("1 chains of reshapes are one Reshape",)
+    assert outcome.changes == ("1 chain of reshapes merged into one Reshape",)
 
 
 def test_flatten_is_a_reshape() -> None:
@@ -62,7 +62,7 @@ def test_transposes_are_one() -> None:
         PASS, graph("a = Transpose <perm = [1, 2, 0]> (x) b = Transpose <perm = [0, 2, 1]> (a) y = Neg (b)")
     )
     assert lines(outcome.model) == ["b = Transpose <perm: ints = [1, 0, 2]> (x)", "y = Neg (b)"]
-    assert outcome.changes == ("1 Transposes are merged",)
+    assert outcome.changes == ("1 pair of Transposes merged",)
 
 
 def test_a_transpose_that_moves_dims_of_1_is_a_reshape() -> None:

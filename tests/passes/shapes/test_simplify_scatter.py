@@ -366,7 +366,7 @@ def test_a_real_decoder_gives_the_same_without_its_index_chains(
     path, rewritten = model_file("merged-decoder/decoder_with_past_model"), tmp_path / "rewritten.onnx"
     model = load(path)
     outcome = SimplifyScatter().run(model)
-    assert outcome.changes == ("1 Scatters that write everything are their updates",)
+    assert outcome.changes == ("1 Scatter of a whole tensor replaced by the updates",)
     assert len(model.graph.nodes) - len(outcome.model.graph.nodes) == 38
     save_models({rewritten: outcome.model}, weights="inline")
     sessions = [onnxruntime.InferenceSession(str(file)) for file in (path, rewritten)]
