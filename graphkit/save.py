@@ -1,8 +1,7 @@
-"""Write models: weights copied once, shared, left in place or inlined; all files or none.
+"""Write models, with weights that are shared, left in place or inlined: all files or none.
 
-Everything is written in a hidden folder first, and put in place at the end: see `graphkit.io.transaction`.
-
-Weights go from file to file; they never pass through a protobuf: see `graphkit.io.pieces`.
+Everything is written to a hidden folder first, and put in place at the end: see `graphkit.io.transaction`. Weights are
+copied from file to file, and never pass through a protobuf: see `graphkit.io.pieces`.
 
 Source: onnx's docs/ExternalData.md (location, offset, length; offsets aligned to pages for mapping).
 """
@@ -37,8 +36,7 @@ class Saved(tuple[Path, ...]):
     """The files that were written.
 
     Attributes:
-        unused: Data files of the models that stood under these names before, which those that stand there now do not
-            use. Others may.
+        unused: Data files of the replaced models that the new ones do not use; other models may use them.
     """
 
     unused: tuple[Path, ...]
@@ -60,15 +58,15 @@ def save_models(
     """Write models, all or none.
 
     Args:
-        models: What to write where; all in one folder.
+        models: The models by the path to write; all in one folder.
         weights: `shared`: one data file beside the models, each distinct tensor once. `in-place`: no weight is
             copied, the models refer to the files that they were read from, which must be in the same folder.
             `inline`: in the models themselves, up to 2 GB each.
-        data_name: Name of the data file; default: the first model's, with `_data` behind it.
-        overwrite: Replace files that exist; inputs are never replaced.
+        data_name: Name of the data file; default: that of the first model with `_data` appended.
+        overwrite: Replace existing files; inputs are never replaced.
 
     Returns:
-        The files written, data file included; and the data files that served the models which were replaced.
+        The files written, including the data file; its `unused` has the data files that only replaced models used.
 
     Raises:
         OutputError: A file exists or cannot be written, or the placement is not possible; nothing is left behind.
@@ -97,10 +95,10 @@ def save_models(
 
 
 def unused_text(names: Sequence[str]) -> str:
-    """Return a sentence that names data files which are left."""
+    """Return a sentence that names data files which are no longer used."""
     one = len(names) == 1
     return (
-        f"{' and '.join(names)} {'is' if one else 'are'} left from the models that were replaced; these do not use "
+        f"{' and '.join(names)} {'is' if one else 'are'} left from the replaced models; the new ones do not use "
         f"{'it' if one else 'them'}."
     )
 

@@ -283,8 +283,8 @@ def test_data_files_that_new_models_do_not_use_are_named(source: Path, target: P
 
 
 def test_a_sentence_names_what_is_left() -> None:
-    assert unused_text(["a"]) == "a is left from the models that were replaced; these do not use it."
-    assert unused_text(["a", "b"]) == "a and b are left from the models that were replaced; these do not use them."
+    assert unused_text(["a"]) == "a is left from the replaced models; the new ones do not use it."
+    assert unused_text(["a", "b"]) == "a and b are left from the replaced models; the new ones do not use them."
 
 
 def test_a_new_pair_stands_or_the_old_one(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,11 +122,11 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
 def _is_causal(model: Model) -> bool:
     """Whether a graph has a triangle or a comparison of positions, which a causal mask is made with."""
     for node in all_nodes(model.scopes):
-        if node.is_op("Trilu") or any(node.attr(name, 0) for name in ("is_causal", "unidirectional")):
+        if node.is_op("Trilu") or node.op_type in ("GroupQueryAttention", "SparseAttention"):
+            return True
+        if any(node.attr(name, 0) for name in ("is_causal", "unidirectional")):
             return True
         if node.is_op(*MASK_COMPARISONS) and all(_is_position(node.input(index)) for index in (0, 1)):
-            return True
-        if node.op_type in ("GroupQueryAttention", "SparseAttention"):
             return True
     return False
 

@@ -119,7 +119,7 @@ class Origins(Result):
                         g.expression,
                         meanings_text(g.meanings, self.full),
                         _rests_on(g, self.full),
-                        _nodes(g) if self.full else None,
+                        f"at {', '.join(g.nodes)}" if self.full else None,
                     )
                     for g in groups
                 ],
@@ -131,15 +131,9 @@ class Origins(Result):
 def _rests_on(group: OriginGroup, full: bool) -> str | None:
     if not group.sources:
         return None
-    if full:
-        return f"depends on {', '.join(f'{source.tensor} ({source.producer})' for source in group.sources)}"
-    first = group.sources[0]
-    rest = f" and {len(group.sources) - 1} more" if len(group.sources) > 1 else ""
-    return f"depends on {first.tensor} ({first.producer}){rest}"
-
-
-def _nodes(group: OriginGroup) -> str:
-    return f"at {', '.join(group.nodes)}"
+    shown = group.sources if full else group.sources[:1]
+    more = f" and {len(group.sources) - len(shown)} more" if len(shown) < len(group.sources) else ""
+    return f"depends on {', '.join(f'{source.tensor} ({source.producer})' for source in shown)}{more}"
 
 
 def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:

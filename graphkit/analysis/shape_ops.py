@@ -13,7 +13,7 @@ from graphkit.model import Model
 from graphkit.render.blocks import Bars, Block, Column, Prose, Table
 from graphkit.render.result import Result
 
-__all__ = ["SHAPE_OPS", "Change", "ShapeOp", "ShapeOps", "ValueRead", "shape_ops"]
+__all__ = ["SHAPE_OPS", "Change", "ShapeOp", "ShapeOps", "ValueRead", "changes_table", "shape_ops"]
 
 # Operators that move, make or measure shapes, in the order of the report.
 SHAPE_OPS = (
@@ -98,20 +98,18 @@ class ShapeOps(Result):
             yield from self._comparison(self.nodes_after)
 
     def _comparison(self, nodes_after: int) -> Iterator[Block]:
-        rows = [(c.op, c.before, c.after, _signed(c.after - c.before)) for c in self.changes]
-        rows.append(("all nodes", self.nodes, nodes_after, _signed(nodes_after - self.nodes)))
-        yield Table(
-            (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
-            rows,
-            title="Before and after onnxoptimizer (default passes)",
-        )
+        rows = (*self.changes, Change("all nodes", self.nodes, nodes_after))
+        yield changes_table(rows, "Before and after onnxoptimizer (default passes)")
         changed = [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after]
         if changed:
             yield Bars("Before and after", ("before", "after"), changed)
 
 
-def _signed(change: int) -> str:
-    return f"{change:+,}" if change else "0"
+def changes_table(changes: Sequence[Change], title: str = "") -> Table:
+    """Return a table of counts before and after a rewrite."""
+    columns = Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")
+    signed = (f"{c.after - c.before:+,}" if c.after != c.before else "0" for c in changes)
+    return Table(columns, [(c.op, c.before, c.after, text) for c, text in zip(changes, signed, strict=True)], title)
 
 
 def _rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:

@@ -12,6 +12,7 @@ from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
+from graphkit.shapes.tensor import Dims
 
 __all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
 
@@ -120,10 +121,12 @@ def tensor_shapes(
 
 def _row(shapes: Shapes, value: Value) -> ShapeRow:
     found = shapes[value]
-    shape = "?" if found.dims is None else f"[{', '.join(str(dim) for dim in found.dims)}]"
-    return ShapeRow(
-        value.scope.path, value.name, dtype_name(found.dtype) if found.dtype else "?", shape, shapes.reason(value)
-    )
+    dtype = dtype_name(found.dtype) if found.dtype else "?"
+    return ShapeRow(value.scope.path, value.name, dtype, _text(found.dims), shapes.reason(value))
+
+
+def _text(dims: Dims | None) -> str:
+    return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
 
 
 def why_shape(
@@ -151,6 +154,4 @@ def why_shape(
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
-    found = shapes[key]
-    shape = "?" if found.dims is None else f"[{', '.join(str(dim) for dim in found.dims)}]"
-    return WhyShape(name, shape, shapes.why(key))
+    return WhyShape(name, _text(shapes[key].dims), shapes.why(key))

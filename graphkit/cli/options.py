@@ -17,25 +17,10 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "PLACEMENTS",
-    "REPORT_FORMATS",
-    "Format",
-    "SizeWords",
-    "choice",
-    "count_option",
-    "float16_tolerance_option",
-    "format_option",
-    "limit_options",
-    "model_argument",
-    "no_verify_option",
-    "output_option",
-    "overwrite_option",
-    "read_limits",
-    "size_options",
-    "steps_option",
-    "tolerance_option",
-    "weights_option",
-]
+    "PLACEMENTS", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "float16_tolerance_option",
+    "format_option", "limit_options", "model_argument", "no_verify_option", "output_option", "overwrite_option",
+    "read_limits", "size_options", "steps_option", "tolerance_option", "weights_option",
+]  # fmt: skip
 
 T = TypeVar("T")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)

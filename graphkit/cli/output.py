@@ -40,12 +40,9 @@ def show(result: Result, chosen: str) -> None:
 
 def rendered(result: Result, chosen: Format, output: Path | None) -> str:
     """Return a result as written to a file, or as printed in a format other than text."""
-    if chosen is Format.markdown:
-        return result.to_markdown()
-    if chosen is Format.json:
-        return result.to_json()
-    if chosen is Format.html:
-        return result.to_html()
+    writers = {Format.markdown: result.to_markdown, Format.json: result.to_json, Format.html: result.to_html}
+    if chosen in writers:
+        return writers[chosen]()
     return result.to_text() if output is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""External data: where a tensor's bytes lie in another file, and whether that file may hold them.
+"""External data: where the bytes of a tensor lie in another file, and whether that file is allowed.
 
 Source: onnx's docs/ExternalData.md.
 """
@@ -24,9 +24,9 @@ class DataFile:
     """A file that holds external data of a model.
 
     Attributes:
-        location: As the model writes it, relative to the model's folder.
-        path: Where that is.
-        size: Bytes, or None where the file is missing.
+        location: As in the model, relative to the model's folder.
+        path: The path of the file.
+        size: Size in bytes, None if the file is missing.
     """
 
     location: str

@@ -27,7 +27,7 @@ CHILDREN: dict[str, dict[int, str]] = {
     "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
 }
 # Fields that hold at most one message. Protobuf merges a second occurrence into the first, so a message
-# with two of them is copied as it stands.
+# with two of them is copied unchanged.
 SINGULAR = {
     "ModelProto": {7},
     "TrainingInfoProto": {1, 2},

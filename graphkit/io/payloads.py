@@ -2,8 +2,8 @@
 
 `lighten` walks the message tree of an ONNX file and copies it, except that the payload of each large TensorProto is
 replaced by an external-data reference to the place where it lies in the file. A message that is shorter than the
-threshold cannot hold a large tensor, so it is copied whole without a look inside: the cost is one step per node,
-whatever the size of the weights. `inflate` is the way back.
+threshold cannot hold a large tensor, so it is copied whole and unread: the cost is one step per node, whatever
+the size of the weights. `inflate` is the way back.
 
 Source: onnx/onnx.proto (field numbers of TensorProto).
 """
@@ -61,7 +61,7 @@ class Copier(ABC):
 
     Args:
         data: The serialized ModelProto.
-        smallest: Messages of fewer bytes are copied without a look inside.
+        smallest: Messages with fewer bytes are copied unread.
     """
 
     def __init__(self, data: Buffer, smallest: int) -> None:

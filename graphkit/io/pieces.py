@@ -1,7 +1,7 @@
-"""Copy bytes of source files into new files: data files, each distinct tensor once, and models with weights inside.
+"""Copy bytes of source files into new files: data files with each distinct tensor once, and models with weights.
 
-Source files are read, not mapped: a file that has shrunk since its model was read is an error then, and not the end of
-the process.
+Source files are read, not mapped, so that a file that has shrunk since its model was read raises an error, and does not
+end the process.
 """
 
 from __future__ import annotations

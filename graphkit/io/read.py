@@ -1,7 +1,7 @@
-"""Read a model file: the graph into memory, the weights left where they lie.
+"""Read the graph of a model file into memory, and leave the weights in the file.
 
 Binary protobuf goes through `payloads.lighten`; the text formats that `onnx.load` knows (textproto, json,
-onnxtxt) are read whole and so are limited in size.
+onnxtxt) are read whole, so their size is limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_TEXT_SIZE = 64 << 20
 MAX_TEXT_DEPTH = 200
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}()<>"))
 
-# First bytes of files that are often passed by mistake: where they stand, and what to do about it.
+# Files that are often passed by mistake: offset and bytes that identify them, their kind, and a hint.
 LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"version https://git-lfs", "a Git LFS pointer", "fetch the real file with `git lfs pull`"),
     (0, b"PK\x03\x04", "a zip archive (a PyTorch checkpoint?)", "unpack it, or export the model to ONNX first"),
@@ -50,14 +50,14 @@ LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it was read.
+    """A model as read from a file or from memory.
 
     Attributes:
         proto: The model; large tensors are external-data references.
         path: The file, or None for a model that came from memory.
         size: Bytes of the file, or of the serialized model.
         references: The payloads that were left in the file, by offset.
-        data_files: The files that external tensors name, the missing ones too.
+        data_files: The files that external tensors name, including missing ones.
     """
 
     proto: onnx.ModelProto
@@ -71,8 +71,8 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     """Read a model file without its weights.
 
     Args:
-        path: A `.onnx` file, or one of the text formats of `onnx.load`, told by the suffix.
-        threshold: Tensors of at least so many bytes stay in the file.
+        path: A `.onnx` file, or one of the text formats of `onnx.load`, chosen by the suffix.
+        threshold: Tensors of at least this many bytes stay in the file.
 
     Raises:
         ModelError: The file is missing, broken or hostile, or is not a model.

@@ -23,14 +23,8 @@ from graphkit.io.payloads import Reference
 from graphkit.io.wire import encode_bytes
 
 __all__ = [
-    "check_tensors",
-    "element_count",
-    "inline_array",
-    "payload_size",
-    "restore",
-    "typed_payload",
-    "walk_tensors",
-]
+    "check_tensors", "element_count", "inline_array", "payload_size", "restore", "typed_payload", "walk_tensors",
+]  # fmt: skip
 
 # Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
 TYPED_FIELDS: Mapping[int, str] = {

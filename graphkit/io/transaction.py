@@ -1,16 +1,16 @@
-"""Several files put in place together: all of them or none, whatever happens between.
+"""Put several files in place together: all of them or none, whatever happens in between.
 
 Files are written in a hidden folder beside their targets, and renamed at the end. Where files are replaced, the old
 ones go aside first, in reverse order; then the new ones come, in order. With the data first and the models after it, a
 model that stands under its name always finds the data that it was written with.
 
-What fails is rolled back. What is killed is rolled back by the next run for the same target, from the journal:
+A failed run is rolled back. A killed run is rolled back from its journal by the next run for the same target:
 
 - killed while it writes: the old files stand, the hidden folder stays;
 - killed while it renames (microseconds): the old files that are aside lie in the hidden folder's `old`;
 - killed after that: the new files stand, the hidden folder stays.
 
-The folder is locked while its process lives, so that nobody clears it away too early.
+The folder is locked while its process lives, so that no other run removes it too early.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write outputs: whole or not at all, and never over an input."""
+"""Write a text file completely or not at all, and never over an input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few kinds of block that a result is made of; each renderer draws each kind."""
+"""The kinds of block that make up a result; every renderer handles each kind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; integers get thousands separators, None shows as nothing."""
+    """Rows of cells; integers get thousands separators, and None is an empty cell."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar chart: a label and one value a series, each."""
+    """A bar chart: each row has a label, and one value for each series."""
 
     title: str
     series: Sequence[str]

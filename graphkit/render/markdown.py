@@ -1,4 +1,4 @@
-"""Results as GitHub-flavoured Markdown; drawings become Mermaid, bar charts are left to the tables."""
+"""Results as GitHub-flavoured Markdown; drawings become Mermaid, and bar charts are left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["markdown", "mermaid"]
 
 
 def markdown(result: Result, level: int = 1) -> str:
-    """Return a result as Markdown whose title has so many `#`."""
+    """Return a result as Markdown, with a title of the given level."""
     parts = [f"{'#' * level} {escape(result.heading())}"]
     for block in result.blocks():
         parts += _block(block, level)

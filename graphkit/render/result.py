@@ -32,7 +32,7 @@ class Result:
     title: ClassVar[str]
 
     def heading(self) -> str:
-        """Return the title, with what distinguishes this result where that matters."""
+        """Return the title, with the name of what was analysed if that matters."""
         return self.title
 
     def blocks(self) -> Iterable[Block]:
@@ -40,7 +40,7 @@ class Result:
         raise NotImplementedError
 
     def findings(self) -> tuple[str, ...]:
-        """Return what is wrong, a sentence each; `graphkit report --strict` fails on any."""
+        """Return one sentence for each fault; `graphkit report --strict` fails on any."""
         return ()
 
     def to_dict(self) -> dict[str, object]:
@@ -53,7 +53,7 @@ class Result:
         return json.dumps({"schema": SCHEMA, **self.to_dict()}, indent=2) + "\n"
 
     def to_text(self, width: int = 80, color: bool = False) -> str:
-        """Return text for a terminal of so many columns, with ANSI colours where asked."""
+        """Return text for a terminal of the given width, with ANSI colours if `color`."""
         from graphkit.render.terminal import text
 
         return text(self, width, color)

@@ -1,6 +1,6 @@
-"""Draw a small directed graph as SVG: one row a layer, longest path from the top.
+"""Draw a small directed graph as SVG, with one row for each layer.
 
-For graphs of some dozen nodes, such as the cone of one shape; larger ones belong into Graphviz (`--format dot`).
+This suits graphs of a few dozen nodes, such as the cone of one shape; Graphviz (`--format dot`) draws larger ones.
 """
 
 from __future__ import annotations

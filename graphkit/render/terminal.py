@@ -1,4 +1,4 @@
-"""Results as text for a terminal, by rich: without markup in names, and folded rather than clipped."""
+"""Results as terminal text, rendered by rich: names are never markup, and long lines wrap."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Emit nodes that compute expressions in the dims of graph inputs, each symbol and each expression once.
 
 Everything is an int64 tensor of rank 1 with one element until it is put together; only what is asked for as a scalar
-is squeezed. ONNX's Div cuts off towards zero, so that a division whose dividend may be negative takes Mod as well.
+is squeezed. ONNX's Div rounds towards zero, so that a dividend that may be negative takes a Mod as well.
 """
 
 from __future__ import annotations

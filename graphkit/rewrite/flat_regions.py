@@ -1,4 +1,4 @@
-"""Regions of a graph that work on `[p*q, ...]`, and could work on the `[p, q, ...]` of the Reshapes around them.
+"""Find regions of a graph that work on `[p*q, ...]`, and could work on the `[p, q, ...]` around them.
 
 A value is flat where a Reshape merges leading dims into its first, or a node gives it that reads flat values and can
 be lifted (see `lifting`). What something else needs flat stays so, and with it what it is computed from; the rest falls

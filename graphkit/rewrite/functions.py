@@ -1,4 +1,4 @@
-"""The functions of a model, and what has to be made explicit before onnx inlines them.
+"""Prepare the functions of a model for `onnx.inliner`.
 
 `onnx.inliner` (of onnx 1.23) drops attributes that a call leaves to their defaults, does not import the operator sets
 that only functions have, loses an output that is an input, and takes over the names of dims.
@@ -16,17 +16,9 @@ from graphkit.graph.view import body_graphs
 from graphkit.rewrite.base import keep
 
 __all__ = [
-    "Functions",
-    "Key",
-    "all_nodes",
-    "domain_of",
-    "functions_of",
-    "key_of",
-    "leave_out",
-    "make_explicit",
-    "obstacle",
-    "with_bodies",
-]
+    "Functions", "Key", "all_nodes", "domain_of", "functions_of", "key_of", "leave_out", "make_explicit",
+    "obstacle", "with_bodies",
+]  # fmt: skip
 
 Key = tuple[str, str, str]  # domain, name, overload
 Functions = Mapping[Key, onnx.FunctionProto]

@@ -1,4 +1,4 @@
-"""Which operators do the same to each slice of the leading dim, and how they are written where that dim is several.
+"""Operators that treat every slice of the leading dim alike, and how to write them if that dim is split into several.
 
 A MatMul of `[p*q, s, d]` does for each of the `p*q` matrices what a MatMul of `[p, q, s, d]` does: such a node can be
 lifted, and gives the same elements, only its axes shift. The rules say for which nodes that holds.

@@ -1,4 +1,4 @@
-"""The box that a ScatterND or ScatterElements writes: a range along each axis of its data, if it is one."""
+"""Find the box that a ScatterND or ScatterElements writes: one range along each axis of its data."""
 
 from __future__ import annotations
 

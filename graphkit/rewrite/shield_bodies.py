@@ -2,8 +2,8 @@
 
 At the dims of a decode step the first step's branch of a merged decoder may be impossible: a mask of 6 meets one token.
 The model is sound, for that branch is not run; yet onnxruntime infers shapes in it while it loads, and refuses the
-file. So the branch reads what comes from around it through a Reshape that changes nothing, to a shape of zeros, which
-says "copy", computed from a value that is known at run time only. What the branch computes, or fails with, is the same.
+file. Therefore the branch reads outer values through a Reshape that copies all dims, to a shape of zeros that is
+computed from a value known only at run time. The branch computes the same, or fails in the same way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Memory that two processes share: arrays pass through it, and only where they lie goes through a pipe.
+"""Memory that two processes share: arrays pass through it, and only their places go through a pipe.
 
-It is a file without a name, so that nothing is left of it however the processes end.
-
-numpy is imported when the first array comes, so that a process can be started before that.
+It is a file without a name, so that nothing is left of it however the processes end. numpy is imported when the first
+array comes, so that a process starts quickly.
 """
 
 from __future__ import annotations

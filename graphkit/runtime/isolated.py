@@ -1,4 +1,4 @@
-"""Sessions in a process of their own, with limits: what comes from a file may end that process, and not this one."""
+"""Sessions in a separate process with limits, so that a model can crash that process, but not this one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are
 MAX_DEATHS = 4  # runs of a session that may end the process
 MAX_SHAPES = 8  # inputs whose shape a message tells
 NUMBERS = itertools.count()
-LIMITED = "it may take more with --timeout and --memory"
+LIMITED = "raise --timeout or --memory to allow more"
 
 
 class IsolatedSession:

@@ -1,4 +1,4 @@
-"""Where models run isolated: one process for all sessions inside, with limits, started before it is needed.
+"""Run models in isolation: all sessions inside share one process with limits, which is started early.
 
     with isolation(Limits(seconds=10)):
         session = IsolatedSession(path)

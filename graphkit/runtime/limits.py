@@ -1,4 +1,4 @@
-"""What a model that runs in a process of its own may take: seconds and bytes."""
+"""Limits of time and memory for a model that runs in a separate process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LEAST_OUTPUTS = 256 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model may take while it is loaded or run.
+    """Limits of time and memory while a model is loaded or run.
 
     Attributes:
-        seconds: Of one load or one run. Default: a minute, and half a minute more for each GB of weights.
-        memory: Bytes, beyond those of its weights. Default: a quarter of the machine's memory. Without effect where
+        seconds: Time of one load or one run. Default: a minute, plus half a minute for each GB of weights.
+        memory: Bytes, not counting the weights. Default: a quarter of the machine's memory. Has no effect if
             `HAS_MEMORY_LIMIT` is false.
     """
 

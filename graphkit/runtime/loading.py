@@ -1,4 +1,4 @@
-"""Open a model in onnxruntime: quiet, on the CPU. The one place that imports onnxruntime, and knows its options."""
+"""Open a model in onnxruntime, quietly and on the CPU. Only this module imports onnxruntime and sets its options."""
 
 from __future__ import annotations
 

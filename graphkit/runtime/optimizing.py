@@ -1,4 +1,4 @@
-"""onnxoptimizer in a child process: it ends the process that calls it with some broken models."""
+"""Run onnxoptimizer in a child process, because some broken models crash it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The child process that runs models: it may die, and must not outlive its parent.
+"""The child process that runs models: it may crash, and must not outlive its parent.
 
-Requests come through a pipe, as JSON behind its length; replies go back so. Arrays pass through shared memory. Each
-request is answered once: with what was asked for, or with an `error`.
-
-It imports little, so that it starts quickly.
+Requests and replies pass through pipes, as JSON after its length; arrays pass through shared memory. Each request gets
+one reply: its result, or an `error`. The process imports little, so that it starts quickly.
 """
 
 from __future__ import annotations

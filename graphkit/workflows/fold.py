@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
-from graphkit.analysis.shape_ops import SHAPE_OPS, Change, shape_ops
+from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table, shape_ops
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import FOLD_LIMIT, fold
@@ -98,13 +98,7 @@ class FoldReport(Result):
         yield from (Prose(note, "warning") for note in self.notes)
         if self.unused:
             yield Prose(unused_text(self.unused))
-        yield Table(
-            (Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")),
-            [
-                (c.op, c.before, c.after, f"{c.after - c.before:+,}" if c.after != c.before else "0")
-                for c in self.counts
-            ],
-        )
+        yield changes_table(self.counts)
         yield Heading("What stays")
         yield from self.remaining.blocks()
         declined = grouped(self.declined)

@@ -112,9 +112,7 @@ def _split(editor: Editor, node: Node) -> Value | None:
 
 def _add(editor: Editor, node: Node) -> Value | None:
     out = node.outputs[0]
-    if out is None or editor.shapes[out].dtype not in INTEGERS:
-        return None
-    return _other(editor, node, 0, 0) or _other(editor, node, 1, 0)
+    return _neutral_zero(editor, node) if out is not None and editor.shapes[out].dtype in INTEGERS else None
 
 
 def _sub(editor: Editor, node: Node) -> Value | None:
@@ -122,20 +120,16 @@ def _sub(editor: Editor, node: Node) -> Value | None:
     return _other(editor, node, 0, 0) if out is not None and editor.shapes[out].dtype in INTEGERS else None
 
 
-def _mul(editor: Editor, node: Node) -> Value | None:
+def _neutral_one(editor: Editor, node: Node) -> Value | None:
     return _other(editor, node, 0, 1) or _other(editor, node, 1, 1)
+
+
+def _neutral_zero(editor: Editor, node: Node) -> Value | None:
+    return _other(editor, node, 0, 0) or _other(editor, node, 1, 0)
 
 
 def _first(editor: Editor, node: Node) -> Value | None:
     return _other(editor, node, 0, 1)
-
-
-def _and(editor: Editor, node: Node) -> Value | None:
-    return _other(editor, node, 0, 1) or _other(editor, node, 1, 1)
-
-
-def _or(editor: Editor, node: Node) -> Value | None:
-    return _other(editor, node, 0, 0) or _other(editor, node, 1, 0)
 
 
 def _tile(editor: Editor, node: Node) -> Value | None:
@@ -164,7 +158,7 @@ def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None
 
 RULES: Mapping[str, Callable[[Editor, Node], Value | None]] = {
     "Add": _add,
-    "And": _and,
+    "And": _neutral_one,
     "Cast": _cast,
     "Concat": _single,
     "Div": _first,
@@ -173,8 +167,8 @@ RULES: Mapping[str, Callable[[Editor, Node], Value | None]] = {
     "Max": _single,
     "Mean": _single,
     "Min": _single,
-    "Mul": _mul,
-    "Or": _or,
+    "Mul": _neutral_one,
+    "Or": _neutral_zero,
     "Pad": _pad,
     "Pow": _first,
     "Split": _split,

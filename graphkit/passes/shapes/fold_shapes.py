@@ -49,14 +49,13 @@ def _fold(editor: Editor, value: Value, index: int, array: np.ndarray) -> None:
     node = value.producer
     if node is None or editor.has_alias(value):
         return
-    is_read = any(not _vanishes(editor, consumer) for consumer, _ in value.consumers)
-    is_output = editor.is_output(value) and len(node.outputs) == 1
-    if is_output:
+    if editor.is_output(value) and len(node.outputs) == 1:
         editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
-        editor.note("shape tensor(s) made constant")
-    elif is_read:
+    elif any(not _vanishes(editor, consumer) for consumer, _ in value.consumers):
         editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
-        editor.note("shape tensor(s) made constant")
+    else:
+        return
+    editor.note("shape tensor(s) made constant")
 
 
 def _vanishes(editor: Editor, node: Node) -> bool:
