@@ -207,7 +207,7 @@ def test_as_text() -> None:
         """\
 Hazards
 
-Dims that the inputs allow, the nodes that cannot take them, and what
+Dims that the inputs allow, the nodes that cannot handle them, and what
 onnxruntime does.
 
 #  Dims                                                            Kind   Nodes
@@ -258,8 +258,8 @@ def test_where_no_dims_fit_that_is_told() -> None:
         """\
 Hazards
 
-Warning: Not looked for: no dims were found at which these nodes get what they
-need: MatMul two.
+Warning: Not looked for: no dims were found at which the preconditions of these
+nodes hold: MatMul two.
 
 """
     )

@@ -194,8 +194,8 @@ def test_a_chain_as_text() -> None:
         """\
 Shape origins
 
-What feeds each shape input, the same expression counted once, and what that is
-in the input dims. CONST is a constant; what is not expanded is named by its
+Each expression that computes a shape input, listed once, and what it means in
+the input dims. CONST is a constant; a part that is not expanded is named by its
 operator.
 
 Reshape: shape
