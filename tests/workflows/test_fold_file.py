@@ -66,7 +66,7 @@ dims/N                                  x                   1
 What was done
 
 Pass                  Change
-────────────────────────────────────────────────────────────────────
+────────────────────────────────────────────────────────────────────────────
 eliminate-identity    1 node without effect removed
 fold-constants        4 Constant nodes moved to the initializers
 drop-broadcasts       1 Expand removed because the consumers broadcast
