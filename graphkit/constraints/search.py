@@ -1,4 +1,4 @@
-"""The search for legal sizes: assignments at which constraints are met, those near a wish first."""
+"""Search for legal sizes: assignments that meet all constraints, nearest to a wish first."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Variable:
     """A symbol to choose a size for.
 
     Attributes:
-        name: Of the symbol.
-        role: What it stands for.
-        low, high: Its least and largest size; infinity where there is none.
-        preferred: Sizes to try before others, next to the one wished for.
+        name: The name of the symbol.
+        role: What the symbol stands for.
+        low, high: Its least and its largest size, perhaps infinite.
+        preferred: Sizes to try right after the one wished for.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Variable:
 def nearest(
     variables: Sequence[Variable], constraints: Sequence[Constraint], wish: Assignment, visits: int = MAX_VISITS
 ) -> Iterator[dict[str, int]]:
-    """Return legal assignments, each symbol's sizes from the one wished for outwards, those of the last one first.
+    """Return legal assignments: the sizes of each symbol from the wished one outwards, the last symbol varying first.
 
     Args:
-        variables: What to choose, in an order in which what follows from others comes last.
-        constraints: What must be met; those that speak of anything else are not asked.
+        variables: The symbols to choose sizes for. Those that follow from others come last.
+        constraints: What must be met. Constraints on other symbols are ignored.
         wish: Sizes to begin with.
-        visits: Sizes to look at before the search ends.
+        visits: How many sizes to look at before the search ends.
     """
     return _Search(variables, constraints, wish, visits).assignments() if variables else iter([{}])
 
@@ -59,14 +59,14 @@ class _Search:
     ) -> None:
         self.variables, self.wish, self.visits = variables, wish, visits
         place = {variable.name: index for index, variable in enumerate(variables)}
-        self.levels: list[list[Constraint]] = [[] for _ in variables]  # what can be asked once a symbol is chosen
+        self.levels: list[list[Constraint]] = [[] for _ in variables]  # what can be tested once a symbol is chosen
         for constraint in constraints:
             if constraint.symbols and constraint.symbols <= place.keys():
                 self.levels[max(map(place.__getitem__, constraint.symbols))].append(constraint)
         self.named = [{name for one in level for name in one.symbols} for level in self.levels]
 
     def assignments(self) -> Iterator[dict[str, int]]:
-        """Yield assignments depth first; where no size of a symbol will do, those that it depends on get others."""
+        """Yield assignments depth first; if no size of a symbol will do, the symbols that it depends on change."""
         names = [variable.name for variable in self.variables]
         chosen: dict[str, int] = {}
         open_sizes, guilty = [self._met(0, chosen)], [{*self.named[0]}]  # of each symbol that is being chosen
@@ -86,7 +86,7 @@ class _Search:
 
     @staticmethod
     def _go_back(open_sizes: list[Iterator[int]], guilty: list[set[str]], names: Sequence[str]) -> None:
-        """Go back to the last symbol of which another size may make a difference."""
+        """Go back to the last symbol whose size may make a difference."""
         open_sizes.pop()
         blamed = guilty.pop() - {names[len(guilty)]}
         while open_sizes and names[len(open_sizes) - 1] not in blamed:
@@ -136,9 +136,9 @@ def _forced(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
 
 
 def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
-    """Yield sizes, the one wished for first, the others by distance; of images multiples of powers of two before.
+    """Yield sizes by their distance from the wished one; for images, multiples of powers of two come before others.
 
-    A wish that is too small is one for so much above the least; of images one that is too large for as much below.
+    A wish that is too small counts from the least size upwards; for images, one that is too large counts downwards.
     """
     low, wished, most, is_free = variable.low, wish or 0, variable.high, variable.role in ("space", "other")
     high = int(min(most, max(2 * low, low + MAX_DOMAIN)))

@@ -1,4 +1,4 @@
-"""Shape rules that others register, for operators that graphkit does not know."""
+"""Registration of shape rules for operators that graphkit does not know."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _forget: list[Callable[[], None]] = []
 
 
 def forget_on_registration(forget: Callable[[], None]) -> None:
-    """Have a function called whenever a rule is registered: what was inferred before no longer holds."""
+    """Call a function whenever a rule is registered, because earlier results no longer hold."""
     _forget.append(forget)
 
 
@@ -38,7 +38,7 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
     Args:
         op_type: The operator, such as "CDist".
         domain: Its domain; "" is that of ONNX itself.
-        replace: Whether the rule may take the place of another one, as when a notebook's cell is run again.
+        replace: Whether the rule may replace another one, such as when a notebook's cell runs again.
 
     Returns:
         A decorator, which returns the function as it is.

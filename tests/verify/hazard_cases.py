@@ -367,7 +367,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=1 or n=3, Split 'Split#0' fails: a dim to be split evenly: n is 1, no multiple of 2",
+                "at n=1 or n=3, Split 'Split#0' fails: a dim to be split evenly: n is 1, not a multiple of 2",
             ),
         ),
         17,
@@ -536,7 +536,7 @@ CASES = {
         (
             (
                 "fit",
-                "at c=3 or c=5, DepthToSpace 'DepthToSpace#0' fails: a dim: c is 3, no multiple of 4",
+                "at c=3 or c=5, DepthToSpace 'DepthToSpace#0' fails: a dim: c is 3, not a multiple of 4",
             ),
         ),
     ),
@@ -546,7 +546,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=1 or n=3, SpaceToDepth 'SpaceToDepth#0' fails: a dim: n is 1, no multiple of 2",
+                "at n=1 or n=3, SpaceToDepth 'SpaceToDepth#0' fails: a dim: n is 1, not a multiple of 2",
             ),
         ),
     ),

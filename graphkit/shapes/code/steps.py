@@ -1,4 +1,4 @@
-"""Expressions as steps, each common subexpression one step: what every language writes in its own words."""
+"""Expressions as steps that every language can write, with one step for each common subexpression."""
 
 from __future__ import annotations
 

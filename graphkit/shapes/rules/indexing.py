@@ -1,4 +1,4 @@
-"""Operators that choose elements by index: Slice, Gather, Scatter and their kin."""
+"""Operators that choose elements by index: Slice, Gather, Scatter and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that give elements another shape or join them: Reshape, Transpose, Squeeze, Concat, Split and their kin."""
+"""Operators that give elements another shape or join them: Reshape, Transpose, Squeeze, Concat, Split and others."""
 
 from __future__ import annotations
 
