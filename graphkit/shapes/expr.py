@@ -98,7 +98,7 @@ class Expr:
         if isinstance(value, Expr):
             return value
         if type(value) is not int and not isinstance(value, Integral):
-            raise ValueError(f"{value} is no integer")
+            raise ValueError(f"{value} is not an integer")
         return const(value)
 
     @staticmethod

@@ -71,7 +71,7 @@ class NodeView:
         """Return the elements of an integer input, which must be numbers."""
         found = [number(element) for element in self.values(index)]
         if None in found:
-            raise UnknownError(f"the value of {self.name(index)} is no constant")
+            raise UnknownError(f"the value of {self.name(index)} is not a constant")
         return [n for n in found if n is not None]
 
     # Attributes

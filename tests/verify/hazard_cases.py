@@ -265,7 +265,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=3, TopK 'TopK#0' fails: k is more than there is: 4, more than 3 (n)",
+                "at n=3, TopK 'TopK#0' fails: k is larger than the axis: 4, more than 3 (n)",
             ),
         ),
     ),
@@ -506,7 +506,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=2, Pad 'Pad#1' fails: padding that reflects more than there is: 2, more than 1 (n - 1)",
+                "at n=2, Pad 'Pad#1' fails: padding that reflects more than the axis has: 2, more than 1 (n - 1)",
             ),
         ),
     ),

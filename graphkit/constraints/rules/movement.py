@@ -116,7 +116,7 @@ def top_k(view: NodeView) -> Iterator[Precondition]:
         (count,) = integers(view, 1)
     dim = dims[view.axis(view.attr("axis", -1), len(dims))]
     yield from least(count, 0, "k below 0", "must not be negative")
-    yield from most(count, dim, "k is more than there is", "k argument")
+    yield from most(count, dim, "k is larger than the axis", "k argument")
 
 
 def split(view: NodeView) -> Iterator[Precondition]:
@@ -187,7 +187,7 @@ def pad(view: NodeView) -> Iterator[Precondition]:
         around = pads[position], pads[position + len(axes)]
         yield from least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
         for width in around if mode == "reflect" else ():
-            yield from most(width, dims[axis] - 1, "padding that reflects more than there is", "reflect")
+            yield from most(width, dims[axis] - 1, "padding that reflects more than the axis has", "reflect")
         if mode == "edge" and around != (const(0), const(0)):
             yield from least(dims[axis], 1, "no edge to pad with", "'edge' mode")
 

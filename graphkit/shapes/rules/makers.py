@@ -103,7 +103,7 @@ def range_(ctx: InferenceContext) -> Tensor:
 def _scalar(ctx: InferenceContext, index: int) -> Element:
     values = ctx.values(index)
     if len(values) != 1:
-        raise UnknownError(f"{ctx.name(index)} is no single number")
+        raise UnknownError(f"{ctx.name(index)} is not a single number")
     return values[0]
 
 
