@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 __all__ = ["BITS", "FLOATS", "INTEGERS", "UNSIGNED", "dtype_name"]
 
-# Bits of one element; STRING and dtypes newer than this table have no fixed size.
+# Bits of one element. STRING and dtypes newer than this table have no fixed size.
 BITS: Mapping[int, int] = {
     **dict.fromkeys((TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL), 8),
     **dict.fromkeys((TensorProto.UINT16, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BFLOAT16), 16),
@@ -23,10 +23,10 @@ BITS: Mapping[int, int] = {
     **dict.fromkeys((27, 28), 6),  # FLOAT6E2M3, FLOAT6E3M2
 }
 UNSIGNED = {TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8}
-# Whose elements are whole numbers; those of a bool are 0 and 1.
+# Dtypes whose elements are whole numbers. A bool is 0 or 1.
 INTEGERS: set[int] = {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8, TensorProto.BOOL}
 INTEGERS |= UNSIGNED
-# Floating-point numbers that numpy has too.
+# Floating-point dtypes that numpy has too.
 FLOATS: Mapping[int, np.dtype[Any]] = {
     TensorProto.FLOAT: np.dtype("f4"),
     TensorProto.DOUBLE: np.dtype("f8"),

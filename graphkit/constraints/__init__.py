@@ -1,4 +1,4 @@
-"""What must hold of dims: preconditions of nodes, relations of expressions, and the sizes at which they are met."""
+"""Constraints on dims: preconditions of nodes, relations of expressions, and the sizes that meet them."""
 
 from graphkit.constraints.collect import SharedPrecondition
 from graphkit.constraints.precondition import Precondition, Violation

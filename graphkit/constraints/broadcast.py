@@ -1,4 +1,4 @@
-"""What inputs of one node need of each other: to broadcast, to be joined."""
+"""Preconditions on several inputs of a node: that they broadcast, that they can be concatenated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAYS = "Non concat axis dimensions must match"
 
 @dataclass(frozen=True)
 class Broadcast(Precondition):
-    """Dims of one axis that broadcast: all that are not 1 are equal."""
+    """Dims of one axis broadcast: all that are not 1 are equal."""
 
     exprs_: tuple[Expr, ...]
     says: str
@@ -44,7 +44,7 @@ class Broadcast(Precondition):
 
 @dataclass(frozen=True)
 class Concatenated(Precondition):
-    """The dims of all inputs of a Concat; those off the axis must be equal in all inputs that have elements."""
+    """The inputs of a Concat that have elements have equal dims, except along the axis."""
 
     shapes: tuple[tuple[Expr, ...], ...]
     axis: int

@@ -1,4 +1,4 @@
-"""Legal dims to try: a symbol's range, the numbers near which something changes, and what must go together."""
+"""Sizes to try for each symbol, and assignments made of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
 
 
 def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
-    """Return symbols that follow from others where all is to run: `total` is `past + sequence`."""
+    """Return the symbols that follow from others if every node is to run: `total` is `past + sequence`."""
     ties: dict[str, Expr] = {}
     for precondition in preconditions:
         for left, right in precondition.equalities():
@@ -48,7 +48,7 @@ def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]
 
 
 def _is_plain(expr: Expr) -> bool:
-    """Whether an expression is no number, and can be calculated at all dims."""
+    """Whether an expression is not a number, and has a value at all sizes."""
     atoms = [atom for monomial, _ in expr.terms for atom in monomial]
     return bool(atoms) and all(isinstance(atom, Symbol) for atom in atoms)
 
@@ -65,7 +65,7 @@ def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
 
 
 def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
-    """Return an assignment with what follows from it."""
+    """Return an assignment with the symbols that follow from it."""
     result = dict(assignment)
     if ties:
         result.update({name: expr.evaluate(result) for name, expr in ties.items()})
@@ -75,22 +75,22 @@ def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
 def pools(
     preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]
 ) -> dict[str, list[int]]:
-    """Return the sizes to try of each symbol: small ones, usual ones, and those beside numbers in expressions.
+    """Return the sizes to try for each symbol: small ones, usual ones, and those next to numbers in expressions.
 
-    None are for a symbol that no precondition speaks of: its size makes no difference.
+    A symbol that is in no precondition has none: its size makes no difference.
     """
     numbers: dict[str, set[int]] = {name: set() for name in symbols}
-    spoken_of = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
+    named = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
     for precondition in preconditions:
         found = {n for expr in precondition.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
-        names = set().union(*(expr.symbols for expr in precondition.exprs))
-        spoken_of |= names
+        names = precondition.symbols
+        named |= names
         for name in names | {inner for tie in names & ties.keys() for inner in ties[tie].symbols}:
             if name in numbers:
                 numbers[name] |= found
     result: dict[str, list[int]] = {name: [] for name in symbols}
     for name, symbol in symbols.items():
-        if name not in spoken_of:
+        if name not in named:
             continue
         low = int(symbol.lower)
         near = [n + step for n in sorted(numbers[name])[-MAX_NUMBERS:] for step in (-1, 0, 1)]
@@ -112,7 +112,7 @@ def _numbers(expr: Expr) -> Iterator[int]:
 def candidates(
     base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
 ) -> list[dict[str, int]]:
-    """Return assignments that differ from a base in one or two symbols, what follows from them changed with them."""
+    """Return assignments that differ from a base in one or two symbols, and in the symbols that follow from these."""
     free = [name for name in base if name not in ties and sizes[name]]
     found = [dict(base)]
     found += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
@@ -125,7 +125,7 @@ def candidates(
 
 
 def broken(base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[dict[str, int]]:
-    """Return assignments in which one symbol is not what follows from the others: what a caller can do wrong."""
+    """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
     return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
 
 

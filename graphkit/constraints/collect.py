@@ -1,4 +1,4 @@
-"""The preconditions of all nodes of a model, in the order in which they run, equal ones together."""
+"""Collect the preconditions of all nodes of a model, in the order in which the nodes run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphkit.constraints.known import Known
 from graphkit.constraints.precondition import Index, Precondition, Related
 from graphkit.constraints.rules import RULES
 from graphkit.graph.order import in_order
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, unwrapped
 from graphkit.shapes import Expr, Relation, Shapes, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
@@ -22,7 +22,7 @@ NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"} 
 
 @dataclass(eq=False)
 class SharedPrecondition:
-    """A precondition, and the nodes of one scope that share it, in the order in which they run."""
+    """A precondition and the nodes of one scope that share it, in the order in which they run."""
 
     scope: Scope
     precondition: Precondition
@@ -66,16 +66,16 @@ class _Collector:
             return
 
     def preconditions(self, view: NodeView) -> Iterator[Precondition]:
-        """Yield what the rule of a node yields, or that its indices are inside."""
-        dims = view.dims(0) if view.has(0) else ()
+        """Yield the preconditions of a node, by its rule or of its indices."""
         if view.node.is_op("Gather"):
+            dims = view.dims(0)
             size = dims[view.axis(view.attr("axis", 0), len(dims))]
             yield from self.inside(
                 view.node.input(1), size, product(view.dims(1)), "indices element out of data bounds"
             )
         elif view.node.is_op("GatherND"):
             columns = _columns(view.node) if not view.attr("batch_dims", 0) else ()
-            for column, size in zip(columns, dims, strict=False):
+            for column, size in zip(columns, view.dims(0), strict=False):
                 yield from self.inside(column, size, product(view.dims(1)), "invalid index found")
         else:
             yield from RULES[view.node.operator](view)
@@ -87,10 +87,9 @@ class _Collector:
 
 
 def _columns(node: Node) -> Sequence[Value | None]:
-    """Return the columns of indices that are joined of one for each axis."""
-    producer = node.inputs[1].producer if node.inputs[1] is not None else None
-    while producer is not None and producer.is_op("Cast", "Identity") and producer.inputs[0] is not None:
-        producer = producer.inputs[0].producer
+    """Return the parts of indices that are concatenated of one part for each axis."""
+    indices = node.input(1)
+    producer = unwrapped(indices, ("Cast", "Identity")).producer if indices is not None else None
     if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
         return ()
     return producer.inputs if all(_is_unsqueezed(value) for value in producer.inputs) else ()
@@ -105,7 +104,7 @@ def _has_symbols(precondition: Precondition) -> bool:
 
 
 def collect(shapes: Shapes) -> list[SharedPrecondition]:
-    """Return the preconditions of all nodes, those of a function as all its calls have them."""
+    """Return the preconditions of all nodes; in a function, those that hold for all its calls."""
     collector = _Collector(shapes)
     for scope in shapes.model.scopes:
         collector.scope(scope)

@@ -1,7 +1,7 @@
 """Expressions and constraints evaluated at many assignments at once.
 
-An assignment gives every symbol of the inputs a size. Many are kept as columns, one array a symbol. Numbers are exact:
-what may not fit into 64 bits is computed with Python's integers.
+An assignment gives every symbol of the inputs a size. Many assignments are columns: one array for each symbol. Numbers
+are exact: Python's integers compute what may not fit into 64 bits.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FUNCTIONS: Mapping[str, Callable[[Ints, Ints], Ints]] = {
 
 
 def column(sizes: Sequence[int]) -> Ints:
-    """Return sizes as an array, of Python's integers where they do not fit into 64 bits."""
+    """Return sizes as an array, of Python's integers if they do not fit into 64 bits."""
     return np.array(sizes, np.int64 if max(map(abs, sizes), default=0) <= LARGEST else object)
 
 
 class Values:
-    """Expressions evaluated at many assignments, each once; a division by 0 gives 0."""
+    """Values of expressions at many assignments, each computed once. A division by 0 gives 0."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns  # of one length, or of one size
@@ -47,12 +47,12 @@ class Values:
 
     @classmethod
     def of_all(cls, assignments: Sequence[Assignment]) -> Values:
-        """Return what evaluates at some assignments of the same symbols, at least one."""
+        """Return the values at one or more assignments of the same symbols."""
         return cls({name: column([one[name] for one in assignments]) for name in assignments[0]})
 
     @classmethod
     def at(cls, assignment: Assignment) -> Values:
-        """Return what evaluates at one assignment."""
+        """Return the values at one assignment."""
         return cls.of_all([assignment])
 
     def of(self, expr: Expr) -> Ints:
@@ -88,7 +88,7 @@ class Values:
         return result
 
     def _size(self, part: Expr | Symbol | Call) -> int:
-        """Return a number that no value of a part, nor of anything in it, is larger than."""
+        """Return an upper bound of the absolute values of a part and of everything in it."""
         if part not in self.sizes:
             if isinstance(part, Expr):
                 products = [abs(factor) * math.prod(map(self._size, atoms)) for atoms, factor in part.terms]
@@ -100,14 +100,14 @@ class Values:
         return self.sizes[part]
 
     def outcome(self, precondition: Precondition) -> Ints:
-        """Return a precondition's outcome at each assignment; where a divisor is 0, a node before it fails."""
+        """Return a precondition's outcome at each assignment, FINE where a divisor is 0: an earlier node fails."""
         outcome = precondition.outcome([self.of(expr) for expr in precondition.exprs])
         for divisor in _divisors_of(precondition.exprs):
             outcome = np.where(self.of(divisor) == 0, FINE, outcome)
         return outcome
 
     def is_met(self, constraint: Constraint) -> Bools:
-        """Return where a constraint is met; where a divisor is 0, it says nothing."""
+        """Return at which assignments a constraint is met. It counts as met where a divisor is 0."""
         if isinstance(constraint, Precondition):
             return np.asarray(self.outcome(constraint) == FINE)
         sides = constraint.left, constraint.right
@@ -123,7 +123,7 @@ def _divisors_of(exprs: Sequence[Expr]) -> dict[Expr, None]:
 
 @lru_cache(maxsize=1 << 14)
 def _divisors(expr: Expr) -> tuple[Expr, ...]:
-    """Return what an expression divides by, numbers left out."""
+    """Return the expressions that an expression divides by, without numbers."""
     calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
     own = [call.args[1] for call in calls if call.op in ("//", "%") and call.args[1].constant is None]
     return (*own, *(divisor for call in calls for arg in call.args for divisor in _divisors(arg)))

@@ -1,4 +1,4 @@
-"""The preconditions of a model, asked at many dims at once."""
+"""The preconditions of a model, tested at many assignments at once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # what to
 
 
 class Grid:
-    """Preconditions by dims.
+    """The preconditions and symbols of a model.
 
     Attributes:
-        shared: The preconditions in the order in which they are asked.
-        symbols: Of the inputs' dims.
-        least: Sizes to begin with, at least.
-        ties: Symbols that follow from others where all is to run.
-        sizes: What to try of each symbol.
+        shared: The preconditions, in the order in which their nodes run.
+        symbols: The symbols of the inputs' dims, by name.
+        least: The least sizes to begin with.
+        ties: Symbols that follow from others if every node is to run.
+        sizes: Sizes to try for each symbol.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Grid:
         return result
 
     def first(self, bad: Bools) -> Bools:
-        """Return where each precondition is the first that is not met: of its scope, and of those around it."""
+        """Return where each precondition is the first violated one of its scope and of the scopes around it."""
         result = np.zeros_like(bad)
         before: dict[Scope, Bools] = {}
         nothing = np.zeros(bad.shape[1], np.bool_)
@@ -71,7 +71,7 @@ class Grid:
         return result
 
     def base(self, count: int | None = None) -> dict[str, int] | None:
-        """Return an assignment near the usual sizes at which the first so many preconditions are met."""
+        """Return usual sizes that meet the first `count` preconditions, None if none are found."""
         free = [name for name in self.symbols if name not in self.ties]
         variables = [self._variable(name) for name in (*free, *self.ties)]
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
@@ -81,7 +81,7 @@ class Grid:
         return None if found is None else {name: found[name] for name in self.symbols}
 
     def first_unmet(self) -> SharedPrecondition:
-        """Return the first precondition that is met nowhere together with those before it, where there is no base."""
+        """Return the first precondition that no assignment meets together with those before it, if there is no base."""
         met = bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)
         return self.shared[met]
 

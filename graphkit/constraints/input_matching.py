@@ -1,4 +1,4 @@
-"""What one model's inputs fix of another's: a folded model has numbers where its original has symbols."""
+"""Match the inputs of two models: a folded model has numbers where its original has symbols."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["fed_inputs", "fixed_by", "given_shapes", "solve"]
 
 
 class Pair(NamedTuple):
-    """A dim of an input, and what it must be."""
+    """A dim of an input, and the size that it must have."""
 
     name: str
     dim: Expr
@@ -27,15 +27,14 @@ class Pair(NamedTuple):
 
 
 def fed_inputs(model: Model) -> dict[str, Value]:
-    """Return the inputs that must be fed, by name: those without a default."""
+    """Return the inputs without a default, which must be fed, by name."""
     return {value.name: value for value in model.graph.inputs if value.tensor is None}
 
 
 def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
-    """Return what must be equal for inputs of one model to be inputs of the other: a dim of `original`, and its size.
+    """Return the dims of `original` that its rewritten model fixes, with the size of each.
 
-    A symbol of the rewritten model is what it stands for in the original: a symbol that is there twice makes the two
-    dims equal.
+    A symbol of the rewritten model stands for a dim of the original. If it occurs twice, the two dims are equal.
 
     Raises:
         UsageError: The rewritten model has another input, or one of another dtype, rank or size.
@@ -60,7 +59,7 @@ def fixed_by(original: Model, rewritten: Model) -> list[Pair]:
 
 
 def _symbolic(model: Model) -> Mapping[str, tuple[Expr, ...] | None]:
-    """Return the dims of inputs as the shape engine has them: a mask may have a length of its own."""
+    """Return the dims of inputs as the shape engine knows them: a mask may have a length of its own."""
     return Inputs(model).symbolic
 
 
@@ -87,7 +86,7 @@ def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> Usage
 
 
 def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair]:
-    """Return what shapes that a user gives fix; wrong names and ranks are left to the shape engine."""
+    """Return the dims that given shapes fix. The shape engine reports wrong names and ranks."""
     pairs: list[Pair] = []
     for name, dims in _symbolic(model).items():
         if name in inputs and dims is not None:
@@ -96,7 +95,7 @@ def given_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> list[Pair
 
 
 def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
-    """Return the symbols that equal expressions fix, those that are given included, and what stays open.
+    """Return the sizes that pairs and given dims fix, and the relations that stay open.
 
     Raises:
         UsageError: They contradict each other.
@@ -125,7 +124,7 @@ def _contradiction(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
 
 
 def _only(relation: Relation) -> Iterator[tuple[str, int]]:
-    """Yield the one symbol of a relation with the size that is forced on it."""
+    """Yield the only symbol of a relation with the size that the relation forces."""
     name, *others = relation.symbols
     size = relation.forced() if not others else None
     if size is not None and size < 0:

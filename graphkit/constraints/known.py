@@ -1,4 +1,4 @@
-"""What is known of a node's inputs at all dims at which the nodes before it run."""
+"""What is known of a node's inputs at all sizes at which the nodes before it run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Known"]
 class Known:
     """A table of tensors, and a view of each node for rules.
 
-    The first pass of an inference takes nothing for granted that only later nodes need; where it does not know a
-    tensor, what the last pass knows stands in.
+    The first pass of an inference assumes nothing that only later nodes need. The last pass stands in for tensors that
+    the first one does not know.
     """
 
     def __init__(self, shapes: Shapes) -> None:
@@ -36,7 +36,7 @@ class Known:
         return last or first or unknown("nothing leads to it")
 
     def view(self, node: Node) -> NodeView | None:
-        """Return a view of a node for its rule; None where an attribute is that of a function's call."""
+        """Return a view of a node for its rule; None if an attribute comes from a function's call."""
         if any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
         inputs = [None if value is None else self.tensor(value) for value in node.inputs]

@@ -1,8 +1,7 @@
-"""The sizes that a model may run at: the symbols of its inputs, their bounds, and what must hold between them.
+"""The legal sizes of a model: the symbols of its inputs, their bounds, and the relations between them.
 
-What must hold is what the shape engine found necessary (`num_channels = 3`, windows that fit), what names say (a
-decoder's mask spans past and new tokens), and what a rewritten model fixes. It is no proof that a model runs at these
-sizes: onnxruntime has the last word.
+Relations come from the shape engine (`num_channels = 3`, windows that fit), from roles (a decoder's mask spans past and
+new tokens), and from a rewritten model. They do not prove that a model runs: onnxruntime has the last word.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ class LegalSizes:
     """The legal sizes of one model.
 
     Attributes:
-        variables: What to choose, in an order in which what follows from others comes last.
+        variables: The symbols to choose sizes for. Those that follow from others come last.
         relations: What must hold.
         fixed: Sizes of the symbols that are not free.
-        fixed_roles: A size for what some of these stand for.
-        inputs: The dims of each input without a default; None without a rank.
+        fixed_roles: The sizes of the roles of some of these.
+        inputs: The dims of each input without a default; None if the rank is unknown.
         masks: Inputs that span past and new tokens, whatever they declare.
         totals: The lengths of such inputs that are a symbol of their own.
-        past, tokens: Positions in the KV cache, and new tokens; None where the model has none.
-        tensors: The dims of what the model computes, each once.
+        past, tokens: Positions in the KV cache, and new tokens; None if the model has none.
+        tensors: The distinct shapes of computed tensors.
     """
 
     variables: tuple[Variable, ...]
@@ -65,11 +64,11 @@ class LegalSizes:
         return found
 
     def past_size(self, assignment: Assignment) -> int:
-        """Return the positions in the KV cache, 0 where there is none."""
+        """Return the number of positions in the KV cache, 0 if there is none."""
         return 0 if self.past is None else self.past.evaluate(assignment)
 
     def for_branch(self, *, is_first: bool, reads_past: bool) -> LegalSizes:
-        """Return what is legal in a branch of a merged decoder: one reads no past, the other one that is not empty."""
+        """Return the legal sizes of a branch of a merged decoder: the first reads no past, the other needs one."""
         if self.past is None or self.tokens is None:
             return self
         length = self.tokens if is_first else self.past + self.tokens
@@ -78,7 +77,7 @@ class LegalSizes:
         return replace(self, relations=(*self.relations, *relations))
 
     def near(self, wish: Assignment) -> Iterator[dict[str, int]]:
-        """Yield legal assignments, those near a wish first."""
+        """Yield legal assignments, nearest to a wish first."""
         return nearest(self.variables, self.relations, wish)
 
     def cost(self, assignment: Assignment) -> int:
@@ -98,8 +97,8 @@ def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[R
 
     Args:
         model: The model.
-        spec: What is known of the input dims. A past may be empty unless it says otherwise.
-        relations: What must hold besides.
+        spec: What is known of the input dims. A past may be empty unless the spec says otherwise.
+        relations: Further relations that must hold.
 
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
@@ -156,7 +155,7 @@ def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozen
 
 
 def _concatenated(shapes: Shapes) -> Iterator[Relation]:
-    """Yield that what the main graph concatenates differs along the axis only.
+    """Yield the relations that concatenated tensors of the main graph differ along the axis only.
 
     onnxruntime lets inputs without elements differ elsewhere, and then may give what was in memory before.
     """
@@ -172,7 +171,7 @@ def _concatenated(shapes: Shapes) -> Iterator[Relation]:
 
 
 def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
-    """Yield the dims of what nodes compute, as far as they are known."""
+    """Yield the known shapes of what nodes compute."""
     for value in shapes:
         dims = shapes[value].dims if value.kind == "node" and not value.is_constant else None
         if dims is not None and all(dim.symbols <= names for dim in dims):

@@ -1,6 +1,6 @@
-"""Preconditions: conditions on the dims that a node reads, tested at many dims at once.
+"""Preconditions: conditions on the dims that a node reads, tested at many assignments at once.
 
-What a precondition says of onnxruntime is what its CPU kernels do, version 1.31; each kind is tested by running it.
+They describe the CPU kernels of onnxruntime 1.31; tests run each kind.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ COMPARISONS: Mapping[str, Callable[[Ints, Ints], Bools]] = {"==": np.equal, ">="
 
 @dataclass(frozen=True)
 class Violation:
-    """What happens to a node at dims that it cannot take.
+    """What happens to a node whose precondition is not met.
 
     Attributes:
-        problem: In words, with the numbers.
-        says: Part of onnxruntime's message, "" where it has none, or none that is known.
-        shape: The shape that it gives where it does not fail.
+        problem: A description with the numbers.
+        says: Part of onnxruntime's message, "" if none is known.
+        shape: The shape that the node gives if it does not fail.
     """
 
     problem: str
@@ -55,7 +55,7 @@ class Violation:
 
 
 class Precondition(ABC):
-    """What a node needs."""
+    """A condition on the dims that a node reads."""
 
     @property
     @abstractmethod
@@ -76,7 +76,7 @@ class Precondition(ABC):
         """Return what happens where the outcome is not FINE."""
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        """Return the pairs that are meant to be equal."""
+        """Return the pairs of expressions that are meant to be equal."""
         return ()
 
     @property
@@ -86,7 +86,7 @@ class Precondition(ABC):
 
     @property
     def is_guess(self) -> bool:
-        """Whether it is only meant if it is met at dims at which all else is."""
+        """Whether it only counts if it is met at sizes at which all others are."""
         return False
 
 
@@ -111,14 +111,14 @@ def pair(exprs: Sequence[Expr], values: Sequence[int]) -> str:
 
 
 def failing(where: npt.NDArray[np.bool_]) -> Ints:
-    """Return the outcomes of what runs as meant or fails."""
+    """Return FAILS where a condition holds, FINE elsewhere."""
     result: Ints = np.where(where, FAILS, FINE)
     return result
 
 
 @dataclass(frozen=True)
 class Related(Precondition):
-    """Two expressions of which a relation must hold: dims that must be equal, a dim that must be large enough."""
+    """A relation of two expressions holds: dims are equal, or a dim is large enough."""
 
     relation: Relation
     what: str
@@ -148,7 +148,7 @@ class Related(Precondition):
 
 @dataclass(frozen=True)
 class NotZero(Precondition):
-    """A number that must not be 0, as long as there is work: `amount` elements."""
+    """A number is not 0, unless there are no elements to compute (`amount` is 0)."""
 
     expr: Expr
     amount: Expr
@@ -168,7 +168,7 @@ class NotZero(Precondition):
 
 @dataclass(frozen=True)
 class Multiple(Precondition):
-    """A dim that must be a multiple of a number."""
+    """A dim is a multiple of a number."""
 
     expr: Expr
     divisor: int
@@ -183,12 +183,12 @@ class Multiple(Precondition):
         return failing(values[0] % self.divisor != 0)
 
     def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(f"{self.what}: {named(self.expr, values[0])}, no multiple of {self.divisor}", self.says)
+        return Violation(f"{self.what}: {named(self.expr, values[0])}, not a multiple of {self.divisor}", self.says)
 
 
 @dataclass(frozen=True)
 class Index(Precondition):
-    """Indices from `low` to `high` into an axis of `size`; none at all where `count` is 0."""
+    """Indices from `low` to `high` are inside an axis of `size`, unless there are none (`count` is 0)."""
 
     low: Expr
     high: Expr

@@ -1,4 +1,4 @@
-"""What a Reshape needs, as onnxruntime reads its target: 0 copies unless `allowzero`, one -1 takes what is left."""
+"""The precondition of Reshape: in the target, 0 copies a dim unless `allowzero`, and one -1 is inferred."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CANNOT = "cannot be reshaped to the requested shape"
 
 @dataclass(frozen=True)
 class Reshaped(Precondition):
-    """A target shape whose elements may come to mean something else, or to clash with the elements that there are.
+    """A target shape fits the number of elements, and means what it says.
 
-    A 0 that is written in the model means to copy. One that an expression comes to means 0: where it copies another
-    dim, the shape is not the one meant.
+    A constant 0 in the target is meant to copy a dim. An expression that is 0 is meant as 0: if onnxruntime copies
+    another dim instead, the shape is wrong.
     """
 
     source: tuple[Expr, ...]
@@ -54,7 +54,7 @@ class Reshaped(Precondition):
         return np.where(fails, FAILS, np.where(wrong, WRONG, FINE))
 
     def _copied(self, index: int, element: Ints, source: Sequence[Ints]) -> tuple[Ints, Bools]:
-        """Return an element with 0 replaced by what it copies, and where there is nothing to copy."""
+        """Return an element with 0 replaced by the dim that it copies, and where there is no dim to copy."""
         if self.allow_zero:
             return element, np.zeros(element.shape, np.bool_)
         if index >= len(source):

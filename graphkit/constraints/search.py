@@ -1,10 +1,12 @@
-"""The search for legal sizes: assignments at which constraints are met, those near a wish first."""
+"""Search for legal sizes: assignments that meet all constraints, nearest to a wish first."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from graphkit.constraints.evaluate import Assignment, Constraint, Values, column
 from graphkit.constraints.precondition import Related
@@ -16,7 +18,7 @@ __all__ = ["Variable", "nearest"]
 
 MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
 MAX_DOMAIN = 256
-CHUNK = 8  # sizes evaluated together at first: the one wished for is legal more often than not
+CHUNKS = (1, 8)  # how many sizes are evaluated together at first: the wished one is usually legal
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,10 @@ class Variable:
     """A symbol to choose a size for.
 
     Attributes:
-        name: Of the symbol.
-        role: What it stands for.
-        low, high: Its least and largest size; infinity where there is none.
-        preferred: Sizes to try before others, next to the one wished for.
+        name: The name of the symbol.
+        role: What the symbol stands for.
+        low, high: Its least and its largest size, perhaps infinite.
+        preferred: Sizes to try right after the one wished for.
     """
 
     name: str
@@ -40,13 +42,13 @@ class Variable:
 def nearest(
     variables: Sequence[Variable], constraints: Sequence[Constraint], wish: Assignment, visits: int = MAX_VISITS
 ) -> Iterator[dict[str, int]]:
-    """Return legal assignments, each symbol's sizes from the one wished for outwards, those of the last one first.
+    """Return legal assignments: the sizes of each symbol from the wished one outwards, the last symbol varying first.
 
     Args:
-        variables: What to choose, in an order in which what follows from others comes last.
-        constraints: What must be met; those that speak of anything else are not asked.
+        variables: The symbols to choose sizes for. Those that follow from others come last.
+        constraints: What must be met. Constraints on other symbols are ignored.
         wish: Sizes to begin with.
-        visits: Sizes to look at before the search ends.
+        visits: How many sizes to look at before the search ends.
     """
     return _Search(variables, constraints, wish, visits).assignments() if variables else iter([{}])
 
@@ -57,17 +59,17 @@ class _Search:
     ) -> None:
         self.variables, self.wish, self.visits = variables, wish, visits
         place = {variable.name: index for index, variable in enumerate(variables)}
-        self.levels: list[list[Constraint]] = [[] for _ in variables]  # what can be asked once a symbol is chosen
+        self.levels: list[list[Constraint]] = [[] for _ in variables]  # what can be tested once a symbol is chosen
         for constraint in constraints:
             if constraint.symbols and constraint.symbols <= place.keys():
                 self.levels[max(map(place.__getitem__, constraint.symbols))].append(constraint)
-        self.spoken_of = [{name for one in level for name in one.symbols} for level in self.levels]
+        self.named = [{name for one in level for name in one.symbols} for level in self.levels]
 
     def assignments(self) -> Iterator[dict[str, int]]:
-        """Yield assignments depth first; where no size of a symbol will do, those that it depends on get others."""
+        """Yield assignments depth first; if no size of a symbol will do, the symbols that it depends on change."""
         names = [variable.name for variable in self.variables]
         chosen: dict[str, int] = {}
-        open_sizes, guilty = [self._met(0, chosen)], [{*self.spoken_of[0]}]  # of each symbol that is being chosen
+        open_sizes, guilty = [self._met(0, chosen)], [{*self.named[0]}]  # of each symbol that is being chosen
         while open_sizes:
             name = names[len(open_sizes) - 1]
             size = next(open_sizes[-1], None)
@@ -77,14 +79,14 @@ class _Search:
             chosen[name] = size
             if len(open_sizes) < len(names):
                 open_sizes.append(self._met(len(open_sizes), chosen))
-                guilty.append({*self.spoken_of[len(guilty)]})
+                guilty.append({*self.named[len(guilty)]})
                 continue
             yield dict(chosen)
             guilty[-1].update(names)
 
     @staticmethod
     def _go_back(open_sizes: list[Iterator[int]], guilty: list[set[str]], names: Sequence[str]) -> None:
-        """Go back to the last symbol of which another size may make a difference."""
+        """Go back to the last symbol whose size may make a difference."""
         open_sizes.pop()
         blamed = guilty.pop() - {names[len(guilty)]}
         while open_sizes and names[len(open_sizes) - 1] not in blamed:
@@ -94,31 +96,33 @@ class _Search:
             guilty[-1] |= blamed
 
     def _met(self, depth: int, chosen: Mapping[str, int]) -> Iterator[int]:
-        """Yield the sizes of a symbol at which what can be asked is met."""
+        """Yield the sizes of a symbol at which every constraint of its level is met."""
         variable, constraints = self.variables[depth], self.levels[depth]
-        before = {name: chosen[name] for name in self.spoken_of[depth] - {variable.name}}
-        sizes = _sizes(variable, constraints, before, self.wish.get(variable.name))
-        columns = {name: column([size]) for name, size in before.items()}
-        for count in itertools.chain((CHUNK,), itertools.repeat(MAX_DOMAIN)):
+        before = {name: chosen[name] for name in self.named[depth] - {variable.name}}
+        forced = [_forced(constraint, before) for constraint in constraints]
+        only = dict.fromkeys(size for size in forced if size is not None)
+        if len(only) == 1:  # the equalities that force it are met
+            constraints = [one for one, size in zip(constraints, forced, strict=True) if size is None]
+        sizes = iter(only) if only else _domain(variable, self.wish.get(variable.name))
+        for count in itertools.chain(CHUNKS, itertools.repeat(MAX_DOMAIN)):
             chunk = list(itertools.islice(sizes, count))
             if not chunk:
                 return
-            values = Values({**columns, variable.name: column(chunk)})
-            met = [values.is_met(constraint).tolist() for constraint in constraints]
-            for index, size in enumerate(chunk):
+            for size, is_met in zip(chunk, _are_met(constraints, before, variable.name, chunk), strict=True):
                 self.visits -= 1
                 if self.visits < 0:
                     return
-                if variable.low <= size <= variable.high and all(one[index] for one in met):
+                if is_met and variable.low <= size <= variable.high:
                     yield size
 
 
-def _sizes(
-    variable: Variable, constraints: Sequence[Constraint], chosen: Mapping[str, int], wish: int | None
-) -> Iterator[int]:
-    """Return the sizes to look at: those that equalities force, else all, the one wished for first."""
-    forced = [size for constraint in constraints if (size := _forced(constraint, chosen)) is not None]
-    return iter(dict.fromkeys(forced)) if forced else _domain(variable, wish)
+def _are_met(constraints: Sequence[Constraint], before: Assignment, name: str, sizes: Sequence[int]) -> list[bool]:
+    """Return at which sizes of a symbol all constraints are met, given the sizes of other symbols."""
+    if not constraints:
+        return [True] * len(sizes)
+    values = Values({**{other: column([size]) for other, size in before.items()}, name: column(sizes)})
+    met: list[bool] = np.logical_and.reduce([values.is_met(constraint) for constraint in constraints]).tolist()
+    return met
 
 
 def _forced(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
@@ -132,9 +136,9 @@ def _forced(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
 
 
 def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
-    """Yield sizes, the one wished for first, the others by distance; of images multiples of powers of two before.
+    """Yield sizes by their distance from the wished one; for images, multiples of powers of two come before others.
 
-    A wish that is too small is one for so much above the least; of images one that is too large for as much below.
+    A wish that is too small counts from the least size upwards; for images, one that is too large counts downwards.
     """
     low, wished, most, is_free = variable.low, wish or 0, variable.high, variable.role in ("space", "other")
     high = int(min(most, max(2 * low, low + MAX_DOMAIN)))

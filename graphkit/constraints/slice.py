@@ -1,4 +1,4 @@
-"""What a Slice needs: bounds that stay on their side."""
+"""The precondition of Slice: bounds do not change their sign."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
 
 @dataclass(frozen=True)
 class Sliced(Precondition):
-    """Bounds of a Slice along one axis, meant from the front: below 0, they count from the end."""
+    """Bounds along one axis count from the front, as meant. Below 0 they would count from the end."""
 
     dims: tuple[Expr, ...]
     axis: int

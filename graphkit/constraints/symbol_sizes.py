@@ -1,7 +1,7 @@
-"""Sizes for the symbolic dims of a model's inputs, such that they fit together.
+"""Sizes for the symbols in the dims of a model's inputs that fit together.
 
-What a symbol stands for is read from the KV cache's layout and from the usual names of inputs; a dim that is an
-expression (`past_sequence_length + sequence_length`) follows from its symbols.
+The roles of inputs and the names of symbols tell what a symbol stands for. A dim that is an expression
+(`past_sequence_length + sequence_length`) follows from its symbols.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = [
     "with_empty_past",
 ]
 
-OTHER = 5  # for a symbol of which nothing is known
+OTHER = 5  # size of a symbol without a known role
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What to run a model at.
+    """The sizes to run a model at.
 
     Attributes:
-        batch: Sequences.
-        sequence: New tokens of each.
+        batch: Number of sequences.
+        sequence: New tokens of each sequence.
         past: Positions in the KV cache.
         encoder: Positions of the encoder's output.
-        symbols: Sizes for symbols by name, before all else.
+        symbols: Sizes of symbols by name, which take precedence.
     """
 
     batch: int = 1
@@ -54,7 +54,7 @@ class Sizes:
 
 
 def input_dims(value: Value) -> tuple[Expr, ...] | None:
-    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None without a rank."""
+    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None if the rank is unknown."""
     declared = declared_type(value)
     if declared is None or declared.dims is None:
         return None
@@ -80,18 +80,18 @@ def symbol_roles(model: Model) -> dict[str, Role]:
 
 
 def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
-    """Return a spec in which a past may be empty, unless it says otherwise."""
+    """Return a spec in which a past may be empty unless the given one says otherwise."""
     empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
     return DimSpec.of(ranges=empty) | spec
 
 
 def plain_symbol(dim: Expr) -> str | None:
-    """Return the name of the symbol that a dim is, None where it is anything else."""
+    """Return the name of a dim that is a single symbol, None for any other dim."""
     return repr(dim.atom) if dim.atom is not None and repr(dim.atom) in dim.symbols else None
 
 
 def _plain_symbols(value: Value) -> Iterator[tuple[int, str]]:
-    """Yield the axes whose dim is one symbol, and its name."""
+    """Yield each axis whose dim is a single symbol, and its name."""
     for axis, dim in enumerate(input_dims(value) or ()):
         if (name := plain_symbol(dim)) is not None:
             yield axis, name
@@ -118,10 +118,10 @@ def symbol_sizes(model: Model, sizes: Sizes) -> dict[str, int]:
 
 
 def input_shape(value: Value, roles: Roles, symbols: Mapping[str, int], sizes: Sizes) -> tuple[int, ...] | None:
-    """Return the shape of an input at these sizes, or None where its rank is unknown.
+    """Return the shape of an input at these sizes, or None if its rank is unknown.
 
-    The mask of a decoder spans past and new tokens, whatever a merged decoder declares of it: that is what one of
-    its two branches wanted.
+    The mask of a decoder spans past and new tokens, even if a merged decoder declares the length that one branch
+    needs.
     """
     dims = input_dims(value)
     if dims is None:

@@ -1,13 +1,13 @@
-"""The smallest legal dims at which a model does not run as meant.
+"""Find the smallest legal sizes at which a model does not run as meant.
 
-Dims are tried, not solved for: those that differ in one symbol, or in two, from dims at which all is well. A
-direction is a symbol that grows, shrinks or becomes 0; what is told of it is the nearest dims that are not fine, and
-the first node that does not get what it needs there. Nodes behind that one are not asked: their dims mean nothing.
+The search tries sizes that differ in one or two symbols from sizes at which every precondition is met. A direction is a
+symbol that grows, shrinks or becomes 0. A trigger is the nearest sizes in a direction that violate a precondition, with
+the first node that fails there. Later nodes are not tested because their dims mean nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,17 +29,17 @@ Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "o
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """Dims at which some precondition is the first that is not met.
+    """Sizes at which a precondition is the first that is not met.
 
     Attributes:
-        shared: The precondition, and the nodes that have it.
+        shared: The precondition and the nodes that share it.
         dims: A size for each symbol of the inputs.
-        fine: Dims near them at which all is well.
-        changed: The symbols in which they differ from dims that are fine; those that only follow from others left out.
-        matters: The symbols without whose sizes it would be fine, or without whose sizes `fine` would not be.
-        is_wrong: Whether the node gives another shape than meant, rather than failing.
-        is_limit: Whether no larger size of the one symbol that was changed is fine either, whatever the others are.
-        also: Preconditions that are not met there or further on, and nowhere nearer.
+        fine: Sizes near them at which every precondition is met.
+        changed: The symbols in which `dims` and `fine` differ, without those that only follow from others.
+        matters: The symbols whose sizes make the difference between `dims` and `fine`.
+        is_wrong: Whether the node gives a wrong shape instead of failing.
+        is_limit: Whether larger sizes of the only changed symbol fail too, whatever the others are.
+        also: Preconditions that are violated there or further on, but not nearer.
     """
 
     shared: SharedPrecondition
@@ -54,14 +54,14 @@ class Trigger:
 
 @dataclass(frozen=True, eq=False)
 class Triggers:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         triggers: In the order of directions, those of one symbol first.
-        base: Dims at which all preconditions are met, None where none were found.
-        ties: Symbols that follow from others where all is to run.
-        unmet: Where there is no base, the first precondition that is met nowhere together with those before it.
-        obstacle: Where nothing was searched, why.
+        base: Sizes that meet all preconditions, None if none were found.
+        ties: Symbols that follow from others if every node is to run.
+        unmet: If there is no base, the first precondition that no sizes meet together with those before it.
+        obstacle: Why nothing was searched, "" if something was.
     """
 
     triggers: tuple[Trigger, ...]
@@ -72,15 +72,15 @@ class Triggers:
 
 
 def find_triggers(shapes: Shapes) -> Triggers:
-    """Return the dims at which a model fails or gives another shape than meant."""
+    """Return the sizes at which a model fails or gives a wrong shape."""
     inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
     symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
-    shared = [one for one in collect(shapes) if all(expr.symbols <= symbols.keys() for expr in one.precondition.exprs)]
+    shared = [one for one in collect(shapes) if one.precondition.symbols <= symbols.keys()]
     if not shared:
         return Triggers((), {}, {})
-    spoken_of = [_symbols(one) for one in shared]
-    count = len(set().union(*spoken_of))
-    if count * sum(len(names) ** 2 for names in spoken_of) > MAX_WORK:
+    named = [one.precondition.symbols for one in shared]
+    count = len(frozenset().union(*named))
+    if count * sum(len(names) ** 2 for names in named) > MAX_WORK:
         return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
     certain = [one for one in shared if not one.precondition.is_guess]
     grid = Grid(certain or shared, symbols, _learned(shapes))
@@ -92,10 +92,6 @@ def find_triggers(shapes: Shapes) -> Triggers:
         return Triggers((), base, {})
     grid = Grid(shared, symbols)
     return Triggers(tuple(_Search(grid, base).triggers()), base, grid.ties)
-
-
-def _symbols(shared: SharedPrecondition) -> set[str]:
-    return {name for expr in shared.precondition.exprs for name in expr.symbols}
 
 
 def _learned(shapes: Shapes) -> dict[str, int]:
@@ -110,35 +106,34 @@ class _Search:
         tried = candidates(base, grid.sizes, grid.ties, grid.symbols)[1:]
         tried += broken(base, grid.sizes, grid.ties)
         self.places: dict[Direction, list[Assignment]] = {}
-        for one in sorted(tried, key=self.distance):
-            self.places.setdefault(self.direction(one), []).append(one)
-        self.told: set[int] = set()  # preconditions that a trigger is about, or that are told along with one
+        changes = [(self.changed(one), one) for one in tried]
+        for names, one in sorted(changes, key=lambda change: self.distance(*change)):
+            direction = tuple((name, self._sign(name, one[name])) for name in names)
+            self.places.setdefault(direction, []).append(one)
+        self.told: set[int] = set()  # preconditions that some trigger reports
 
     # Directions
 
     def changed(self, assignment: Assignment) -> tuple[str, ...]:
-        """Return the symbols that differ from the base; those that follow from others, where they do not follow."""
+        """Return the symbols that differ from the base, and those that should follow from others but do not."""
         expected = self.base
         if self.grid.ties:
             follows = tied(assignment, self.grid.ties)
             expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
         return tuple([name for name, size in assignment.items() if size != expected[name]])
 
-    def direction(self, assignment: Assignment) -> Direction:
-        return tuple((name, self._sign(name, assignment[name])) for name in self.changed(assignment))
-
     def _sign(self, name: str, size: int) -> str:
         if name in self.grid.ties:
             return "other"
         return "none" if not size else "more" if size > self.base[name] else "less"
 
-    def distance(self, assignment: Assignment) -> int:
-        return sum(abs(assignment[name] - self.base[name]) for name in self.changed(assignment))
+    def distance(self, names: Iterable[str], assignment: Assignment) -> int:
+        return sum(abs(assignment[name] - self.base[name]) for name in names)
 
     # Triggers
 
     def triggers(self) -> Iterator[Trigger]:
-        """Yield the triggers of each direction of one symbol, then of what no such direction shows."""
+        """Yield the triggers of each direction of one symbol, then those that only two symbols show."""
         for direction, tried in self.places.items():
             if len(direction) == 1:
                 yield from self.of(direction, tried)
@@ -147,11 +142,11 @@ class _Search:
                 yield from self.of(direction, tried)
 
     def of(self, direction: Direction, tried: Sequence[Assignment]) -> Iterator[Trigger]:
-        """Yield the nearest trigger of a direction, and of each branch where they differ: failures, wrong shapes."""
+        """Yield the nearest triggers of a direction, in each branch: failures, then wrong shapes."""
         for outcome in (FAILS, WRONG):
             first = self.first(tried, outcome)
             left: Bools = np.asarray(first.any(axis=1))
-            if len(direction) > 1:  # only what is not told of one symbol
+            if len(direction) > 1:  # leave out what one symbol alone triggers
                 left[sorted(self.told)] = False
             while left.any():
                 place = int(np.flatnonzero(first[left].any(axis=0))[0])
@@ -164,7 +159,7 @@ class _Search:
         return result
 
     def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
-        """Yield the triggers at the nearest dims, and take out of `left` what is told with them."""
+        """Yield the triggers at the nearest sizes, and remove from `left` what they report."""
         beside: Assignment = dict(self.base)
         for name, _ in direction:
             dims, beside = self.shrunk(dims, name, left, outcome)
@@ -195,7 +190,7 @@ class _Search:
         return [at for at, one in pairs if scope.contains(one.scope) or one.scope.contains(scope)]
 
     def shrunk(self, dims: Assignment, name: str, left: Bools, outcome: int) -> tuple[Assignment, Assignment]:
-        """Return dims with one symbol as near to the base as can be, and those beside them."""
+        """Return sizes with one symbol as near to the base as possible, and those just before them."""
         good, bad = self.base[name], dims[name]
         while abs(bad - good) > 1:
             sizes: list[int] = sorted(set(np.linspace(good, bad, STEPS).astype(np.int64).tolist()))
@@ -212,8 +207,8 @@ class _Search:
         return changed if name in self.grid.ties else tied(changed, self.grid.ties)
 
     def matters(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
-        """Whether another size of a symbol would change what is told of a precondition."""
-        if name not in self._told(index):
+        """Whether another size of a symbol would change the outcome of a precondition."""
+        if not any(name in expr.symbols for expr in self.grid.shared[index].precondition.told):
             return False
         low = int(self.grid.symbols[name].lower)
         sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
@@ -221,11 +216,8 @@ class _Search:
         good = self.grid.bad([self.with_size(fine, name, size) for size in sizes])[index]
         return not bad.all() or bool(good.any())
 
-    def _told(self, index: int) -> set[str]:
-        return {name for expr in self.grid.shared[index].precondition.told for name in expr.symbols}
-
     def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
-        """Whether nothing larger is fine, be the other symbols as they are, smaller or larger."""
+        """Whether all larger sizes fail, with the other symbols unchanged, smaller or larger."""
         name = changed[0]
         larger = {other: 4 * size + 1 for other, size in dims.items()}
         smaller = {other: int(self.grid.symbols[other].lower) for other in dims}

@@ -1,1 +1,1 @@
-"""Read-only questions to a graph: scopes, nodes, values, producers, consumers, constants, networkx."""
+"""A read-only view of a graph: scopes, nodes and values, and what can be told from them."""

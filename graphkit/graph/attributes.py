@@ -1,4 +1,4 @@
-"""Typed access to attributes: what one holds, and the tensor that the attributes of a Constant make."""
+"""Typed access to the attributes of nodes, and the tensor that a Constant gives."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
     """Return what an attribute holds.
 
     Args:
-        attribute: The attribute, None where it is not given.
-        default: What it is then, an int, a float, a str, a tuple of ints or a tensor, whose type is the kind that the
-            attribute must have; or that type itself, for an attribute that has no default.
+        attribute: The attribute, None if it is not given.
+        default: What to return in that case: an int, a float, a str, a tuple of ints or a tensor. The attribute must
+            be of the same kind. For an attribute without a default, the type itself.
 
     Returns:
-        None where it is not known: the attribute is of another kind, is given by the call of a function, or is not
-        given and has no default.
+        None if it is not known: the attribute is of another kind, comes from the call of a function, or is missing and
+        has no default.
+
+    Example:
+        >>> attribute_value(None, 1), attribute_value(None, int)
+        (1, None)
     """
     given: Any = default
     kind = default if isinstance(default, type) else type(default)
@@ -66,11 +70,11 @@ def _held(attribute: AttributeProto, kind: int, field: str) -> object:
 
 
 def constant_tensor(attributes: Mapping[str, AttributeProto]) -> TensorProto | None:
-    """Return the tensor that the attributes of a Constant make, in any form but a sparse one.
+    """Return the tensor that a Constant with these attributes gives.
 
     Returns:
-        None where it is not known: the Constant is sparse, has no value or several, or one of another kind than its
-        form has, or the call of a function gives it.
+        None if it is not known: the Constant is sparse, has no value or several, has a value of the wrong kind, or
+        takes it from the call of a function.
     """
     names = attributes if len(attributes) == 1 else VALUES & attributes.keys()
     name = next(iter(names)) if len(names) == 1 else ""

@@ -1,4 +1,4 @@
-"""Build the view of a ModelProto: its scopes, nodes and values, from its protos."""
+"""Build the view of a ModelProto: its scopes, nodes and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope
     """Return the main graph's scope, then one for each function.
 
     Raises:
-        ModelError: A name is not UTF-8, or bodies are nested too deep.
+        ModelError: A name is not UTF-8, or bodies are nested too deeply.
     """
     builder = _Builder(file)
     opsets = _opsets(model.opset_import)

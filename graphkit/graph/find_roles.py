@@ -1,7 +1,7 @@
 """Find the roles of inputs and outputs: by what the nodes do with them, by dtype and rank, and by name.
 
-What the nodes do goes first, the name last; what none of these tells is "other". An input that looks rows up may be
-tokens, positions or token types, and only its name says which.
+What the nodes do counts first, the name last; if none of these tells, the role is "other". An input that looks up rows
+may be tokens, positions or token types: only its name tells which.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OF_MODEL: Mapping[Role, Role] = {"encoder tokens": "tokens", "encoder mask": "ma
 
 
 def find_roles(main: Scope) -> Roles:
-    """Return what the inputs and outputs of a model's main graph are for."""
+    """Return the roles of the inputs and outputs of a model's main graph."""
     cache = cache_entries(main)
     merged = tuple(merged_decoders(main, cache))
     known: dict[Value, Role] = {found.condition.input: "condition" for found in merged}
@@ -102,8 +102,8 @@ def _is_image(value: Value, declared: TensorType) -> bool:
 def _sided(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
     """Return roles that tell the model's own tokens and masks from those of an encoder.
 
-    Where some are called the decoder's, those that are called nothing are the encoder's; where a model without a cache
-    takes none but an encoder's, it is an encoder.
+    If some names say "decoder", inputs without such a word are the encoder's. A model without a cache whose inputs are
+    all an encoder's is an encoder.
     """
     own = [value for value, role in inputs.items() if role in ("tokens", "embeddings")]
     is_named = [bool({"decoder", "dec"} & set(tokens(value.name))) for value in own]
@@ -117,7 +117,7 @@ def _sided(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
 
 
 def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
-    """Return roles in which the one input [batch, sequence] that rows are looked up by is tokens, if no other is."""
+    """Return roles in which the only input [batch, sequence] that looks up rows is tokens, if no other input is."""
     if any(role in ("tokens", "embeddings") for role in inputs.values()):
         return inputs
     found = [
@@ -127,7 +127,7 @@ def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
 
 
 def _crossing(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:
-    """Return roles in which what is declared as long as the cache of cross-attention is the encoder's."""
+    """Return roles in which inputs as long as the cache of cross-attention are the encoder's."""
     own = {dim_at(value, 1) for value, role in inputs.items() if role == "tokens"}
     cross = {dim_at(entry.past or entry.present, entry.axis) for entry in cache if entry.slot.attention == "encoder"}
     cross |= {dim_at(value, 1) for value, role in inputs.items() if role == "encoder state"}
@@ -150,7 +150,7 @@ def _output_role(value: Value) -> Role:
 
 
 def _with_logits(inputs: Mapping[Value, Role], outputs: dict[Value, Role]) -> dict[Value, Role]:
-    """Return roles in which the one output of a MatMul that is as wide as the vocabulary is logits, if no other is."""
+    """Return roles in which the only product as wide as the vocabulary is logits, if no other output is."""
     if "logits" in outputs.values():
         return outputs
     tables = [found for value, role in inputs.items() if role == "tokens" for found in lookups(value)]
@@ -161,7 +161,7 @@ def _with_logits(inputs: Mapping[Value, Role], outputs: dict[Value, Role]) -> di
 
 
 def _is_projected(value: Value) -> bool:
-    """Whether a value is what a MatMul gives, biased, scaled or cast at most."""
+    """Whether a value is a product, perhaps biased, scaled or cast."""
     for _ in range(MAX_STEPS):
         producer = value.producer
         if producer is None or not producer.is_op("Add", "Mul", "Div", "Tanh", "Cast", "Identity"):

@@ -1,8 +1,7 @@
-"""Which inputs and outputs are a KV cache, and which output becomes which input.
+"""Find the KV cache: which inputs and outputs belong to it, and which output becomes which input.
 
-By name where names say it (`past_key_values.3.decoder.key` and `present.3.decoder.key`, `cache_k_l0` and
-`new_cache_k_l0`, ...), by shape where they do not: two numbered families of equal size whose members agree
-in every dim but one. What neither shows stays a plain input.
+Names tell (`past_key_values.3.decoder.key` and `present.3.decoder.key`, `cache_k_l0` and `new_cache_k_l0`, ...), or
+else shapes: two numbered families of equal size whose members agree in every dim but one. Any other input is not cache.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ CACHE_RANKS = range(3, 7)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a cache tensor is for.
+    """The place of a tensor in the cache.
 
     Attributes:
         index: The numbers in its name, the layer first; empty for a stack of all layers.
-        attention: "decoder" (self-attention), "encoder" (cross-attention), or "" where nothing says.
+        attention: "decoder" (self-attention), "encoder" (cross-attention), or "" if the name does not say.
         kind: "key", "value", "both" (in one tensor, or not told apart) or "state" (no attention cache).
     """
 
@@ -46,7 +45,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A cache tensor: the input that takes it, the output that gives the next one; either may be missing."""
+    """A cache tensor: the input that takes it and the output that gives the next one. Either may be missing."""
 
     slot: Slot
     past: Value | None
@@ -54,19 +53,19 @@ class CacheEntry:
 
     @property
     def axis(self) -> int | None:
-        """The axis along which it grows, None where that is not to be told."""
+        """The axis along which it grows, None if that cannot be told."""
         past, present = (None if value is None else declared_type(value) for value in (self.past, self.present))
         declared = present if self.past is None else past
         return None if declared is None else growing_axis(declared, None if self.past is None else present)
 
 
 def tokens(name: str) -> list[str]:
-    """Return the words and numbers of a name, in lower case: `pastKeyValues.10_k` -> past key values 10 k."""
+    """Return the words and numbers in a name, in lower case: `pastKeyValues.10_k` -> past key values 10 k."""
     return [token.lower() for token in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
 
 
 def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
-    """Return the slot that a name speaks of, its other words, and whether it is clearly a cache's name."""
+    """Return the slot that a name stands for, its other words, and whether the name is clearly that of a cache."""
     words = tokens(name)
     if NOT_CACHE.intersection(words):
         return None
@@ -89,7 +88,7 @@ def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
 
 
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
-    """Return the cache of a graph: its past inputs in order, then present outputs that feed none of them."""
+    """Return the cache of a graph: its past inputs in order, then the present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
     named = [(value, key) for value in inputs if (key := _key(value)) and _may_cache(value) and _may_be_past(value)]
     outputs: dict[tuple[Slot, frozenset[str]], list[Value]] = defaultdict(list)
@@ -173,10 +172,10 @@ def _grows(past: Value, present: Value) -> bool:
 
 
 def growing_axis(past: TensorType, present: TensorType | None) -> int | None:
-    """Return the axis of a cache along which it grows, or None where that is not to be told.
+    """Return the axis along which a cache grows, or None if that cannot be told.
 
-    It is the one axis in which past and present differ, a symbolic one before numbers, for declarations may be wrong;
-    else the one symbolic axis that is not the batch.
+    It is the only axis in which past and present differ, a symbolic one before numbers because declarations may be
+    wrong; or else the only symbolic axis besides the batch.
     """
     dims = past.dims
     if dims is None:

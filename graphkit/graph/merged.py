@@ -1,7 +1,6 @@
-"""Recognise merged decoders by what they are: an If on a boolean input, one branch of which reads the past.
+"""Recognise merged decoders: an If on a boolean input with one branch that reads the past.
 
-Names of nodes and exporters play no part. What keeps an If from being one is told, for the reports and for
-whoever wants to split it.
+Names of nodes and exporters play no part.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from onnx import TensorProto
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.operators import PRESERVING
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import Node, Scope, Value, branch_fault
+from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrapped
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
@@ -24,14 +23,14 @@ MAX_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What an If's condition comes down to: a graph input, negated or not."""
+    """The graph input that decides an If, negated or not."""
 
     input: Value
     negated: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape to give the input, which need not be fed where it has a default."""
+        """The shape of the input, with 1 for each dim that is not a number."""
         declared = declared_type(self.input)
         dims = declared.dims if declared is not None else None
         return tuple(dim if isinstance(dim, int) else 1 for dim in dims or ())
@@ -62,7 +61,7 @@ class MergedDecoder:
 
 
 def trace_condition(node: Node) -> Condition | None:
-    """Return the graph input that decides an If, or None where it is computed from anything else."""
+    """Return the graph input that decides an If, or None if anything else does."""
     value, negated = node.input(0), False
     for _ in range(MAX_STEPS):
         if value is None:
@@ -91,18 +90,9 @@ def captures(body: Scope) -> dict[Value, int]:
 def zero_length_outputs(body: Scope) -> Iterator[int]:
     """Yield the indices of a body's outputs that are constants without elements."""
     for index, value in enumerate(body.outputs):
-        for _ in range(MAX_STEPS):
-            producer = value.producer
-            if producer is None or not producer.is_op("Identity") or producer.inputs[0] is None:
-                break
-            value = producer.inputs[0]
-        if _is_empty(value):
+        constant = unwrapped(value, ("Identity",)).constant
+        if constant is not None and 0 in constant.dims:
             yield index
-
-
-def _is_empty(value: Value) -> bool:
-    """Whether a value is a constant without elements."""
-    return value.constant is not None and 0 in value.constant.dims
 
 
 def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[MergedDecoder]:

@@ -23,12 +23,12 @@ def counted(count: int, text: str) -> str:
 
 
 def family_pattern(name: str) -> str:
-    """Return what the names of a family share: its numbers, and the words key and value, as control characters."""
+    """Return a name with its numbers, and the words key and value, replaced by control characters."""
     return "".join("\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _parts(name))
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a number of a size that counts something."""
+    """Whether a word is a number small enough to be an index."""
     return word.isascii() and word.isdigit() and len(word) < MAX_DIGITS
 
 
@@ -37,7 +37,7 @@ def _parts(name: str) -> list[str]:
 
 
 def family_label(names: Sequence[str]) -> str | None:
-    """Return one label for names of the same pattern, or None where they are not all the combinations of it."""
+    """Return one label for names of the same pattern, or None if some combination is missing."""
     columns = list(zip(*(_parts(name) for name in names), strict=True))
     distinct = [tuple(dict.fromkeys(column)) for column in columns]
     if math.prod(map(len, distinct)) != len(names):
@@ -46,7 +46,7 @@ def family_label(names: Sequence[str]) -> str | None:
 
 
 def family_labels(names: Iterable[str]) -> str:
-    """Return names as text, each family as one label, `first ... last` where a family has gaps."""
+    """Return names as text, with one label for each family, `first ... last` if it has gaps."""
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(family_pattern(name), []).append(name)

@@ -1,4 +1,4 @@
-"""Scopes as networkx graphs, for the algorithms there: ancestors, dominators, paths."""
+"""Scopes as networkx graphs, for its algorithms: ancestors, dominators, paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = 
 
     Args:
         scopes: Where to take the nodes from.
-        keep: Which values to include, where not all; an edge to a value that is not kept is left out.
+        keep: Which values to include; all by default. Edges to other values are left out.
     """
     graph: Network = nx.DiGraph()
     kept = keep or (lambda _: True)

@@ -1,8 +1,8 @@
 """Traits of operators: what is true of every node of an operator, whatever its inputs are.
 
-An operator is named as `Node.operator` names it: with its domain where that is not the default one. Which inputs an
+An operator is named as by `Node.operator`: with its domain unless that is the default one. Which inputs an
 operator reads as a shape, axis or count is in `graphkit.graph.value_inputs`. A test derives from the schemas of onnx
-and onnxruntime, and by running the operators, what can be derived: it fails for a new operator that is not sorted in.
+and onnxruntime, and by running operators, what it can: it fails for a new operator that is in none of these sets.
 """
 
 from __future__ import annotations
@@ -24,64 +24,66 @@ __all__ = [
     "UNIDIRECTIONAL",
     "broadcasts",
     "is_elementwise",
+    "names",
 ]
 
 
-def _names(text: str, domain: str = "") -> frozenset[str]:
+def names(text: str, domain: str = "") -> frozenset[str]:
+    """Return the operators that a text lists, with their domain."""
     return frozenset(f"{domain}.{name}" if domain else name for name in text.split())
 
 
-# The output has the dims of the first input, and each element depends on that element of it alone. What other inputs
-# there are hold one number for the whole tensor, or only a type.
-UNARY = _names(
+# The output has the dims of the first input, and each element depends on the same element of that input alone. Other
+# inputs hold one number for the whole tensor, or only a type.
+UNARY = names(
     """
     Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu
     HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal RegexFullMatch Relu Round Selu
     Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
     Affine ParametricSoftplus Scale ScaledTanh
     """
-) | _names("Gelu QLinearLeakyRelu QLinearSigmoid QuickGelu ScaledSiLU", "com.microsoft")
+) | names("Gelu QLinearLeakyRelu QLinearSigmoid QuickGelu ScaledSiLU", "com.microsoft")
 
 # Elementwise, and all inputs broadcast to each other, from an opset of the default domain on.
 BROADCASTING: Mapping[str, int] = {
-    **dict.fromkeys(_names("Add And Div Equal Greater Less Mul Or Pow Sub Xor"), 7),
-    **dict.fromkeys(_names("Max Mean Min Sum"), 8),
+    **dict.fromkeys(names("Add And Div Equal Greater Less Mul Or Pow Sub Xor"), 7),
+    **dict.fromkeys(names("Max Mean Min Sum"), 8),
     "Where": 9,
     "Mod": 10,
     "BitShift": 11,
-    **dict.fromkeys(_names("GreaterOrEqual LessOrEqual"), 12),
-    **dict.fromkeys(_names("BitwiseAnd BitwiseOr BitwiseXor"), 18),
+    **dict.fromkeys(names("GreaterOrEqual LessOrEqual"), 12),
+    **dict.fromkeys(names("BitwiseAnd BitwiseOr BitwiseXor"), 18),
     "StringConcat": 20,
 }
 # Elementwise, and the second input broadcasts to the first, never the first to the second.
 UNIDIRECTIONAL: Mapping[str, int] = {"PRelu": 7}
 
 # Data movement: every element of the outputs is an element of the first input, of a Concat one of any input.
-RESHAPING = _names("Flatten Reshape Squeeze Unsqueeze")  # all of them, in the same order
-PRESERVING = RESHAPING | _names(
+RESHAPING = names("Flatten Reshape Squeeze Unsqueeze")  # all of them, in the same order
+PRESERVING = RESHAPING | names(
     "DepthToSpace Expand Identity ReverseSequence SpaceToDepth Tile Transpose"
 )  # all of them
-MOVING = PRESERVING | _names("Compress Concat Gather GatherElements GatherND Slice Split")
+MOVING = PRESERVING | names("Compress Concat Gather GatherElements GatherND Slice Split")
 
-REDUCTIONS = _names(
+REDUCTIONS = names(
     """
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
     """
 )
 
-DIVIDING = _names("Div Mod")  # of integers, by 0: some versions of onnxruntime end the process there
+DIVIDING = names("Div Mod")  # of integers, by 0: some versions of onnxruntime end the process there
 
 # May draw random numbers; those with `Dropout` in their name do so in training only.
-RANDOM = _names("Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike") | _names(
+RANDOM = names("Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike") | names(
     "BiasDropout BitmaskBiasDropout BitmaskDropout Sampling", "com.microsoft"
 )
 
 # Styles of quantization, and the operators of any domain that show them: onnxruntime has them in several.
 QUANTIZED: Mapping[str, frozenset[str]] = {
-    "QDQ": _names("QuantizeLinear DequantizeLinear"),
-    "dequantised weights": _names("DequantizeLinear"),
-    "dynamic": _names("DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul"),
-    "integer operators": _names(
+    "QDQ": names("QuantizeLinear DequantizeLinear"),
+    "dequantised weights": names("DequantizeLinear"),
+    "dynamic": names("DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul"),
+    "integer operators": names(
         """
         ConvInteger MatMulInteger MatMulInteger16 MatMulIntegerToFloat MulInteger ReduceSumInteger QAttention
         QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv
@@ -90,7 +92,7 @@ QUANTIZED: Mapping[str, frozenset[str]] = {
         QOrderedLongformerAttention QOrderedMatMul QuantizeWithOrder DequantizeWithOrder
         """
     ),
-    "block-quantised": _names(
+    "block-quantised": names(
         """
         GatherBlockQuantized MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight MatMulBnb4 MatMulFpQ4
         MatMulNBits MatMulNBitsMlp MatMulNBitsQkv QMoE QuantizeBFP DequantizeBFP

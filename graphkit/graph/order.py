@@ -1,6 +1,6 @@
-"""An order in which every node follows those that it reads, for a graph that does not stand in one.
+"""Topological order of the nodes of a graph.
 
-ONNX wants nodes sorted; onnxruntime takes them in any order, and some tools write them so.
+ONNX requires sorted nodes; onnxruntime accepts any order, and some tools write unsorted graphs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ __all__ = ["in_order", "ordered"]
 
 
 def in_order(scope: Scope) -> list[Node]:
-    """Return the nodes of a scope, each after those that it reads; those of a cycle as they stand."""
+    """Return the nodes of a scope, each after those that it reads. Nodes of a cycle come last, in file order."""
     result = ordered(scope)
     done = set(result)
     return result + [node for node in scope.nodes if node not in done]
 
 
 def ordered(scope: Scope) -> list[Node]:
-    """Return the nodes of a scope, each after those that it reads; those of a cycle, and behind one, left out."""
+    """Return the nodes of a scope, each after those that it reads, without those that depend on a cycle."""
     waiting: dict[Node, int] = {}
     readers: dict[Value, list[Node]] = {}
     for node in scope.nodes:

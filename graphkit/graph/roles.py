@@ -1,6 +1,6 @@
 """Roles: what each input and output of a model is for, and what each axis of its inputs counts.
 
-They are found once for each model: `Model.roles`.
+`Model.roles` finds them once for each model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx import TensorProto
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.merged import MergedDecoder
 from graphkit.graph.types import Dim, TensorType, declared_type
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, unwrapped
 
 __all__ = ["MASKS", "Axis", "Role", "Roles", "dim_at", "may_be_pixels", "rank"]
 
@@ -28,7 +28,6 @@ Role = Literal[
 Axis = Literal["batch", "sequence", "past", "encoder", "total", "channels", "space", "other"]
 
 MASKS: tuple[Role, ...] = ("mask", "encoder mask", "image mask")
-MAX_STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +56,12 @@ class Roles:
         return tuple(value for value, role in self.inputs.items() if role in roles)
 
     def first(self, role: Role) -> Value | None:
-        """Return the first input of a role, None where there is none."""
+        """Return the first input of a role, None if there is none."""
         return next(iter(self.all(role)), None)
 
     @cached_property
     def pasts(self) -> Mapping[Value, CacheEntry]:
-        """The inputs that are a cache, and what each is for."""
+        """The inputs that are a cache, and the entry of each."""
         return {entry.past: entry for entry in self.cache if entry.past is not None}
 
     @property
@@ -72,7 +71,7 @@ class Roles:
 
     @cached_property
     def empty(self) -> tuple[Value, ...]:
-        """The outputs that a merged decoder gives without elements once it reads the past."""
+        """The outputs of a merged decoder that have no elements once it reads the past."""
         return tuple(value for found in self.merged for value in found.zero_length)
 
     @property
@@ -81,10 +80,10 @@ class Roles:
         return next((value for value, role in self.outputs.items() if role == "logits"), None)
 
     def is_cross(self, entry: CacheEntry) -> bool:
-        """Whether a cache tensor is of cross-attention: by its name, or because later steps do not change it."""
+        """Whether a cache tensor belongs to cross-attention: by its name, or because later steps do not change it."""
         if entry.slot.attention or entry.present is None:
             return entry.slot.attention == "encoder" or entry.present in self.empty
-        return entry.present in self.empty or _unmoved(entry.present) is entry.past
+        return entry.present in self.empty or unwrapped(entry.present, ("Identity",)) is entry.past
 
     def spans_past(self, value: Value) -> bool:
         """Whether an input is a mask over past and new tokens, whatever length an exporter declares it to have."""
@@ -120,7 +119,7 @@ class Roles:
         return "batch" if at in (named or open_ones[:1]) else "other"
 
     def _mask_axis(self, role: Role, dim: Dim) -> Axis:
-        """Return what the last axis of a mask counts; that before it goes with the new tokens, as in the scores."""
+        """Return what the last axis of a mask counts. The axis before it counts the new tokens, as in the scores."""
         if role == "encoder mask" or "encoder" in str(dim):
             return "encoder"
         return "sequence" if not self.pasts and self._is_sequence(dim) else "total"
@@ -128,16 +127,6 @@ class Roles:
     def _is_sequence(self, dim: Dim) -> bool:
         """Whether a dim is declared as that of the new tokens."""
         return dim is not None and any(dim_at(value, 1) == dim for value in self.all("tokens", "embeddings"))
-
-
-def _unmoved(value: Value) -> Value:
-    """Return the value that another one is, Identities left out."""
-    for _ in range(MAX_STEPS):
-        source = value.producer.input(0) if value.producer is not None and value.producer.is_op("Identity") else None
-        if source is None:
-            break
-        value = source
-    return value
 
 
 def may_be_pixels(declared: TensorType) -> bool:
@@ -151,7 +140,7 @@ def _dims(value: Value) -> tuple[Dim, ...] | None:
 
 
 def dim_at(value: Value | None, axis: int | None) -> Dim:
-    """Return a declared dim of a value, None where it is not declared."""
+    """Return a declared dim of a value, None if it is not declared."""
     dims = _dims(value) if value is not None else None
     return dims[axis] if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
 

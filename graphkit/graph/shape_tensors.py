@@ -1,7 +1,7 @@
-"""Which values are shape arithmetic: computed from Shape, Size and constants, and read as shapes.
+"""Find shape arithmetic: values computed from Shape, Size and constants, and read as shapes.
 
 Two passes over each scope in file order: forward for what a value is computed from, backward for what it
-feeds. A value that a custom operator, a loop or an unsorted graph hides is taken for data.
+feeds. A value behind a custom operator, a loop or an unsorted graph counts as data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_SOURCES = 256  # tensors that one shape is said to rest on
 
 @dataclass(frozen=True)
 class ShapeTensors:
-    """Sets of values.
+    """The values of a model that shape arithmetic computes or reads.
 
     Attributes:
         static: Computable from constants alone.
@@ -39,7 +39,7 @@ class ShapeTensors:
         return value in self.derived and value in self.feeding
 
     def sources(self, value: Value) -> frozenset[Value]:
-        """Return the tensors that a value rests on: those whose shape it is computed from, or itself if it is data."""
+        """Return the tensors whose shapes a value is computed from, or the value itself if it is data."""
         if value in self.static:
             return frozenset()
         return self.measured.get(value, frozenset([value]))
@@ -50,7 +50,7 @@ class ShapeTensors:
 
 
 def find_shape_tensors(scopes: Iterable[Scope]) -> ShapeTensors:
-    """Return which values of these scopes, and of the bodies in them, are shape arithmetic."""
+    """Return the shape arithmetic of these scopes and of the bodies in them."""
     found = ShapeTensors()
     for scope in scopes:
         _forward(scope, found)
@@ -99,7 +99,7 @@ def _derive(outputs: list[Value], sources: frozenset[Value], found: ShapeTensors
 
 
 def _union(values: list[Value], found: ShapeTensors) -> frozenset[Value]:
-    """Return what some derived values rest on, the same set where they rest on the same."""
+    """Return the tensors that some derived values are computed from, as the same set where possible."""
     union: frozenset[Value] = frozenset()
     for value in values:
         sources = found.sources(value)

@@ -9,5 +9,5 @@ INT64_MAX = (1 << 63) - 1
 
 
 def is_to_the_end(bound: int | None) -> bool:
-    """Whether an end is past every axis: exporters write INT32_MAX or INT64_MAX, and no dim is as large."""
+    """Whether an end lies behind every axis: exporters write INT32_MAX or INT64_MAX, and no dim is that large."""
     return bound is not None and bound >= INT32_MAX

@@ -1,7 +1,7 @@
-"""Whether a graph can be rewritten: every name has one meaning, and every node is one of its operator.
+"""Check that a graph can be rewritten: every name has one definition, and every node fits its operator.
 
-Analyses tell what they can of any graph. A rewrite that moves names about must know what they mean; a graph that is
-not sound runs nowhere.
+Analyses tell what they can of any graph. A rewrite that moves names must know what they mean, and no runtime loads a
+graph that is not sound.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _check_names(scope: Scope, file: str | None) -> None:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a node of an operator has: inputs that cannot be left out, outputs, kinds of attributes."""
+    """The schema of an operator: required inputs, number of outputs, kinds of attributes."""
 
     inputs: tuple[int, ...]
     outputs: int
@@ -82,7 +82,7 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
 
 
 def _lack(node: Node) -> str:
-    """Return what a node lacks of its operator, "" for nothing, and for an operator that onnx does not know."""
+    """Return what a node lacks to fit its operator, "" for nothing or if onnx does not know the operator."""
     version = node.scope.opset(node.domain)
     form = _form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:

@@ -1,4 +1,4 @@
-"""Tables of what is said of operators, each of which may be named once."""
+"""Joining tables with one entry for each operator."""
 
 from __future__ import annotations
 

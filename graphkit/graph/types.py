@@ -1,4 +1,4 @@
-"""Declared types of values: dtype names and dims."""
+"""Declared types of values: dtype and dims."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorType:
 
 
 def declared_type(value: Value) -> TensorType | None:
-    """Return the declared type of a value that is a tensor, that of its elements where it is a constant, or None."""
+    """Return the declared type of a tensor, the actual one of a constant, None for anything else."""
     if (tensor := value.constant) is not None:
         return TensorType(tensor.data_type, tuple(tensor.dims))
     info = value.scope.infos.get(value.name)
@@ -44,8 +44,11 @@ def declared_type(value: Value) -> TensorType | None:
             sparse = value.producer.attr("sparse_value", onnx.SparseTensorProto)
         return None if sparse is None else TensorType(sparse.values.data_type, tuple(sparse.dims))
     tensor_type = info.type.tensor_type
-    dims = tuple(_dim(dim) for dim in tensor_type.shape.dim) if tensor_type.HasField("shape") else None
-    return TensorType(tensor_type.elem_type, dims)
+    return TensorType(tensor_type.elem_type, _dims(tensor_type))
+
+
+def _dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> tuple[Dim, ...] | None:
+    return tuple(map(_dim, kind.shape.dim)) if kind.HasField("shape") else None
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
@@ -65,13 +68,10 @@ def type_text(type_proto: onnx.TypeProto) -> tuple[str, str]:
     """Return the dtype and the shape of any type as text; a sequence of float32 tensors is `seq(float32)`."""
     kind = type_proto.WhichOneof("value")
     if kind == "tensor_type":
-        tensor = type_proto.tensor_type
-        dims = tuple(_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
-        return dtype_name(tensor.elem_type), shape_text(dims)
+        return dtype_name(type_proto.tensor_type.elem_type), shape_text(_dims(type_proto.tensor_type))
     if kind == "sparse_tensor_type":
         sparse = type_proto.sparse_tensor_type
-        dims = tuple(_dim(dim) for dim in sparse.shape.dim) if sparse.HasField("shape") else None
-        return f"sparse({dtype_name(sparse.elem_type)})", shape_text(dims)
+        return f"sparse({dtype_name(sparse.elem_type)})", shape_text(_dims(sparse))
     if kind == "sequence_type":
         dtype, shape = type_text(type_proto.sequence_type.elem_type)
         return f"seq({dtype})", shape

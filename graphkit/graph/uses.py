@@ -1,4 +1,4 @@
-"""What nodes do with a value: look rows up by it, take angles of it, or mask attention with it."""
+"""What nodes do with a value: look up rows by it, compute angles from it, or mask attention with it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Literal
 from graphkit.graph.operators import MOVING
 from graphkit.graph.types import declared_type
 from graphkit.graph.value_inputs import value_inputs
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, unwrapped
 
 __all__ = ["Use", "lookups", "readers", "table_entries", "uses"]
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
 MAX_VALUES = 4096  # that one value is followed to
-MAX_STEPS = 8  # from a lookup back to its table, and from an operand to what fills it
 MOVES = MOVING | {"Cast"}
-KEEPING = ("Cast", "DequantizeLinear", "Identity")  # what a table may go through before it is looked up in
+KEEPING = (
+    "Cast",
+    "DequantizeLinear",
+    "Identity",
+    "com.microsoft.DequantizeLinear",
+)  # what a table may go through before it is looked up in
 SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # what is done to indices before a lookup
 ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add", "Concat")  # between positions and their angles
 PAIRED = ("Equal", "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
@@ -50,7 +54,7 @@ TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
 
 
 def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
-    """Yield (node, input index) of what reads a value, or what nodes that pass it on make of it."""
+    """Yield (node, input index) of each use of a value, and of what nodes that pass it on compute from it."""
     todo, seen = [value], {value}
     for one in todo:
         for node, index in one.consumers:
@@ -62,7 +66,7 @@ def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple
 
 
 def uses(value: Value) -> frozenset[Use]:
-    """Return what nodes do with a value; "hidden" is among it where a loop or a custom operator reads it."""
+    """Return what nodes do with a value; "hidden" means that a loop or a custom operator reads it."""
     found: set[Use] = set()
     for node, index in readers(value, _shifts):
         if index in INDEXED.get(node.operator, ()):
@@ -89,7 +93,7 @@ def _turns(node: Node, index: int) -> bool:
 
 
 def _masks(node: Node, index: int) -> bool:
-    """Whether each element that a node gives still says of one position whether it is there."""
+    """Whether each element of a node's output still tells whether one position is masked."""
     if node.domain or node.bodies or node.is_op(*MIXING, *COMPARING) or index in value_inputs(node):
         return False
     if index in INDEXED.get(node.operator, ()):
@@ -98,21 +102,15 @@ def _masks(node: Node, index: int) -> bool:
 
 
 def _is_filled(value: Value | None) -> bool:
-    """Whether a value is a constant, or one that is spread over a shape."""
-    for _ in range(MAX_STEPS):
-        if value is None or value.is_constant:
-            return value is not None
-        producer = value.producer
-        if producer is None or producer.operator not in MOVES | {"ConstantOfShape"}:
-            return False
-        if producer.is_op("ConstantOfShape"):
-            return True
-        value = producer.input(0)
-    return False
+    """Whether a value is a constant, perhaps spread over a shape."""
+    source = unwrapped(value, MOVES) if value is not None else None
+    if source is None or source.is_constant:
+        return source is not None
+    return source.producer is not None and source.producer.is_op("ConstantOfShape")
 
 
 def lookups(value: Value) -> Iterator[tuple[Node, Value]]:
-    """Yield the nodes that look up by a value as it is, moved at most, and the table of each."""
+    """Yield the nodes that look up rows by a value, perhaps moved, with the table of each."""
     for node, index in readers(value, _moves):
         table = node.input(0)
         if index == 1 and node.op_type in ("Gather", "GatherBlockQuantized") and table is not None:
@@ -120,12 +118,8 @@ def lookups(value: Value) -> Iterator[tuple[Node, Value]]:
 
 
 def table_entries(node: Node, table: Value) -> int | None:
-    """Return how many entries a lookup chooses from; None where the table is no constant, perhaps dequantized."""
-    for _ in range(MAX_STEPS):
-        source = table.producer.input(0) if table.producer is not None and table.producer.op_type in KEEPING else None
-        if source is None:
-            break
-        table = source
+    """Return how many entries a table has, None unless it is a constant, perhaps dequantized."""
+    table = unwrapped(table, KEEPING)
     declared = declared_type(table) if table.is_constant else None
     axis = node.attr("axis" if node.op_type == "Gather" else "gather_axis", 0)
     if declared is None or declared.dims is None or axis is None:

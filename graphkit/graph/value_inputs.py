@@ -1,6 +1,6 @@
-"""Which inputs of which operators are read for their value: shapes, axes, counts.
+"""The inputs that operators read for their value: shapes, axes, counts.
 
-An operator reads a *value* where the input decides the output's shape or place, not only its numbers.
+Such an input decides the output's shape or the place of its elements, not only its numbers.
 Source: the ONNX operator specification, per operator the version from which the parameter is an input.
 """
 
@@ -53,7 +53,7 @@ VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
 
 
 def value_inputs(node: Node) -> Mapping[int, str]:
-    """Return the inputs whose value a node reads: name by index, those that it leaves out not counted."""
+    """Return the inputs whose value a node reads: name by index, without those that it leaves out."""
     versions = () if node.domain else VALUE_INPUTS.get(node.op_type, ())
     opset = node.scope.opset()
     found: Mapping[int, str] = {}

@@ -1,14 +1,14 @@
 """A read-only view of a ModelProto: scopes, nodes and values, with producers and consumers.
 
 The view wraps the protos and copies nothing but names, so that it takes milliseconds where a full
-conversion takes a fifth of a second, and loses nothing. Names are unique within a scope only: a value is
-identified by its scope and name. Scopes nest as graphs do; a body sees the values of the scopes around it,
-a function sees none but its own.
+conversion takes a fifth of a second, and loses nothing. Names are unique within a scope only: scope and name
+together identify a value. Scopes nest as graphs do: a body sees the values of the scopes around it, a
+function only its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -17,9 +17,21 @@ from onnx import AttributeProto
 
 from graphkit.graph.attributes import T, attribute_value, constant_tensor
 
-__all__ = ["Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault"]
+__all__ = [
+    "Kind",
+    "Node",
+    "Scope",
+    "Value",
+    "all_nodes",
+    "all_scopes",
+    "as_text",
+    "body_graphs",
+    "branch_fault",
+    "unwrapped",
+]
 
 Kind = Literal["input", "initializer", "node", "undefined"]
+MAX_STEPS = 64  # nodes between a value and what it is made of
 
 
 class Value:
@@ -29,10 +41,10 @@ class Value:
         name: Unique in its scope.
         scope: Where it is defined.
         kind: What defines it: a graph (or function) input, an initializer, a node, or nothing.
-        producer: The node that computes it, where one does.
+        producer: The node that computes it, None if none does.
         output_index: Which output of the producer it is.
-        consumers: (node, input index) of each use, those in nested scopes included.
-        tensor: The initializer that gives its value, for an input with a default too; None where that is sparse.
+        consumers: (node, input index) of each use, also in nested scopes.
+        tensor: The initializer that gives its value or its default; None if that is sparse.
         sparse: The sparse initializer that gives its value.
     """
 
@@ -51,9 +63,9 @@ class Value:
 
     @property
     def constant(self) -> onnx.TensorProto | None:
-        """The TensorProto that this value always equals: a dense initializer, or what a Constant node gives.
+        """The TensorProto of a constant: a dense initializer, or what a Constant node gives.
 
-        None for another value, and for a constant that is sparse or not known, as `constant_tensor` says.
+        None for any other value, and for a constant that is sparse or not known (see `constant_tensor`).
         """
         return self.tensor if self.kind == "initializer" else self.producer.constant if self.producer else None
 
@@ -68,10 +80,10 @@ class Node:
 
     Attributes:
         proto: The NodeProto.
-        scope: Where it stands.
+        scope: The scope that it belongs to.
         index: Its position among the scope's nodes.
         op_type, domain: The operator; the default domain is "".
-        inputs, outputs: Values; None for one that is left out.
+        inputs, outputs: Values, None for each that is left out.
         bodies: The scopes of its graph attributes, by attribute name.
     """
 
@@ -94,27 +106,27 @@ class Node:
         return {attribute.name: attribute for attribute in self.proto.attribute}
 
     def attr(self, name: str, default: T | type[T]) -> T | None:
-        """Return what an attribute holds, such as `node.attr("axis", 0)`; None where `attribute_value` knows none."""
+        """Return what an attribute holds, such as `node.attr("axis", 0)`, None if that is not known."""
         return attribute_value(self.attributes.get(name), default)
 
     @cached_property
     def constant(self) -> onnx.TensorProto | None:
-        """The tensor that a Constant gives, as far as `constant_tensor` knows it; None for another operator."""
+        """The tensor that a Constant gives, None if it is not known, and for any other operator."""
         return constant_tensor(self.attributes) if self.is_op("Constant") else None
 
     @property
     def label(self) -> str:
-        """Its name, or its operator and position where it has none."""
+        """Its name, or its operator and position if it has none."""
         return self.proto.name or f"{self.op_type}#{self.index}"
 
     @property
     def path(self) -> str:
-        """Its label, after the path of the scope where that is not the main graph."""
+        """Its label, after the path of its scope unless that is the main graph."""
         return f"{self.scope.path}/{self.label}" if self.scope.path else self.label
 
     @property
     def operator(self) -> str:
-        """The operator with its domain where that is not the default."""
+        """The operator, with its domain unless that is the default one."""
         return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
     def is_op(self, *op_types: str) -> bool:
@@ -122,7 +134,7 @@ class Node:
         return not self.domain and self.op_type in op_types
 
     def input(self, index: int) -> Value | None:
-        """Its input at an index, or None where it is left out."""
+        """Return its input at an index, or None if it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
 
 
@@ -133,12 +145,12 @@ class Scope:
         path: "" for the main graph; `node/attribute` for a body; `function NAME` for a function.
         parent: The scope around a body.
         owner: The node that a body belongs to.
-        nodes: In file order, which ONNX wants to be topological.
+        nodes: In file order, which ONNX requires to be topological.
         inputs, outputs: Values; an output may belong to a scope around this one.
         values: All values that this scope defines, by name.
         infos: Declared types of values, inputs and outputs included, by name.
         opsets: Version of each operator set, by domain.
-        problems: What is wrong with the names: undefined, defined twice, used before.
+        problems: What is wrong with the names: undefined, defined twice, used before their definition.
         twice: The names that are defined twice.
     """
 
@@ -162,7 +174,7 @@ class Scope:
         return self.parent.depth + 1 if self.parent else 0
 
     def find(self, name: str) -> Value | None:
-        """Return the value that a name means here, looked for outwards."""
+        """Return the value that a name stands for here: that of the innermost scope that defines it."""
         scope: Scope | None = self
         while scope is not None:
             if (value := scope.values.get(name)) is not None:
@@ -171,7 +183,7 @@ class Scope:
         return None
 
     def opset(self, domain: str = "") -> int:
-        """Return the version of an operator set, 1 where the model does not say."""
+        """Return the version of an operator set, 1 if the model does not say."""
         return self.opsets.get(domain, 1)
 
     def walk(self) -> Iterator[Scope]:
@@ -200,8 +212,18 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
         yield from scope.nodes
 
 
+def unwrapped(value: Value, operators: Collection[str]) -> Value:
+    """Return the value that another one is made of by these operators alone, along their first inputs."""
+    for _ in range(MAX_STEPS):
+        source = value.producer.input(0) if value.producer and value.producer.operator in operators else None
+        if source is None:
+            break
+        value = source
+    return value
+
+
 def branch_fault(node: Node) -> str:
-    """Return why no runtime loads an If, "" for one whose branches take nothing and give all of its outputs."""
+    """Return why no runtime loads an If, "" if its branches take no inputs and give all of its outputs."""
     for name, body in node.bodies.items():
         if any(value.tensor is None and value.sparse is None for value in body.inputs):
             return f"its {name} has inputs, which a branch cannot be given"
@@ -220,5 +242,5 @@ def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def as_text(value: str | bytes) -> str:
-    """Return a protobuf string as text; one that is not UTF-8 comes as bytes, and is written out."""
+    """Return a protobuf string as text, with bytes that are not UTF-8 escaped."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")

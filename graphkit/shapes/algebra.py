@@ -1,8 +1,8 @@
 """Floor and ceil division, mod, min and max of expressions, simplified where polynomials and bounds decide.
 
 Every result is in normal form: constants and multiples of the divisor are taken out of a division (`(h - 1) // 2 + 1`
-is `(h + 1) // 2`), nested divisions are one (`((h + 1) // 2 + 1) // 2` is `(h + 3) // 4`), and what cannot be the
-least is not in a `min`. Ceil division and mod have no forms of their own: they are `(a + b - 1) // b` and
+is `(h + 1) // 2`), nested divisions become one (`((h + 1) // 2 + 1) // 2` is `(h + 3) // 4`), and `min` drops arguments
+that cannot be the least. Ceil division and mod have no forms of their own: they are `(a + b - 1) // b` and
 `a - b*(a // b)`, so that padding to a multiple, `a + (-a) % 8`, is `8*((a + 7) // 8)`.
 """
 
@@ -80,7 +80,7 @@ def _floor_div_number(dividend: Expr, size: int) -> Expr:
 
 
 def _least_rest(monomial: Monomial, factor: int, size: int) -> int:
-    """Return what stays of a coefficient: the smallest, of its own sign where two are; for the constant 0 or more."""
+    """Return the rest of a coefficient: the smallest one, with its own sign if two are; at least 0 for a constant."""
     rest = factor % size
     if monomial and (2 * rest > size or (2 * rest == size and factor < 0)):
         rest -= size
@@ -148,12 +148,12 @@ def _extreme(op: str, args: frozenset[Expr]) -> Expr:
 
 
 def _is_covered(op: str, arg: Expr, other: Expr) -> bool:
-    """Whether `other` makes `arg` needless."""
+    """Whether `other` makes `arg` redundant."""
     return lower(arg - other) >= 0 if op == "min" else lower(other - arg) >= 0
 
 
 def divide_exactly(dividend: Value, divisor: Value) -> Expr:
-    """Return the quotient of a division that leaves no rest, by a divisor that is not 0: the caller knows both.
+    """Return the quotient of a division; the caller knows that it leaves no rest and that the divisor is not 0.
 
     So `(past*b) / past` is b, though past may be 0 elsewhere.
     """
@@ -167,7 +167,7 @@ def divide_exactly(dividend: Value, divisor: Value) -> Expr:
 
 
 def _polynomial_division(dividend: Expr, divisor: Expr) -> tuple[Expr, Expr]:
-    """Return quotient and rest; by a divisor of several terms the rest is all or nothing."""
+    """Return quotient and rest. With a divisor of several terms, the rest is either 0 or the whole dividend."""
     quotient, rest = const(0), dividend
     if len(divisor.terms) == 1:
         for term in dividend.terms:

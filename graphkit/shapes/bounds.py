@@ -2,7 +2,7 @@
 
 Interval arithmetic alone cannot see that `b*h - b` is never negative. Two refinements can: measure every symbol from
 its lower bound, so that a polynomial without negative coefficients is at least its constant term; and replace `min`,
-`max`, `//` and `%` by what bounds them. Both are sound, neither is complete: a bound may be wider than need be.
+`max`, `//` and `%` by their bounds. Both are sound, neither is complete: a bound may be wider than necessary.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from graphkit.shapes.expr import Call, Expr, Monomial, Operation, TooComplexError, const
+from graphkit.shapes.expr import Call, Expr, Monomial, Operation, TooComplexError
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
 __all__ = ["is_nonzero", "lower", "upper"]
 
 Interval = tuple[Bound, Bound]
 MAX_DEPTH = 4  # calls replaced one after the other
-MAX_CASES = 1 << 12  # tried for one expression: each call replaced multiplies them by the choices there are
+MAX_CASES = 1 << 12  # tried for one expression: each replaced call multiplies them by the number of choices
 
 
 def lower(expr: Expr) -> Bound:
-    """Return a number that the expression is never below, minus infinity where none is known."""
+    """Return a number that the expression is never below, minus infinity if none is known."""
     value = expr.constant
     return value if value is not None else _lower(expr, MAX_DEPTH)
 
 
 def upper(expr: Expr) -> Bound:
-    """Return a number that the expression is never above, infinity where none is known."""
+    """Return a number that the expression is never above, infinity if none is known."""
     return -lower(-expr)
 
 
@@ -54,8 +54,7 @@ def _term_interval(monomial: Monomial, factor: int) -> Interval:
     low: Bound = factor
     high: Bound = factor
     for atom in monomial:
-        bounds = (atom.lower, atom.upper) if isinstance(atom, Symbol) else _call_interval(atom)
-        low, high = _product((low, high), bounds)
+        low, high = _product((low, high), _atom_interval(atom))
     return low, high
 
 
@@ -70,11 +69,12 @@ def _times(left: Bound, right: Bound) -> Bound:
     return left * right if left and right else 0  # 0 times infinity is 0: the other factor is finite
 
 
-def _call_interval(call: Call) -> Interval:
-    if call.interval is None:
-        bounds = [(lower(arg), upper(arg)) for arg in call.args]
-        call.interval = _INTERVALS[call.op](bounds)
-    return call.interval
+def _atom_interval(atom: Symbol | Call) -> Interval:
+    if isinstance(atom, Symbol):
+        return atom.lower, atom.upper
+    if atom.interval is None:
+        atom.interval = _INTERVALS[atom.op]([(lower(arg), upper(arg)) for arg in atom.args])
+    return atom.interval
 
 
 def _floor_interval(bounds: list[Interval]) -> Interval:
@@ -110,25 +110,19 @@ _INTERVALS: dict[Operation, Callable[[list[Interval]], Interval]] = {
 
 def _shifted_lower(expr: Expr) -> Bound:
     """Return a lower bound of the polynomial in how far each atom is above its own lower bound."""
-    total = const(0)
-    for monomial, factor in expr.terms:
-        product = const(factor)
-        for atom in monomial:
-            low = atom.lower if isinstance(atom, Symbol) else _call_interval(atom)[0]
-            if low == -INF:
-                return -INF
-            product = product * (Expr.from_atom(_above(atom)) + int(low))
-        total = total + product
-    return sum(_term_interval(monomial, factor)[0] for monomial, factor in total.terms)
+    if any(_atom_interval(atom)[0] == -INF for monomial, _ in expr.terms for atom in monomial):
+        return -INF
+    return sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.mapped(_shifted).terms)
 
 
-def _above(atom: Symbol | Call) -> Symbol:
-    low, high = (atom.lower, atom.upper) if isinstance(atom, Symbol) else _call_interval(atom)
-    return Symbol(f"{atom!r} above", 0, high - low)
+def _shifted(atom: Symbol | Call) -> Expr:
+    """Return an atom as its lower bound plus a symbol for how far it is above."""
+    low, high = _atom_interval(atom)
+    return Expr.from_atom(Symbol(f"{atom!r} above", 0, high - low)) + int(low)
 
 
 def _lower_by_case(expr: Expr, depth: int) -> Bound:
-    """Return a lower bound by putting what bounds it in the place of a call that stands alone in a term."""
+    """Return a lower bound by replacing each call that is alone in a term by its bounds."""
     best: Bound = -INF
     calls = [(m[0], factor) for m, factor in expr.terms if len(m) == 1 and isinstance(m[0], Call)]
     choices = sum(len(call.args) for call, _ in calls)

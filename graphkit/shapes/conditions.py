@@ -1,4 +1,4 @@
-"""What must hold for the main graph to run, and so for what was inferred of it."""
+"""The conditions under which the main graph runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def conditions(shapes: Shapes) -> tuple[Relation, ...]:
 
 
 def _narrowed(noted: Requirement, symbols: Mapping[str, Expr]) -> Relation:
-    """Return a condition, noted before all ranges were known, in the symbols that have them."""
+    """Return a requirement in the symbols with their final ranges."""
     try:
         return noted.substitute(symbols)
     except TooComplexError:
@@ -31,7 +31,7 @@ def _narrowed(noted: Requirement, symbols: Mapping[str, Expr]) -> Relation:
 
 
 def _is_open(condition: Relation, symbols: Collection[str]) -> bool:
-    """Whether a condition can be told from the symbols, and not without them."""
+    """Whether a condition depends on these symbols alone and is not always met."""
     left, right = condition.left, condition.right
     if not all(name in symbols for name in left.symbols | right.symbols):
         return False

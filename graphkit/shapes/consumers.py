@@ -1,4 +1,4 @@
-"""The nodes that read a shape, an axis or a count, what they read, and the dims of what they give."""
+"""The nodes that read a shape, an axis or a count, with what they read and the dims of their outputs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Element = Expr | Ratio | float | None  # None where it is not known
 
 @dataclass(frozen=True)
 class Read:
-    """An input of a node that is read for its value.
+    """An input that a node reads for its value.
 
     Attributes:
         key: `SCOPE/NODE:NAME`, unlike every other key of the program.
         index: Which input of the node it is.
         name: What the ONNX specification calls that input, such as `shape`.
         tensor: Name of the tensor.
-        dtype: Such as `int64`; "" where unknown.
-        dims: Of the tensor; None where unknown.
-        elements: In row-major order; those of a float tensor are rounded to its dtype. None where none is known.
-        unknown: Why elements are not known, "" where all are.
+        dtype: Such as `int64`; "" if unknown.
+        dims: The dims of the tensor, None if unknown.
+        elements: In row-major order; those of a float tensor are rounded to its dtype. None if none is known.
+        unknown: Why elements are not known, "" if all are.
     """
 
     key: str
@@ -50,8 +50,8 @@ class Output:
         key: `SCOPE/NODE:output.INDEX`, unlike every other key of the program.
         index: Which output of the node it is.
         tensor: Name of the tensor.
-        dims: Its shape, None in the place of a dim that is not known; None where not even the rank is.
-        unknown: Why dims are not known, "" where all are.
+        dims: Its shape, with None for each dim that is not known; None if the rank is unknown.
+        unknown: Why dims are not known, "" if all are.
     """
 
     key: str
@@ -67,10 +67,10 @@ class Consumer:
 
     Attributes:
         scope: Path of its scope, "" for the main graph.
-        node: Its name, or its operator and position where it has none.
+        node: Its name, or its operator and position if it has none.
         op: Its operator.
-        reads: Inputs that are read for their value.
-        outputs: What it gives, those left out not counted.
+        reads: The inputs that it reads for their value.
+        outputs: Its outputs, without those left out.
     """
 
     scope: str
@@ -87,7 +87,7 @@ def consumers(shapes: Shapes) -> tuple[Consumer, ...]:
 
 
 class _Keys:
-    """Gives keys of which no two are the same; names of nodes need not be unique."""
+    """Makes unique keys; names of nodes need not be unique."""
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
@@ -129,7 +129,7 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
 
 
 def _expr(element: Expr | Ratio | float) -> Expr | None:
-    """Return the expression in an element, where it is no number."""
+    """Return the expression in an element, None for a number."""
     if isinstance(element, Ratio):
         return element.dividend
     return element if isinstance(element, Expr) else None
@@ -148,7 +148,7 @@ def _output(shapes: Shapes, key: str, index: int, value: Value) -> Output:
 
 
 def known_dims(found: Tensor) -> tuple[Expr | None, ...] | None:
-    """Return the dims of a tensor, None in the place of one that is not known."""
+    """Return the dims of a tensor, with None for each that is not known."""
     return None if found.dims is None else tuple(dim if is_known(dim) else None for dim in found.dims)
 
 

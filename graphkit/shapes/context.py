@@ -1,4 +1,4 @@
-"""The context in which a rule infers a node: what it knows of the node, and where it reports what it finds."""
+"""The context of a shape rule: what is known of its node, and where it reports what it finds."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Finding:
     Attributes:
         node: Path of the node.
         message: What contradicts what.
-        body: The innermost body around the node that may not run, such as a branch that is chosen at run time: then it
-            is this body that cannot run, not the model. None where the node runs whenever the model does.
+        body: The innermost body around the node that may not run, such as a branch chosen at run time: this body cannot
+            run, though the model may. None if the node runs whenever the model does.
     """
 
     node: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 class Engine(Protocol):
-    """What control flow and functions need of the engine, and what rules note there."""
+    """The part of the engine that rules use: notes, bodies and constants."""
 
     @property
     def file(self) -> str | None:
@@ -62,13 +62,13 @@ class Engine(Protocol):
         """Infer a body, which runs whenever its node does or may not run, and return its outputs."""
 
     def contradiction(self, body: Scope) -> str:
-        """Return why a body that may not run cannot run, "" for no reason."""
+        """Return why a body cannot run, "" if nothing contradicts it."""
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
         """Return what is known of a constant."""
 
     def mark(self) -> tuple[int, ...]:
-        """Return where the notes stand."""
+        """Return the current position in the notes."""
 
     def rewind(self, mark: tuple[int, ...]) -> None:
         """Forget the notes after a mark."""
@@ -84,7 +84,7 @@ class InferenceContext(NodeView):
         self.engine = engine
 
     def axis(self, value: int, rank: int) -> int:
-        """Return an axis counted from the front; one that is out of range is a finding."""
+        """Return an axis counted from the front; an axis out of range is a finding."""
         if not -rank <= value < rank:
             self.finding(f"axis {value} of a tensor of rank {rank}")
         return super().axis(value, rank)
@@ -92,6 +92,12 @@ class InferenceContext(NodeView):
     def fresh(self, reason: str, low: float = 0) -> Expr:
         """Return a symbol for something unknown."""
         return self.engine.fresh(self.node.label, reason, low)
+
+    def size(self, index: int) -> Expr:
+        """Return the first element of an integer input, a symbol where it is not known."""
+        if self.data(index) is None:
+            return self.fresh(f"the value of {self.name(index)} is unknown")
+        return Expr.of(self.values(index)[0])  # type: ignore[arg-type]
 
     def finding(self, message: str) -> None:
         """Note a contradiction."""
@@ -109,7 +115,7 @@ class InferenceContext(NodeView):
         return min(left, right, key=_plainness)
 
     def at_least(self, expr: Expr, least: int, what: str) -> None:
-        """Note what must not be smaller for the node to run."""
+        """Note that an expression must be at least a number for the node to run."""
         if lower(expr) >= least:
             return
         if upper(expr) < least:

@@ -1,9 +1,9 @@
-"""Declared dims of inputs that contradict what the nodes compute, and what they must be.
+"""Correct declared dims of inputs that contradict what the nodes compute.
 
-Exporters declare the past as long as `past_sequence_length + sequence_length`, or the mask as long as the tokens.
-At such dims the model runs where new tokens are 0, or not at all. Where what the nodes need leaves less room for the
-lengths than the lengths have, each of them gets a symbol of its own, the shapes are inferred anew, and what must be
-equal then says what each mask is. What the nodes do not decide stays as declared.
+Some exporters declare the past as long as `past_sequence_length + sequence_length`, or the mask as long as the tokens.
+With such dims the model runs only without new tokens, or not at all. If the nodes restrict the lengths more than the
+declarations do, each length gets a symbol of its own, the shapes are inferred anew, and equalities then tell the length
+of each mask. Lengths that the nodes do not decide stay as declared.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ INDEPENDENT = ("tokens", "past", "encoder")
 
 @dataclass(frozen=True)
 class Correction:
-    """A declared dim that cannot be.
+    """A declared dim that contradicts the nodes.
 
     Attributes:
-        inputs: Inputs that declare it.
+        inputs: The inputs that declare it.
         declared: Their declared shape.
         needed: The shape that the nodes need.
-        why: What they need in each branch of a merged decoder, "" where that is one and the same.
+        why: What they need in each branch of a merged decoder, "" if both need the same.
     """
 
     inputs: tuple[str, ...]
@@ -58,8 +58,8 @@ class Declarations:
     """A model whose inputs declare what its nodes need.
 
     Attributes:
-        model: The model; the same one where nothing is wrong.
-        corrections: What was declared otherwise.
+        model: The corrected model, the same one if nothing is wrong.
+        corrections: What was corrected.
     """
 
     model: Model
@@ -67,7 +67,7 @@ class Declarations:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence where a declaration is wrong, else none."""
+        """One sentence if a declaration is wrong, else none."""
         if not self.corrections:
             return ()
         return (f"Declared dims contradict what the nodes compute: {'; '.join(map(str, self.corrections))}.",)
@@ -79,7 +79,7 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
 
     Args:
         model: The model.
-        is_branch: Whether it was one branch of a merged decoder: then what a mask is in that one is declared.
+        is_branch: Whether it was one branch of a merged decoder. Then masks get the length that they have in it.
     """
     found = lengths(model)
     if not found or not (is_branch or _is_suspicious(model, found)):
@@ -102,7 +102,7 @@ forget_on_registration(declarations.cache_clear)
 
 
 def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:
-    """Whether a mask is declared as the tokens alone, or what is declared leaves out sizes that must be legal."""
+    """Whether a mask is declared as long as the tokens, or declarations exclude sizes that must be legal."""
     literal = {place: length.declared for length in found for place in length.places}
     given = Inputs(model).symbolic
     if any((given[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in literal.items()):
@@ -115,7 +115,7 @@ Branch = tuple[str, frozenset[Scope]]
 
 
 def _branches(model: Model) -> Iterator[Branch]:
-    """Yield the scopes that run together: those of each branch of a merged decoder, else the main graph."""
+    """Yield the scopes that run together: each branch of a merged decoder, or else the main graph."""
     merged = model.roles.decoder
     if merged is None:
         yield "", frozenset({model.graph})
@@ -133,7 +133,7 @@ def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
 
 
 def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[Length]) -> bool:
-    """Whether new tokens, past and encoder positions cannot all be chosen freely, or nothing can."""
+    """Whether the numbers of new tokens, past and encoder positions cannot be chosen freely."""
     if any(finding.body is None or finding.body in scopes for finding in shapes.findings):
         return True
     read = _read(shapes.model, scopes)
@@ -158,7 +158,7 @@ def _as_row(dim: Expr) -> Iterator[Row]:
 
 
 def _rank(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[str]) -> int:
-    """Return how many of some sums can be chosen freely where others are 0."""
+    """Return how many of some sums can be chosen freely if others are 0."""
     with_known = reduced([*known.values(), *({n: f for n, f in row.items() if n} for row in rows)], names)
     return len(with_known) - len(known) - ("" in with_known and "" not in known)
 
@@ -175,7 +175,7 @@ def _read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
 def _needed(
     length: Length, found: Sequence[Length], branches: Sequence[tuple[str, list[Row]]], *, is_branch: bool
 ) -> tuple[Expr, str]:
-    """Return what a length must be, a symbol of its own where branches differ, and what it is in each of these."""
+    """Return what a length must be, a symbol of its own if branches differ, and the length in each branch as text."""
     own = symbol(length.name)
     if length.kind not in FOLLOWING:
         return own, ""
@@ -197,7 +197,7 @@ def _needed(
 
 
 def _undecided(length: Length, found: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
-    """Return the length of a mask of which no node asks what it is: it spans past and new tokens."""
+    """Return the length of a mask that no node decides: it spans past and new tokens."""
     tokens, past = (next((other for other in found if other.kind == kind), None) for kind in ("tokens", "past"))
     if length.kind != "mask" or tokens is None:
         return length.declared, ""

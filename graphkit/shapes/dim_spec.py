@@ -1,4 +1,4 @@
-"""What a user says of the dims of a model's inputs: sizes of symbols, shapes of inputs, bounds of symbols."""
+"""What a user specifies of a model's inputs: sizes of symbols, shapes of inputs, bounds of symbols."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SymbolRanges = tuple[tuple[str, int | None, int | None], ...]
 
 @dataclass(frozen=True)
 class DimSpec:
-    """What is known of the dims of a model's inputs, besides what they declare.
+    """What a user specifies of the dims of a model's inputs, besides their declarations.
 
         spec = DimSpec.of(dims={"batch_size": 1}, ranges={"sequence_length": (1, 512)})
         proof = verify_rewrite(model, fold(model, spec).model, spec)
 
-    Functions that take one also take its parts as mappings, which add to it. Whether the model has such symbols and
-    inputs shows there.
+    Functions that take one also take its parts as mappings, which add to it. They raise UsageError if the model lacks
+    such symbols or inputs.
 
     Attributes:
         dims: Sizes of symbols.
         inputs: Shapes of inputs; symbols in them get those numbers.
-        ranges: Bounds of symbols, (name, least, largest), None for an open end. A symbol without is at least 1, one
-            named `past...` or along which a KV cache grows at least 0.
+        ranges: Bounds of symbols, (name, least, largest), None for an open end. Other symbols are at least 1, or
+            at least 0 if they are named `past...` or a KV cache grows along them.
     """
 
     dims: SymbolSizes = ()
@@ -41,7 +41,7 @@ class DimSpec:
         inputs: Mapping[str, Sequence[int]] | None = None,
         ranges: Mapping[str, Bounds] | None = None,
     ) -> DimSpec:
-        """Return what mappings say: a size by symbol, a shape by input, the least and the largest size by symbol."""
+        """Return the spec of these mappings: sizes by symbol, shapes by input, (least, largest) by symbol."""
         return cls(
             tuple((name, int(size)) for name, size in (dims or {}).items()),
             tuple((name, tuple(int(size) for size in shape)) for name, shape in (inputs or {}).items()),
@@ -64,13 +64,13 @@ class DimSpec:
         return {name: (low, high) for name, low, high in self.ranges}
 
     def __or__(self, other: DimSpec) -> DimSpec:
-        """Return both as one; the other one wins where they speak of the same symbol or input."""
+        """Return both as one; the other one takes precedence."""
         if other == AS_DECLARED:
             return self
         return DimSpec.of(self.numbers | other.numbers, self.shapes | other.shapes, self.bounds | other.bounds)
 
     def open_ranges(self, frozen: Collection[str]) -> DimSpec:
-        """Return what it still says of a model in which these symbols are frozen: the bounds of the others."""
+        """Return what remains for a model in which these symbols are frozen: the bounds of the others."""
         return DimSpec(ranges=tuple(bounds for bounds in self.ranges if bounds[0] not in frozen))
 
 

@@ -1,8 +1,8 @@
-"""What must be equal for a model to run, and what follows for its dims.
+"""Simplify dims by the equalities that must hold for a model to run.
 
 A MatMul whose inner dims are `max(total, past + 1)` and `past + 1` runs only where the two are equal: then the max may
-be written as `past + 1` everywhere. An equality holds in the scope of its node and in the bodies there, for a branch
-may not run. Symbols of the inputs are never replaced: that two of them must be equal is a fact for the user.
+be written as `past + 1` everywhere. An equality holds only in the scope of its node and in the bodies there, because a
+branch may not run. Symbols of the inputs are never replaced: the user must know that two of them must be equal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from graphkit.graph.view import Scope, Value
 from graphkit.shapes.algebra import without_common_factor
-from graphkit.shapes.expr import OPERATIONS, Call, Expr, TooComplexError, const
+from graphkit.shapes.expr import OPERATIONS, Call, Expr, TooComplexError
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Tensor
@@ -24,7 +24,7 @@ Replacements = dict[Atom, Expr]
 
 
 def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
-    """Return what is known with atoms replaced by what they must equal."""
+    """Return the table with atoms replaced by what they must equal."""
     found: dict[Scope, Replacements] = {}
     for equality in equalities:
         if (atom := replacement(equality.left, equality.right)) is not None:
@@ -48,7 +48,7 @@ def replacement(left: Expr, right: Expr) -> tuple[Atom, Expr] | None:
 
 
 def rewriter_of(equal: Iterable[tuple[Expr, Expr]]) -> Rewriter:
-    """Return what replaces by these equalities."""
+    """Return the rewriter that applies these equalities."""
     found: Replacements = {}
     for pair in equal:
         if (atom := replacement(*pair)) is not None:
@@ -86,17 +86,8 @@ class Rewriter:
         if expr not in self.done:
             self.done[expr] = expr  # an atom that is replaced by itself, through others, stays
             with suppress(TooComplexError, ZeroDivisionError):
-                self.done[expr] = self._rewritten(expr)
+                self.done[expr] = expr.mapped(self._atom)
         return self.done[expr]
-
-    def _rewritten(self, expr: Expr) -> Expr:
-        total = const(0)
-        for monomial, factor in expr.terms:
-            product = const(factor)
-            for atom in monomial:
-                product = product * self._atom(atom)
-            total = total + product
-        return total
 
     def _atom(self, atom: Atom) -> Expr:
         if atom in self.replacements:

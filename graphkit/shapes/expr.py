@@ -2,20 +2,18 @@
 
 An expression is a polynomial with integer coefficients over atoms; an atom is a symbol or a call of `//`, `%`,
 `min` or `max` on expressions. Symbols carry their bounds, so that `(a*b) // b` can become `a` where b >= 1.
-What makes calls, and simplifies them, is in `algebra`; what bounds an expression has, in `bounds`.
-
-Why our own and not sympy: replaying every operation on dims of one inference, sympy 1.14 with integer symbols takes 3.3
-times as long for a merged Marian decoder, 3.5 for Gemma, 7 for DETR and 23 for Swin, without deciding anything by
-bounds; and `import sympy` alone takes longer (0.25 s) than inferring any of them (0.05 to 0.16 s).
+`algebra` makes calls and simplifies them; `bounds` finds the bounds of expressions.
+Why not sympy: on all dim operations of one inference, sympy 1.14 takes 3 to 23 times as long (Marian, Gemma, DETR,
+Swin) and decides nothing by bounds; `import sympy` alone (0.25 s) takes longer than inferring any of these models.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
-from operator import attrgetter
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -24,6 +22,7 @@ from graphkit.shapes.symbols import INF, Bound, Symbol
 __all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "TooComplexError", "const", "symbol"]
 
 Operation = Literal["//", "%", "min", "max"]
+FUNCTIONS: Mapping[Operation, Callable[..., int]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
 
 # What a model can make an expression grow to; all of a real one are below a fifth of these
 MAX_TERMS = 48
@@ -35,11 +34,11 @@ MAX_TEXT = 2000  # characters of a call
 
 
 class TooComplexError(ArithmeticError):
-    """An expression that has outgrown what anyone could read or use."""
+    """An expression has grown too large to be read or used."""
 
 
 class Call:
-    """An operation on expressions that no polynomial says. Equal ones are identical."""
+    """An operation on expressions that is not a polynomial. Equal calls are identical."""
 
     __slots__ = ("__weakref__", "args", "interval", "key", "op", "size")
     _known: WeakValueDictionary[tuple[str, tuple[Expr, ...]], Call] = WeakValueDictionary()
@@ -51,7 +50,7 @@ class Call:
     size: int
 
     def __new__(cls, op: Operation, args: tuple[Expr, ...]) -> Call:
-        """Return the one call of this operation and these arguments; TooComplexError where they are too many."""
+        """Return the only call of this operation with these arguments; TooComplexError if they are too many."""
         known = cls._known.get((op, args))
         if known is None:
             if len(args) > MAX_ARGS:
@@ -70,13 +69,8 @@ class Call:
         return self.key[1]
 
     def evaluate(self, assignment: Mapping[str, int]) -> int:
-        """Return its value; KeyError where a symbol has none, ZeroDivisionError where a divisor is 0."""
-        values = [arg.evaluate(assignment) for arg in self.args]
-        if self.op == "//":
-            return values[0] // values[1]
-        if self.op == "%":
-            return values[0] % values[1]
-        return min(values) if self.op == "min" else max(values)
+        """Return its value; KeyError if a symbol has none, ZeroDivisionError if a divisor is 0."""
+        return FUNCTIONS[self.op](*[arg.evaluate(assignment) for arg in self.args])
 
 
 Atom = Symbol | Call
@@ -100,16 +94,16 @@ class Expr:
 
     @staticmethod
     def of(value: Expr | int) -> Expr:
-        """Return an expression for a value; ValueError where it is no integer, as an element of a tensor may be."""
+        """Return an expression for a value; ValueError if it is not an integer."""
         if isinstance(value, Expr):
             return value
         if type(value) is not int and not isinstance(value, Integral):
-            raise ValueError(f"{value} is no integer")
+            raise ValueError(f"{value} is not an integer")
         return const(value)
 
     @staticmethod
     def from_terms(terms: Mapping[Monomial, int]) -> Expr:
-        """Return the sum of coefficient times monomial; TooComplexError where it is too large."""
+        """Return the sum of coefficients times monomials; TooComplexError if it is too large."""
         kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
         if not kept or (len(kept) == 1 and not kept[0][0]):
             return const(kept[0][1] if kept else 0)
@@ -125,7 +119,7 @@ class Expr:
 
     @property
     def constant(self) -> int | None:
-        """Its value where it is a number, else None."""
+        """Its value if it is a number, else None."""
         if not self.terms:
             return 0
         monomial, factor = self.terms[0]
@@ -133,7 +127,7 @@ class Expr:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom that it is, else None."""
+        """The atom that it consists of, else None."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0]
         return None
@@ -144,7 +138,7 @@ class Expr:
         return frozenset(found.name for found in self.walk_symbols())
 
     def walk_symbols(self) -> Iterable[Symbol]:
-        """Yield its symbols, repeated as they occur."""
+        """Yield the symbol of each occurrence."""
         for monomial, _ in self.terms:
             for atom in monomial:
                 if isinstance(atom, Symbol):
@@ -154,22 +148,23 @@ class Expr:
                         yield from arg.walk_symbols()
 
     def evaluate(self, assignment: Mapping[str, int]) -> int:
-        """Return its value; KeyError where a symbol has none, ZeroDivisionError where a divisor is 0."""
+        """Return its value; KeyError if a symbol has none, ZeroDivisionError if a divisor is 0."""
         total = 0
         for monomial, factor in self.terms:
-            product = factor
-            for atom in monomial:
-                product *= atom.evaluate(assignment)
-            total += product
+            total += factor * math.prod([atom.evaluate(assignment) for atom in monomial])
         return total
 
     def substitute(self, assignment: Mapping[str, Expr | int]) -> Expr:
         """Return the expression with symbols replaced, simplified anew."""
         if not self.symbols & assignment.keys():
             return self
+        return self.mapped(lambda atom: _substituted(atom, assignment))
+
+    def mapped(self, function: Callable[[Atom], Expr]) -> Expr:
+        """Return the expression with each atom replaced by what a function returns for it, simplified anew."""
         total = const(0)
         for monomial, factor in self.terms:
-            total = total + math.prod((_substituted(atom, assignment) for atom in monomial), start=const(factor))
+            total = total + math.prod(map(function, monomial), start=const(factor))
         return total
 
     def __add__(self, other: Expr | int) -> Expr:
@@ -213,16 +208,14 @@ class Expr:
         terms: dict[Monomial, int] = {}
         for monomial, factor in self.terms:
             for other_monomial, other_factor in other.terms:
-                product = tuple(sorted(monomial + other_monomial, key=attrgetter("key")))
+                product = tuple(sorted(monomial + other_monomial, key=operator.attrgetter("key")))
                 terms[product] = terms.get(product, 0) + factor * other_factor
         return Expr.from_terms(terms)
 
     __rmul__ = __mul__
 
     def _scaled(self, factor: int) -> Expr:
-        if factor == 1:
-            return self
-        return Expr.from_terms({monomial: k * factor for monomial, k in self.terms})
+        return self if factor == 1 else Expr.from_terms({monomial: k * factor for monomial, k in self.terms})
 
     def __floordiv__(self, other: Expr | int) -> Expr:
         return OPERATIONS["//"](self, other)
@@ -237,17 +230,16 @@ class Expr:
         return const(other) % self
 
     def __int__(self) -> int:
-        value = self.constant
-        if value is None:
+        if self.constant is None:
             raise ValueError(f"{self} is not a number")
-        return value
+        return self.constant
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, Expr):
-            return self.terms == other.terms
-        return isinstance(other, int) and self.constant == other
+        return (
+            self.terms == other.terms if isinstance(other, Expr) else isinstance(other, int) and self.constant == other
+        )
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -255,7 +247,7 @@ class Expr:
             self._hash = hash(self.terms if value is None else value)
         return self._hash
 
-    def __reduce__(self) -> tuple[type[Expr], tuple[tuple[tuple[Monomial, int], ...]]]:
+    def __reduce__(self) -> tuple[type[Expr], tuple[object]]:
         return Expr, (self.terms,)
 
     def __repr__(self) -> str:
@@ -274,7 +266,7 @@ class Expr:
         return text
 
 
-# What makes a call, simplified, by its operation; `algebra`, which builds on this module, enters its functions.
+# The functions that make a simplified call, by operation; `algebra` enters them.
 OPERATIONS: dict[Operation, Callable[..., Expr]] = {}
 
 
@@ -287,15 +279,12 @@ def _substituted(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
 def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
     if len(terms) > MAX_TERMS:
         raise TooComplexError("an expression of too many terms")
-    size = 0
     for monomial, factor in terms:
         if not -MAX_NUMBER <= factor <= MAX_NUMBER:
             raise TooComplexError("a number of more than 64 bits")
         if len(monomial) > MAX_DEGREE:
             raise TooComplexError("a product of too many factors")
-        for atom in monomial:
-            size += atom.size
-    if size > MAX_SIZE:
+    if sum(atom.size for monomial, _ in terms for atom in monomial) > MAX_SIZE:
         raise TooComplexError("an expression of too many operations")
 
 
@@ -309,7 +298,7 @@ def _term_text(monomial: Monomial, factor: int) -> str:
         return str(factor)
     if len(monomial) == 1 and factor == 1:
         return repr(monomial[0])
-    parts = [f"({atom!r})" if isinstance(atom, Call) and atom.op in ("//", "%") else repr(atom) for atom in monomial]
+    parts = [f"({atom!r})" if _is_infix(atom) else repr(atom) for atom in monomial]
     sign = "-" if factor < 0 else ""
     return sign + "*".join(parts if abs(factor) == 1 else [str(abs(factor)), *parts])
 
@@ -318,23 +307,23 @@ def _call_text(op: str, args: tuple[Expr, ...]) -> str:
     if op in ("min", "max"):
         text = f"{op}({', '.join(map(str, args))})"
     else:
-        left, right = (str(arg) if arg.constant is not None or _is_plain(arg) else f"({arg})" for arg in args)
+        plain = [arg.constant is not None or (arg.atom is not None and not _is_infix(arg.atom)) for arg in args]
+        left, right = (str(arg) if is_plain else f"({arg})" for arg, is_plain in zip(args, plain, strict=True))
         text = f"{left} {op} {right}"
     if len(text) > MAX_TEXT:
         raise TooComplexError("an expression of too many nested operations")
     return text
 
 
-def _is_plain(expr: Expr) -> bool:
-    atom = expr.atom
-    return isinstance(atom, Symbol) or (isinstance(atom, Call) and atom.op in ("min", "max"))
+def _is_infix(atom: Atom) -> bool:
+    return isinstance(atom, Call) and atom.op in ("//", "%")
 
 
 _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}
 
 
 def const(value: int) -> Expr:
-    """Return a number as an expression; TooComplexError for one that is no element of an integer tensor."""
+    """Return a number as an expression; TooComplexError if it does not fit into an integer tensor."""
     known = _SMALL.get(value)
     if known is not None:
         return known
@@ -344,7 +333,7 @@ def const(value: int) -> Expr:
 
 
 def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:
-    """Return a symbol; dims are at least 1, those of a past at least 0, unless told otherwise."""
+    """Return a symbol, by default at least 1, or at least 0 if its name starts with `past`."""
     if lower is None:
         lower = 0 if name.startswith("past") else 1
     return Expr.from_atom(Symbol(name, lower, upper))

@@ -1,8 +1,8 @@
-"""onnx's own inference of one node, for operators that have no rule of ours.
+"""Inference of one node by onnx itself, for operators without a rule.
 
-What the node's outputs are declared as plays no part: onnx is told the types of inputs alone, as the engine knows them.
-A dim that is no number goes in and comes out as a `dim_param` of its own: equal dims have equal names, and onnx never
-calculates with names, so that a name in the result is that dim.
+Declared types of outputs play no part: onnx gets only the types of the inputs, as the engine knows them. A symbolic dim
+becomes a `dim_param` of its own. Equal dims have equal names, and onnx never calculates with names, so that a name in
+the result stands for the same dim.
 """
 
 from __future__ import annotations

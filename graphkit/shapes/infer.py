@@ -8,6 +8,7 @@ call. What must be equal for the model to run is noted, and simplifies the resul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -162,9 +163,7 @@ class _Engine:
             del notes[length:]  # type: ignore[attr-defined]
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
-        count = 1
-        for dim in tensor.dims:
-            count *= dim
+        count = math.prod(tensor.dims)
         is_followed = count <= MAX_ELEMENTS and (tensor.data_type in INTEGERS or tensor.data_type in FLOATS)
         loader = self._loader(tensor) if is_followed else None
         many = f"it has more than {MAX_ELEMENTS} elements"
@@ -204,10 +203,8 @@ class _Engine:
     def run_main(self) -> None:
         graph = self.model.graph
         for value in graph.inputs:
-            is_constant = value.tensor is not None and self.model.proto.ir_version < 4
-            self.table[value] = (
-                self.load(value.tensor) if is_constant and value.tensor else self.given.tensor(value, self)
-            )
+            constant = value.tensor if self.model.proto.ir_version < 4 else None
+            self.table[value] = self.given.tensor(value, self) if constant is None else self.load(constant)
         self.run_scope(graph)
 
     def run_scope(self, scope: Scope) -> None:
@@ -242,13 +239,8 @@ class _Engine:
     def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.running:
             return node.attributes
-        found = {}
-        for name, attribute in node.attributes.items():
-            if not attribute.ref_attr_name:
-                found[name] = attribute
-            elif attribute.ref_attr_name in self.bound:
-                found[name] = self.bound[attribute.ref_attr_name]
-        return found
+        given = {name: self.bound.get(one.ref_attr_name, one) for name, one in node.attributes.items()}
+        return {name: attribute for name, attribute in given.items() if not attribute.ref_attr_name}
 
     def _results(self, ctx: InferenceContext) -> list[Tensor]:
         node = ctx.node
@@ -286,10 +278,9 @@ class _Engine:
         """Keep what all calls of a function agree on."""
         for inner in scope.walk():
             for value in inner.values.values():
-                now, before = self.table.get(value), self.seen_functions.get(value)
-                if now is None:
-                    continue
-                self.seen_functions[value] = now if before is None else agreed(before, now)
+                if (now := self.table.get(value)) is not None:
+                    before = self.seen_functions.get(value)
+                    self.seen_functions[value] = now if before is None else agreed(before, now)
 
     def is_complete(self) -> bool:
         """Whether every dim is known, and as plain as can be."""
@@ -317,13 +308,11 @@ class _Engine:
     def finish(self, facts: _Facts, first: _Engine) -> Shapes:
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
-        table = simplified(self.table, self.equalities)
-        findings = tuple(dict.fromkeys(self.findings))
         return Shapes(
             self.model,
-            table,
+            simplified(self.table, self.equalities),
             self.reasons,
-            findings,
+            tuple(dict.fromkeys(self.findings)),
             tuple(facts.equalities),
             tuple(facts.inequalities),
             first.table,

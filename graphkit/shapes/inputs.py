@@ -1,4 +1,4 @@
-"""What is known of the graph inputs: their declared dims, and what the user says of them."""
+"""What is known of the graph inputs: their declared dims and what the user specifies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 
 
 class Namer(Protocol):
-    """What gives unknowns their names."""
+    """Makes symbols for unknowns."""
 
     def fresh(self, label: str, reason: str, low: float) -> Expr:
         """Return a new symbol for something unknown."""
@@ -40,12 +40,12 @@ class Inputs:
 
     Args:
         model: The model.
-        spec: What the user says of their dims.
+        spec: What the user specifies of their dims.
         values: Elements of inputs, as `infer` takes them.
-        own: Names to give dims instead of what they declare, by input and axis.
+        own: Names for dims, by input and axis, instead of those that they declare.
 
     Raises:
-        UsageError: What the user says names nothing, or contradicts itself.
+        UsageError: The spec names a symbol or input that does not exist, or contradicts itself.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Inputs:
         )
 
     def _may_be_empty(self, roles: Roles) -> Iterator[str]:
-        """Yield the symbols along which the cache of self-attention grows, for it starts empty whatever its name."""
+        """Yield the symbols along which the cache of self-attention grows: it starts empty, whatever its name."""
         tokens = [dims[-1] for dims in self._tokens(roles)]
         for past, entry in roles.pasts.items():
             axis = None if roles.is_cross(entry) else entry.axis
@@ -102,7 +102,7 @@ class Inputs:
                 yield name
 
     def _tokens(self, roles: Roles) -> list[tuple[Expr, ...]]:
-        """Return the dims of the inputs of new tokens: batch, and how many."""
+        """Return the dims of the inputs of new tokens: batch and number of tokens."""
         found = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
         return [dims[:2] for dims in found if dims]
 
@@ -114,10 +114,10 @@ class Inputs:
             self.symbolic[name] = tuple(dims)
 
     def _free_mask(self, roles: Roles) -> None:
-        """Give a mask that is declared as long as the tokens a length of its own, where the model takes a past.
+        """Give a mask that is declared as long as the tokens a length of its own, if the model takes a past.
 
-        Such a declaration is that of the first step: exporters that merge two decoders keep it for later steps too,
-        where the mask covers the past as well. onnxruntime does not compare the dims of two inputs.
+        Such a declaration holds for the first step only. Exporters that merge two decoders keep it although the mask of
+        later steps covers the past as well. onnxruntime does not compare the dims of two inputs.
         """
         tokens = self._tokens(roles)
         for name in (value.name for value in roles.all("mask")):
@@ -135,7 +135,7 @@ class Inputs:
 
     @property
     def symbols(self) -> dict[str, Expr]:
-        """The symbols in the inputs' dims, as far as they are no numbers."""
+        """The symbols in the inputs' dims that have no number."""
         return {name: self._symbol(name) for name in self.names if name not in self.numbers}
 
     def narrowed(self, ranges: Mapping[str, tuple[Bound, Bound]]) -> None:
@@ -172,7 +172,7 @@ class Inputs:
             raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
 
     def _bind(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take the numbers of symbols from the shapes of inputs, in whatever order they come."""
+        """Take the numbers of symbols from the shapes of inputs, in any order."""
         pending: list[tuple[str, Expr, int]] = []
         for name, sizes in shapes.items():
             dims = self.symbolic.get(name)
@@ -190,7 +190,7 @@ class Inputs:
             pending = left
 
     def _solve(self, name: str, dim: Expr, size: int) -> bool:
-        """Take the number of the one symbol in a dim, and return whether there is no more than one."""
+        """Take the number of the only symbol in a dim, and return whether the dim is solved."""
         rest = dim.substitute(self.numbers)
         if rest == size:
             return True

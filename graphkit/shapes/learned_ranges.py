@@ -1,7 +1,7 @@
-"""What one pass learns that makes the next one know more: bounds of symbols, and dims that must be equal.
+"""Bounds of symbols that one pass learns for the next one.
 
 A Conv with a kernel of 16 runs only where `height // 16` is at least 1, so the height is at least 16, and a Reshape to
-`height // 16` cannot mean "copy". Only the main graph's nodes teach: a body may not run.
+`height // 16` cannot mean "copy". Only nodes of the main graph count because a body may not run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _narrow(found: Ranges, name: str, low: Bound, high: Bound) -> None:
 
 
 def merged(ranges: Mapping[str, tuple[Bound, Bound]], learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges | None:
-    """Return narrower ranges than the symbols have, or None where nothing is learned."""
+    """Return narrower ranges than the symbols have, None if nothing is learned."""
     result: Ranges = dict(ranges)
     is_new = False
     for name, (low, high) in learned.items():

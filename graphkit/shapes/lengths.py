@@ -1,4 +1,4 @@
-"""The lengths in a decoder's inputs: new tokens, past, encoder positions, masks; and what follows from equalities."""
+"""The lengths in a decoder's inputs (new tokens, past, encoder positions, masks), and solving equalities for them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; the
 
 @dataclass(frozen=True)
 class Length:
-    """A dim that stands for a length, in one input or in several that declare it alike.
+    """A length that one input declares as a dim, or several declare alike.
 
     Attributes:
         kind: What it counts.
-        places: Inputs, and the axis of each.
-        declared: What they declare.
-        name: A symbol of its own, the declared one where it is no other's.
+        places: The inputs, with the axis of each.
+        declared: The declared dim.
+        name: Its own symbol: the declared one unless another length has it.
     """
 
     kind: Kind
@@ -50,7 +50,7 @@ class Length:
 
 
 def lengths(model: Model) -> tuple[Length, ...]:
-    """Return the lengths of a decoder's inputs that are no numbers, tokens first."""
+    """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
     found: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
     texts = {value.name: declared_type(value) for value in model.graph.inputs if value.tensor is None}
     for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
@@ -74,7 +74,7 @@ def lengths(model: Model) -> tuple[Length, ...]:
 
 
 def _symbols(texts: Mapping[str, TensorType | None], placed: Collection[tuple[str, int]]) -> Iterator[str]:
-    """Yield the symbols of all dims that are no lengths."""
+    """Yield the symbols of all dims that are not lengths."""
     for name, declared in texts.items():
         for axis, dim in enumerate((declared.dims if declared is not None else None) or ()):
             if isinstance(dim, str) and (name, axis) not in placed:
@@ -82,7 +82,7 @@ def _symbols(texts: Mapping[str, TensorType | None], placed: Collection[tuple[st
 
 
 def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
-    """Return a symbol of the declared dim that nothing else has, that of the past where it is one."""
+    """Return a symbol of the declared dim that nothing else has, preferably that of the past."""
     if kind in FOLLOWING and not isinstance(declared.atom, Symbol):
         return None
     names = sorted(declared.symbols, key=lambda name: ("past" not in name, name))
@@ -90,7 +90,7 @@ def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
 
 
 def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) -> str | None:
-    """Return what exporters call such a length; that of the encoder is one, so that another input of it may say."""
+    """Return the usual name of such a length. All lengths of the encoder share one name."""
     if kind == "encoder" and (name := next((length.name for length in before if length.kind == kind), None)):
         return name
     tokens = next((length.name for length in before if length.kind == "tokens"), "sequence_length")
@@ -111,9 +111,9 @@ def _places(model: Model) -> Iterator[tuple[Kind, str, int]]:
 
 
 def linear(left: Expr, right: Expr) -> Iterator[Row]:
-    """Yield what an equality says as sums over symbols; of `min(a, b) == b` that a mask is as long as what it cuts.
+    """Yield the linear equations that an equality implies; `min(a, b) == b` implies that a mask is as long as its cut.
 
-    Where one of these is a number, it is a limit, and says nothing.
+    If one of these is a number, it is a limit and implies nothing.
     """
     for one, other in ((left, right), (right, left)):
         atom = one.atom
@@ -131,9 +131,9 @@ def linear(left: Expr, right: Expr) -> Iterator[Row]:
 
 
 def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
-    """Return rows solved for the first symbols of an order, each for one that no other row has.
+    """Return rows solved for the first symbols of an order, each for a symbol that no other row has.
 
-    The symbol "" is one that a contradiction is solved for: a number that is not 0 is.
+    A contradiction (0 equals another number) is solved for the symbol "".
     """
     found: dict[str, dict[str, Fraction]] = {}
     for row in rows:
@@ -157,7 +157,7 @@ def _plus(row: Mapping[str, Fraction], other: Mapping[str, Fraction], factor: Fr
 
 
 def solved(name: str, rows: Mapping[str, Row], symbols: Mapping[str, Expr]) -> Expr | None:
-    """Return what a symbol is by reduced rows, None where that is no whole expression in these symbols."""
+    """Return a symbol solved by reduced rows, None if the result is not an integer expression in these symbols."""
     row = rows.get(name)
     if row is None or any(number.denominator != 1 for number in row.values()):
         return None

@@ -14,7 +14,7 @@ __all__ = ["NodeView", "UnknownError"]
 
 
 class UnknownError(Exception):
-    """A rule's "unknown, because ...", caught in one place by the engine."""
+    """The reason why a rule cannot know something; the engine catches it."""
 
 
 class NodeView:
@@ -54,7 +54,7 @@ class NodeView:
         return found.dims
 
     def data(self, index: int) -> Array | None:
-        """Return the elements of an input where it is given and they are known."""
+        """Return the elements of an input, None if it is left out or they are not known."""
         found = self.inputs[index] if index < len(self.inputs) else None
         return None if found is None else found.data
 
@@ -71,7 +71,7 @@ class NodeView:
         """Return the elements of an integer input, which must be numbers."""
         found = [number(element) for element in self.values(index)]
         if None in found:
-            raise UnknownError(f"the value of {self.name(index)} is no constant")
+            raise UnknownError(f"the value of {self.name(index)} is not a constant")
         return [n for n in found if n is not None]
 
     # Attributes
@@ -85,7 +85,7 @@ class NodeView:
         return found
 
     def axes(self, index: int, since: int) -> Sequence[int] | None:
-        """Return axes, None where they are not given: an input from an opset on, an attribute before."""
+        """Return axes, None if they are not given: an input since an opset, an attribute before."""
         if self.opset >= since and not self.node.domain:
             return self.numbers(index) if self.has(index) else None
         return self.attr("axes", ()) if "axes" in self.attributes else None

@@ -1,6 +1,6 @@
 """Read the symbolic dims that exporters write: `past_sequence_length + 1`, `((s0 - 127) // 64 + 1)`, `floor(h/2)`.
 
-What is not clearly an expression is a symbol: `unk__12`, `batch-size`, `LayerNormalizationlast_hidden_state_dim_1`.
+Any other text is a symbol: `unk__12`, `batch-size`, `LayerNormalizationlast_hidden_state_dim_1`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class _NotAnExpressionError(Exception):
 
 
 def parse(text: str, make_symbol: Callable[[str], Expr] = symbol) -> Expr:
-    """Return the expression that a dim's name means, or a symbol of that name where it means none."""
+    """Return the expression that a dim's name stands for, or a symbol of that name.
+
+    Example:
+        >>> print(parse("floor(height/2) + 1"))
+        height // 2 + 1
+    """
     text = text.strip()
     if len(text) <= MAX_LENGTH and not HYPHENATED.search(text) and (tokens := _tokens(text)):
         try:

@@ -25,12 +25,12 @@ __all__ = ["Input", "Program", "program"]
 
 @dataclass(frozen=True)
 class Input:
-    """A graph input that a caller gives.
+    """A graph input that the caller must give.
 
     Attributes:
-        name: Of the input.
-        dims: Expressions in the symbols, None in the place of a dim whose name starts with `?`, which stands for any
-            number. None where it is no tensor, or of unknown rank.
+        name: The name of the input.
+        dims: Expressions in the symbols, with None for each dim that may be any number (its name starts with `?`).
+            None if the input is not a tensor or its rank is unknown.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Program:
 
     Attributes:
         model: Name of the model.
-        inputs: Graph inputs, those with a default left out.
+        inputs: The graph inputs without a default.
         sources: Where each symbol is read, in an order in which each needs only those before it.
-        unread: Symbols that no shape of an input gives; what has them is unknown to a generated function.
+        unread: Symbols that no shape of an input gives. A generated function does not know expressions with them.
         conditions: What must hold for the main graph to run. Bodies may have further ones.
         consumers: The nodes. What a body's node reads holds where the body runs.
     """
@@ -67,7 +67,7 @@ class Program:
         A tree is a number, the name of a symbol, or a list of an operation and trees: `+` and `*` of any number of
         trees; `//` (rounded down) and `%` (with the sign of the divisor) of two; `min` and `max` of two or more; `/`
         of two, rounded to the dtype of the tensor. `["int", "9223372036854775807"]` is a number that JSON readers may
-        round (above 2**53 - 1), `["float", "inf"]` one that JSON has not.
+        round (above 2**53 - 1), `["float", "inf"]` one that JSON cannot write.
         """
         from graphkit.shapes.code import document
 

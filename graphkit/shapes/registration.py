@@ -1,4 +1,4 @@
-"""Shape rules that others register, for operators that graphkit does not know."""
+"""Registration of shape rules for operators that graphkit does not know."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _forget: list[Callable[[], None]] = []
 
 
 def forget_on_registration(forget: Callable[[], None]) -> None:
-    """Have a function called whenever a rule is registered: what was inferred before no longer holds."""
+    """Call a function whenever a rule is registered, because earlier results no longer hold."""
     _forget.append(forget)
 
 
@@ -38,13 +38,13 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
     Args:
         op_type: The operator, such as "CDist".
         domain: Its domain; "" is that of ONNX itself.
-        replace: Whether the rule may take the place of another one, as when a notebook's cell is run again.
+        replace: Whether the rule may replace another one, such as when a notebook's cell runs again.
 
     Returns:
         A decorator, which returns the function as it is.
 
     Raises:
-        UsageError: The operator has a rule already, or the name is no text.
+        UsageError: The operator has a rule already, or the name is not text.
 
     Example:
         >>> from graphkit.shapes import InferenceContext, Tensor, register_rule
@@ -55,14 +55,14 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
         ...     return Tensor(ctx.tensor(0).dtype, (rows, columns))
     """
     if not isinstance(op_type, str) or not op_type:
-        raise UsageError(f'{op_type!r:.80} is no operator - write `@register_rule("CDist", domain="com.mine")`')
+        raise UsageError(f'{op_type!r:.80} is not an operator - write `@register_rule("CDist", domain="com.mine")`')
     operator = f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type
 
     def register(rule: Registered) -> Registered:
         if operator in RULES and not replace:
             raise UsageError(f"{operator} has a shape rule already - pass `replace=True` to put this one in its place")
         if not callable(rule):
-            raise UsageError(f"the shape rule for {operator} is no function - {SIGNATURE}")
+            raise UsageError(f"the shape rule for {operator} is not a function - {SIGNATURE}")
         RULES[operator] = _checked(operator, rule)
         for forget in _forget:
             forget()
@@ -76,7 +76,7 @@ def _checked(operator: str, rule: Rule) -> Rule:
     def checked(ctx: InferenceContext) -> list[Tensor]:
         def fault(problem: str) -> ModelError:
             said = f"the shape rule for {operator} {problem}"
-            return ModelError(said, file=ctx.engine.file, node=ctx.node.path, hint=f"mend the rule: {SIGNATURE}")
+            return ModelError(said, file=ctx.engine.file, node=ctx.node.path, hint=f"correct the rule: {SIGNATURE}")
 
         try:
             results = rule(ctx)
@@ -100,10 +100,10 @@ def _problem(tensor: object) -> str:
     if not isinstance(tensor, Tensor):
         return f"as {type(tensor).__name__}, not as a Tensor"
     if tensor.dtype not in TensorProto.DataType.values():
-        return f"with the dtype {tensor.dtype!r:.80}, which is no TensorProto.DataType"
+        return f"with the dtype {tensor.dtype!r:.80}, which is not a TensorProto.DataType"
     if tensor.dims is not None and any(upper(dim) < 0 for dim in tensor.dims):
         return f"with dims below 0: [{', '.join(map(str, tensor.dims))}]"
     data = tensor.data if tensor.may_have_data else None
     if data is not None and (not isinstance(data, np.ndarray) or data.dtype != object or data.shape != tensor.sizes()):
-        return "with elements that are no array of objects of its dims"
+        return "with elements that are not an array of objects with its dims"
     return ""

@@ -1,4 +1,4 @@
-"""Relations of expressions: what must hold for a node to run, as the shape engine, programs and constraints tell it."""
+"""Relations of expressions that must hold for a node to run."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Relation:
 
     @classmethod
     def at_least(cls, expr: Expr, least: Expr | int) -> Relation:
-        """Return the relation that an expression is not below another one."""
+        """Return the relation that an expression is at least another one."""
         return Relation(expr, ">=", Expr.of(least))
 
     @classmethod
     def at_most(cls, expr: Expr, most: Expr | int) -> Relation:
-        """Return the relation that an expression is not above another one."""
+        """Return the relation that an expression is at most another one."""
         return Relation(expr, "<=", Expr.of(most))
 
     @property
@@ -48,18 +48,18 @@ class Relation:
         return self.left.symbols | self.right.symbols
 
     def substitute(self, assignment: Mapping[str, Expr | int]) -> Relation:
-        """Return it with symbols replaced; TooComplexError where an expression outgrows what can be used."""
+        """Return it with symbols replaced; TooComplexError if an expression becomes too large."""
         return Relation(self.left.substitute(assignment), self.relation, self.right.substitute(assignment))
 
     def against_zero(self) -> Relation:
-        """Return it with 0 on the right, so that what is on both sides is gone; as it is where that is too complex."""
+        """Return it with 0 on the right, or unchanged if the difference is too complex."""
         try:
             return Relation(self.left - self.right, self.relation, const(0))
         except TooComplexError:
             return self
 
     def forced(self) -> int | None:
-        """Return the size that an equality forces on the one symbol in it, None where it does not tell."""
+        """Return the size that an equality forces on its only symbol, None if it does not tell."""
         terms = self.against_zero().left.terms
         if self.relation != "==" or not terms or len(terms) > 2:
             return None
@@ -85,8 +85,5 @@ class Requirement(Relation):
 
     @property
     def scope(self) -> Scope:
-        """Where the node stands."""
+        """The scope of the node."""
         return self.node.scope
-
-    def __str__(self) -> str:
-        return super().__str__()

@@ -1,4 +1,4 @@
-"""What was inferred, and why: the answers of the shape engine."""
+"""The results of shape inference, with reasons."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Shapes:
         table: What is known of each value.
         reasons: What each unknown symbol (`?3.NonZero_1`) stands for.
         findings: What cannot hold at any legal dims.
-        equalities: What must be equal for the model to run.
-        inequalities: What must be large enough for it to run.
-        first: What is known of each value after the first pass, whose expressions take nothing for granted that only
-            a model that runs must have: they hold at all dims up to the first node that fails.
+        equalities: The equalities that must hold for the model to run.
+        inequalities: The inequalities that must hold for it to run.
+        first: What is known of each value after the first pass, which does not assume that the model runs: it holds at
+            all sizes up to the first node that fails.
         certain: The main graph and the bodies that run whenever it does.
-        broadcasts: What broadcasts: equal for a node to run, or 1 on one side; as the first pass had it.
+        broadcasts: Pairs that broadcast: equal, or 1 on one side. From the first pass.
     """
 
     model: Model
@@ -55,12 +55,12 @@ class Shapes:
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:
-        """The findings because of which the model itself cannot run."""
+        """The findings that keep the model itself from running."""
         return tuple(finding for finding in self.findings if finding.body is None)
 
     @cached_property
     def impossible(self) -> Mapping[Scope, Finding]:
-        """The bodies that cannot run at any legal dims though the model can, and the first reason of each."""
+        """The bodies that cannot run at any legal dims although the model can, with the first reason of each."""
         found: dict[Scope, Finding] = {}
         for finding in self.findings:
             if finding.body is not None:
@@ -74,7 +74,7 @@ class Shapes:
         return len(self.table)
 
     def find(self, key: Value | str | tuple[str, str]) -> Value:
-        """Return the value that a key means.
+        """Return the value that a key stands for.
 
         Raises:
             UsageError: There is none.
@@ -89,7 +89,7 @@ class Shapes:
         return value
 
     def reason(self, key: Value | str | tuple[str, str] | Expr) -> str:
-        """Return why a tensor or a dim is not known, and what is declared of one of unknown rank; "" where it is."""
+        """Return why a tensor or a dim is not known, "" if it is; for an unknown rank, with the declared type."""
         if not isinstance(key, Expr):
             value, found = self.find(key), self[key]
             if found.dims is None:
@@ -144,7 +144,7 @@ class Shapes:
 
 
 def _claim(value: Value) -> str:
-    """Return what a model declares of a tensor that no rule knows: a hint for a reader, which nothing relies on."""
+    """Return the declared type of a tensor as a hint for the reader. Nothing relies on it."""
     declared = declared_type(value)
     return "" if declared is None else f" (declared as {dtype_name(declared.dtype)} {shape_text(declared.dims)})"
 

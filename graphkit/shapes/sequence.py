@@ -1,4 +1,4 @@
-"""What is known of a sequence of tensors: of each tensor, or what all of them have in common."""
+"""What is known of a sequence of tensors: each tensor, or what all have in common."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Common:
     """What the tensors of a sequence have in common.
 
     Attributes:
-        dtype: TensorProto.DataType, 0 where unknown.
-        dims: None in the place of a dim in which they may differ; None where their ranks may.
+        dtype: TensorProto.DataType, 0 if unknown.
+        dims: None for each dim in which they may differ; None if their ranks may differ.
     """
 
     dtype: int
@@ -27,9 +27,9 @@ class TensorSequence(Tensor):
     """What is known of a sequence, which has neither dims nor elements of its own.
 
     Attributes:
-        items: Its tensors, None where their number is not known.
-        common: What all of them have in common, None where it is sure to have none.
-        length: How many there are, None where that is not known.
+        items: Its tensors, None if their number is not known.
+        common: What all of them have in common, None if the sequence is empty.
+        length: Their number, None if that is not known.
     """
 
     __slots__ = ("common", "items", "length")
@@ -47,7 +47,7 @@ class TensorSequence(Tensor):
         return cls(items, shared, Expr.of(len(items)))
 
     def opened(self) -> TensorSequence:
-        """Return it as the state of a loop is followed: without its single tensors."""
+        """Return it without its single tensors, as the state of a loop."""
         return TensorSequence(None, self.common, self.length)
 
     def is_like(self, other: Tensor) -> bool:

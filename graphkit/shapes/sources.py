@@ -1,4 +1,4 @@
-"""Where the numbers of symbols are read: the axis of an input that is a symbol, or from which one can be solved for."""
+"""Find the axes of inputs from which the numbers of symbols can be read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a symbol's number is read: the size of the axis is `factor*symbol + rest`.
+    """The axis from which a symbol's number is read: its size is `factor*symbol + rest`.
 
     Attributes:
         symbol: Its name.
-        least: What it is not below; minus infinity where that is open.
-        most: What it is not above; infinity where that is open.
+        least: Its lower bound, perhaps minus infinity.
+        most: Its upper bound, perhaps infinity.
         input: The graph input.
         axis: Counted from the front.
         factor: An integer other than 0, which must divide `size - rest`.
@@ -38,11 +38,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Unread:
-    """A symbol that no shape of an input gives.
+    """A symbol whose number no shape of an input gives.
 
     Attributes:
         symbol: Its name.
-        reason: In which dims it stands.
+        reason: The dims that contain it.
     """
 
     symbol: str
@@ -50,10 +50,10 @@ class Unread:
 
 
 def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
-    """Return where the symbols of inputs are read, plain ones first, and which cannot be.
+    """Return the sources of the symbols of inputs, plain dims first, and the symbols without one.
 
     Args:
-        inputs: Name and dims of each graph input, None in the place of a dim that is not known.
+        inputs: Name and dims of each graph input, with None for each dim that is not known.
     """
     symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
     found: dict[str, Source] = {}

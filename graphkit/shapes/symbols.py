@@ -41,5 +41,5 @@ class Symbol:
         return self.name
 
     def evaluate(self, assignment: Mapping[str, int]) -> int:
-        """Return its value; KeyError where it has none."""
+        """Return its value; KeyError if it has none."""
         return assignment[self.name]

@@ -1,7 +1,7 @@
 """What is known of one tensor: dtype, dims, and the elements of small ones, or why not.
 
-A dim or an element that is not known is a symbol of its own whose name starts with `?`: two dims that are the same
-unknown number compare equal. What each of them stands for, `Shapes.reason` says.
+An unknown dim or element is a symbol of its own whose name starts with `?`: two dims that are the same unknown number
+compare equal. `Shapes.reason` tells what each of them stands for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ratio:
 
     @property
     def is_exact(self) -> bool:
-        """Whether a float holds it exactly: then one may calculate on."""
+        """Whether a float holds it exactly, so that further calculations are exact."""
         return self.divisor & (self.divisor - 1) == 0
 
     @property
@@ -71,8 +71,8 @@ class Tensor:
     """What is known of a tensor.
 
     Attributes:
-        dtype: TensorProto.DataType, 0 where unknown.
-        dims: None where not even the rank is known.
+        dtype: TensorProto.DataType, 0 if unknown.
+        dims: None if the rank is unknown.
         reason: Why the dims are None, or why there are no elements.
     """
 
@@ -120,7 +120,7 @@ class Tensor:
 
     @property
     def data(self) -> Array | None:
-        """The elements in the tensor's shape, integers as int; None where not known."""
+        """The elements in the tensor's shape, integers as int; None if not known."""
         if self._load is not None:
             load, self._load = self._load, None
             self._data = load()
@@ -128,21 +128,21 @@ class Tensor:
 
     @property
     def elements(self) -> tuple[Expr | Ratio | float, ...] | None:
-        """The elements in row-major order, integers as expressions; None where not known."""
+        """The elements in row-major order, integers as expressions; None if not known."""
         data = self.data
         if data is None:
             return None
         return tuple(const(element) if isinstance(element, int) else element for element in data.ravel().tolist())
 
     def count(self) -> int | None:
-        """Return the number of elements where it is a number."""
+        """Return the number of elements, None if it is symbolic."""
         if self.dims is None:
             return None
         numbers = [dim.constant for dim in self.dims]
         return None if None in numbers else math.prod(n for n in numbers if n is not None)
 
     def sizes(self) -> tuple[int, ...] | None:
-        """Return the dims where all are numbers."""
+        """Return the dims if all are numbers, else None."""
         numbers = [dim.constant for dim in self.dims or ()]
         return None if self.dims is None or None in numbers else tuple(n for n in numbers if n is not None)
 
@@ -152,7 +152,7 @@ class Tensor:
 
 
 def unknown(reason: str, dtype: int = 0) -> Tensor:
-    """Return a tensor of which not even the rank is known."""
+    """Return a tensor of unknown rank."""
     return Tensor(dtype, None, None, reason)
 
 
@@ -162,7 +162,7 @@ def is_known(expr: Expr) -> bool:
 
 
 def array_of(elements: Sequence[Element | None], shape: Sequence[int] | None = None) -> Array:
-    """Return an object array, of rank 1 where no shape is given."""
+    """Return an object array, of rank 1 if no shape is given."""
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array if shape is None else array.reshape(tuple(shape))
@@ -182,7 +182,7 @@ def _data_text(data: Array) -> str:
 
 
 def numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
-    """Return the elements of an integer tensor as an array of its dtype, None where they are not all numbers."""
+    """Return the elements of an integer tensor as an array of its dtype, None if some are not numbers."""
     if tensor.dtype not in INTEGERS or not tensor.may_have_data or (data := tensor.data) is None:
         return None
     found = [number(element) for element in data.ravel().tolist()]

@@ -1,7 +1,7 @@
 """Value propagation: the elements of small tensors, numbers as the dtype of the operator has them, expressions exactly.
 
-Left out are operations whose last bit is not fixed by IEEE 754 (Exp, Log, Sin, ...): a value off by one bit may be cast
-to another integer than onnxruntime's. A result that cannot be decided is None.
+Operations whose last bit IEEE 754 does not fix (Exp, Log, Sin, ...) are left out: a value off by one bit may be cast to
+another integer than in onnxruntime. A result that cannot be decided is None.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is known of all elements of an integer tensor at once: an affine function of the coordinates, or a value range.
+"""What is known of the elements of an integer tensor: an affine function of the coordinates, or a value range.
 
 The elements that Range, Expand and Add make are `start + i*stride[0] + j*stride[1] + ...` at the coordinates i, j, ...:
 rank + 1 expressions say all of them, even where their number depends on the input dims. Of other tensors, the least and
-the greatest element may be known. Whatever is said of a tensor without elements is true.
+the greatest element may be known. For a tensor without elements, every statement holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ValueRange:
 
     @property
     def uniform(self) -> Expr | None:
-        """What all elements are, where they are the same."""
+        """The element that all elements equal, None if they may differ."""
         return self.low if self.low == self.high else None
 
     @property
@@ -80,7 +80,7 @@ class Affine:
 
     @property
     def uniform(self) -> Expr | None:
-        """What all elements are, where they are the same."""
+        """The element that all elements equal, None if they may differ."""
         return self.start if all(stride == 0 for stride in self.strides) else None
 
     @property

@@ -1,7 +1,7 @@
 """Value-range analysis: what the elements of a model's integer tensors are, followed from operator to operator.
 
-It answers which function of its coordinates an element is, and what the least and the greatest element are. It gives a
-range only where both ends occur: an index that never occurs is no hazard.
+It tells which function of its coordinates an element is, and the least and the greatest element. It gives a range only
+if both ends occur: an index that never occurs is no hazard.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What each operator makes of what is known of the elements of its inputs: the rules of the value-range analysis.
+"""The rules of the value-range analysis, by operator.
 
-They follow Range, CumSum over a mask, offsets, and whatever only moves elements; else they raise UnknownError.
+They follow Range, CumSum over a mask, offsets, and operators that only move elements, or raise UnknownError.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum, minimum
 from graphkit.shapes.bounds import lower, upper
@@ -20,7 +20,6 @@ from graphkit.shapes.value_range import Affine, Form, add, broadcast, uniform
 
 __all__ = ["MOVES", "RULES", "ElementsView"]
 
-MAX_MOVES = 64  # nodes between an input and its use
 T = TypeVar("T")
 Finder = Callable[[Value | None], Form | None]
 
@@ -152,11 +151,8 @@ def _equal(view: ElementsView) -> Form:
 
 def _is_input(value: Value | None) -> bool:
     """Whether a value is an input of the graph, moved or cast at most."""
-    for _ in range(MAX_MOVES):
-        if value is None or value.producer is None or not value.producer.is_op(*MOVES):
-            break
-        value = value.producer.input(0)
-    return value is not None and value.kind == "input" and not value.scope.path
+    source = unwrapped(value, MOVES) if value is not None else None
+    return source is not None and source.kind == "input" and not source.scope.path
 
 
 def _slice(view: ElementsView) -> Form:

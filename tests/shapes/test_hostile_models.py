@@ -136,8 +136,8 @@ def test_why_follows_each_value_once() -> None:
         ),
         ("y = Shape <start = 1.5> (x)", "attribute 'start' is of another kind"),
         ('y = Concat <axis = "0"> (s, s)', "attribute 'axis' is of another kind"),
-        ("p = Constant <value_floats = [0.5, 0.5]> () y = Pad (x, p)", "0.5 is no integer"),
-        ("r = Constant <value_floats = [0.5]> () y = Tile (x, r)", "0.5 is no integer"),
+        ("p = Constant <value_floats = [0.5, 0.5]> () y = Pad (x, p)", "0.5 is not an integer"),
+        ("r = Constant <value_floats = [0.5]> () y = Tile (x, r)", "0.5 is not an integer"),
         ("y = MaxUnpool <kernel_shape = [2]> (x)", "onnx cannot infer MaxUnpool"),
     ],
 )

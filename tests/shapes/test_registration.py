@@ -78,9 +78,9 @@ def test_an_operator_has_one_rule(operator: tuple[str, str]) -> None:
 
 
 def test_what_is_no_operator_or_no_rule() -> None:
-    with pytest.raises(UsageError, match=r"is no operator - write `@register_rule\(\"CDist\""):
+    with pytest.raises(UsageError, match=r"is not an operator - write `@register_rule\(\"CDist\""):
         register_rule(distances)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"the shape rule for custom\.CDist is no function"):
+    with pytest.raises(UsageError, match=r"the shape rule for custom\.CDist is not a function"):
         register_rule("CDist", domain="custom")(3)  # type: ignore[type-var]
 
 
@@ -101,22 +101,22 @@ def raises(_: InferenceContext) -> Tensor:
 
 NONSENSE: dict[str, tuple[Callable[[InferenceContext], object], str]] = {
     "an exception": (raises, "raised KeyError: 'columns'"),
-    "no dims of ours": (lambda _: Tensor(1, ["n"]), "raised ValueError: n is no integer"),  # type: ignore[list-item]
+    "no dims of ours": (lambda _: Tensor(1, ["n"]), "raised ValueError: n is not an integer"),  # type: ignore[list-item]
     "nothing": (lambda _: None, "returned output 0 as NoneType, not as a Tensor"),
     "dims alone": (lambda ctx: ctx.dims(0), "returned output 0 as Expr, not as a Tensor"),
     "too few outputs": (lambda _: [], "returned 0 of 1 outputs"),
     "a dtype of numpy": (
         lambda _: Tensor(np.float32, (1,)),  # type: ignore[arg-type]
-        "returned output 0 with the dtype <class 'numpy.float32'>, which is no TensorProto.DataType",
+        "returned output 0 with the dtype <class 'numpy.float32'>, which is not a TensorProto.DataType",
     ),
     "a dim below 0": (lambda _: Tensor(1, (2, -3)), "returned output 0 with dims below 0: [2, -3]"),
     "elements of other dims": (
         lambda _: Tensor(TensorProto.INT64, (3,), array_of([1, 2])),
-        "returned output 0 with elements that are no array of objects of its dims",
+        "returned output 0 with elements that are not an array of objects with its dims",
     ),
     "elements that are no array": (
         lambda _: Tensor(TensorProto.INT64, (2,), [1, 2]),  # type: ignore[arg-type]
-        "returned output 0 with elements that are no array of objects of its dims",
+        "returned output 0 with elements that are not an array of objects with its dims",
     ),
 }
 
@@ -129,7 +129,7 @@ def test_a_rule_that_is_wrong_is_one_error_that_names_the_node(
     with pytest.raises(ModelError) as caught:
         infer(model(NAMED))
     assert str(caught.value) == (
-        f"node 'pairs': the shape rule for custom.CDist {problem} - mend the rule: a rule takes an InferenceContext "
+        f"node 'pairs': the shape rule for custom.CDist {problem} - correct the rule: a rule takes an InferenceContext "
         "and returns a Tensor, or a list with one for each output of its node"
     )
 

@@ -265,7 +265,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=3, TopK 'TopK#0' fails: k is more than there is: 4, more than 3 (n)",
+                "at n=3, TopK 'TopK#0' fails: k is larger than the axis: 4, more than 3 (n)",
             ),
         ),
     ),
@@ -367,7 +367,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=1 or n=3, Split 'Split#0' fails: a dim to be split evenly: n is 1, no multiple of 2",
+                "at n=1 or n=3, Split 'Split#0' fails: a dim to be split evenly: n is 1, not a multiple of 2",
             ),
         ),
         17,
@@ -506,7 +506,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=2, Pad 'Pad#1' fails: padding that reflects more than there is: 2, more than 1 (n - 1)",
+                "at n=2, Pad 'Pad#1' fails: padding that reflects more than the axis has: 2, more than 1 (n - 1)",
             ),
         ),
     ),
@@ -536,7 +536,7 @@ CASES = {
         (
             (
                 "fit",
-                "at c=3 or c=5, DepthToSpace 'DepthToSpace#0' fails: a dim: c is 3, no multiple of 4",
+                "at c=3 or c=5, DepthToSpace 'DepthToSpace#0' fails: a dim: c is 3, not a multiple of 4",
             ),
         ),
     ),
@@ -546,7 +546,7 @@ CASES = {
         (
             (
                 "fit",
-                "at n=1 or n=3, SpaceToDepth 'SpaceToDepth#0' fails: a dim: n is 1, no multiple of 2",
+                "at n=1 or n=3, SpaceToDepth 'SpaceToDepth#0' fails: a dim: n is 1, not a multiple of 2",
             ),
         ),
     ),

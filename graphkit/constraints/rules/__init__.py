@@ -1,4 +1,4 @@
-"""What each operator needs: a rule from a node's inputs to preconditions, those left out that hold at all legal dims.
+"""Preconditions by operator: each rule yields those of a node that do not hold at all legal sizes.
 
 The messages are those of onnxruntime's CPU kernels.
 """

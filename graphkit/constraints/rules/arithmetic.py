@@ -1,4 +1,4 @@
-"""What operators need that calculate: elementwise ones, products, convolutions, pools, norms."""
+"""Preconditions of arithmetic: elementwise operators, products, convolutions, pooling, normalisation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gemm(view: NodeView) -> Iterator[Precondition]:
 
 
 def arg_max(view: NodeView) -> Iterator[Precondition]:
-    """There is something to choose from."""
+    """The axis has elements."""
     dims = view.dims()
     axis = view.axis(view.attr("axis", 0), len(dims))
     others = product((*dims[:axis], *dims[axis + 1 :]))
@@ -64,14 +64,14 @@ def arg_max(view: NodeView) -> Iterator[Precondition]:
 
 
 def layer_norm(view: NodeView) -> Iterator[Precondition]:
-    """There is something to normalise."""
+    """The normalised axes have elements."""
     dims = view.dims()
     axis = view.axis(view.attr("axis", -1), len(dims))
     yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
 
 
 def conv(weight: int) -> PreconditionRule:
-    """Return the rule of a convolution whose weight is that input."""
+    """Return the rule of a convolution with the weight at an input index."""
 
     def convolution(view: NodeView) -> Iterator[Precondition]:
         dims, kernel = view.dims(0), view.dims(weight)
@@ -87,7 +87,7 @@ def conv(weight: int) -> PreconditionRule:
 
 
 def pool(view: NodeView) -> Iterator[Precondition]:
-    """A window fits, as onnxruntime counts: it rounds towards 0, so that one that hardly does not gives a dim too."""
+    """A window fits. onnxruntime rounds towards 0, so that a window slightly too large gives a dim too."""
     dims = view.dims()
     kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
     if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):

@@ -1,4 +1,4 @@
-"""What attention needs: lengths of keys, values, masks and caches that go together, and tables that are long enough.
+"""Preconditions of attention: keys, values, masks and caches fit together, and tables are long enough.
 
 Source: onnxruntime's contrib operators (docs/ContribOperators.md) and what its CPU kernels check.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from graphkit.constraints.precondition import FAILS, Ints, Precondition, Violation, named
+from graphkit.constraints.precondition import Ints, Precondition, Violation, failing, named
 from graphkit.constraints.rules.common import PreconditionRule, integers, most, same
 from graphkit.shapes import Expr, const, is_known
 from graphkit.shapes.node_view import NodeView
@@ -32,7 +30,7 @@ class Cached(Precondition):
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         total, past, new = values
-        return np.where((total == past + new) | ((new <= total) & (total <= past)), 0, FAILS)
+        return failing((total != past + new) & ((new > total) | (total > past)))
 
     def violation(self, values: Sequence[int]) -> Violation:
         total, past, new = (named(expr, value) for expr, value in zip(self.exprs, values, strict=True))
@@ -47,7 +45,7 @@ class Cached(Precondition):
 
 @dataclass(frozen=True)
 class OneByOne(Precondition):
-    """Several new positions after a past, which a GroupQueryAttention takes of one sequence only."""
+    """A GroupQueryAttention takes several new positions after a past for a single sequence only."""
 
     batch: Expr
     new: Expr
@@ -59,7 +57,7 @@ class OneByOne(Precondition):
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         batch, new, total = values
-        return np.where((batch > 1) & (new > 1) & (total != new), FAILS, 0)
+        return failing((batch > 1) & (new > 1) & (total != new))
 
     def violation(self, values: Sequence[int]) -> Violation:
         batch, new, total = values

@@ -1,4 +1,4 @@
-"""What rules of preconditions share."""
+"""Helpers of the rules of preconditions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Precondition
 
 
 def most(expr: Expr, limit: Expr, what: str, says: str) -> Iterator[Precondition]:
-    """Yield the precondition that an expression is not above another one, unless it never is."""
+    """Yield the precondition that an expression is at most another one, unless it always is."""
     if is_known(expr) and is_known(limit) and lower(limit - expr) < 0:
         yield Related(Relation.at_most(expr, limit), what, says)
 
@@ -38,13 +38,13 @@ def integers(view: NodeView, index: int) -> list[Expr]:
     """Return the elements of an integer input.
 
     Raises:
-        UnknownError: They are not known.
+        UnknownError: The elements are not known.
     """
     return [Expr.of(element) for element in view.values(index) if isinstance(element, (int, Expr))]
 
 
 def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Precondition]:
-    """Yield what dims need to broadcast."""
+    """Yield the preconditions that dims broadcast."""
     if all(dims == shapes[0] for dims in shapes[1:]):
         return
     for place in range(1, max(map(len, shapes), default=0) + 1):

@@ -1,4 +1,4 @@
-"""What operators need that move, cut, join or make elements: Reshape, Expand, Concat, Slice and their kin."""
+"""Preconditions of operators that move, cut, join or make elements: Reshape, Expand, Concat, Slice and others."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from graphkit.shapes.tensor import Dims
 __all__ = ["RULES"]
 
 NEGATIVE = "Tensor shape.Size() must be >= 0"
-MAX_RANK = 8  # of what is compared dim by dim
+MAX_RANK = 8  # of tensors that are compared dim by dim
 
 
 def reshape(view: NodeView) -> Iterator[Precondition]:
-    """The target's elements mean what they say, and as many elements are there as it wants."""
+    """The target's elements mean what they say, and it has as many elements as the input."""
     if view.opset < 5:
         return
     source, target = view.dims(), tuple(integers(view, 1))
@@ -116,7 +116,7 @@ def top_k(view: NodeView) -> Iterator[Precondition]:
         (count,) = integers(view, 1)
     dim = dims[view.axis(view.attr("axis", -1), len(dims))]
     yield from least(count, 0, "k below 0", "must not be negative")
-    yield from most(count, dim, "k is more than there is", "k argument")
+    yield from most(count, dim, "k is larger than the axis", "k argument")
 
 
 def split(view: NodeView) -> Iterator[Precondition]:
@@ -149,7 +149,7 @@ def squeeze(view: NodeView) -> Iterator[Precondition]:
 
 
 def slice_(view: NodeView) -> Iterator[Precondition]:
-    """A bound that is meant from the front does not count from the end."""
+    """A bound that is meant to count from the front does not count from the end."""
     if view.opset < 10 or not view.tensor(1).may_have_data or not view.tensor(2).may_have_data:
         return
     dims, starts, ends = view.dims(), integers(view, 1), integers(view, 2)
@@ -162,7 +162,7 @@ def slice_(view: NodeView) -> Iterator[Precondition]:
 
 
 def resize(view: NodeView) -> Iterator[Precondition]:
-    """A dim with elements is not resized to none, nor the other way round."""
+    """A dim is resized to 0 if and only if it is 0."""
     if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
         return
     dims = view.dims()
@@ -176,7 +176,7 @@ def resize(view: NodeView) -> Iterator[Precondition]:
 
 
 def pad(view: NodeView) -> Iterator[Precondition]:
-    """No dim is cut below 0, and there is enough to reflect."""
+    """No dim is cut below 0, and there are enough elements to reflect."""
     if view.opset < 11:
         return
     dims, pads, mode = view.dims(), integers(view, 1), view.attr("mode", "constant")
@@ -187,7 +187,7 @@ def pad(view: NodeView) -> Iterator[Precondition]:
         around = pads[position], pads[position + len(axes)]
         yield from least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
         for width in around if mode == "reflect" else ():
-            yield from most(width, dims[axis] - 1, "padding that reflects more than there is", "reflect")
+            yield from most(width, dims[axis] - 1, "padding that reflects more than the axis has", "reflect")
         if mode == "edge" and around != (const(0), const(0)):
             yield from least(dims[axis], 1, "no edge to pad with", "'edge' mode")
 

@@ -1,1 +1,1 @@
-"""A shape program as text: JSON, and functions in other languages, all made of the same plan."""
+"""A shape program as text: JSON, or a function in Python or JavaScript made from the same plan."""

@@ -1,4 +1,4 @@
-"""A shape program as JSON: what is no number as text, and for each text a tree that needs no parser."""
+"""A shape program as JSON: expressions as text, and for each text a tree that needs no parser."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _bound(bound: Bound) -> int | None:
 
 
 class _Plain:
-    """Makes values what JSON has, and keeps the tree of each text that stands for an expression."""
+    """Converts values to JSON, and keeps the tree of each text that stands for an expression."""
 
     def __init__(self) -> None:
         self.trees: dict[str, Tree] = {}

@@ -1,4 +1,4 @@
-"""A shape program as a JavaScript function, in the words of ES2015."""
+"""A shape program as a JavaScript function (ES2015)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a generated function does, in order, before any language has words for it."""
+"""The plan of a generated function: what it does, in order, in any language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions as steps, each common subexpression one step: what every language writes in its own words."""
+"""Expressions as steps that every language can write, with one step for each common subexpression."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Step:
             of the two and the result rounded.
         args: Its operands; a number is the first of a product, and the last of a sum.
         uses: How often it is an operand of another step, or of a list.
-        divides_by_zero: Whether its divisor, which is no number, may be 0.
+        divides_by_zero: Whether its divisor, which is not a number, may be 0.
         can_fail: Whether it may have no result, for that reason or for that of an operand.
     """
 

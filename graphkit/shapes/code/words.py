@@ -1,4 +1,4 @@
-"""Operands in the words of a language: the part of writing them that languages share."""
+"""Writing operands in a language: the part that languages share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Words", "range_words"]
 
 
 class Words(ABC):
-    """How a language says operands.
+    """How a language writes operands.
 
     Args:
         names: Variable of each symbol and of each step that has one.

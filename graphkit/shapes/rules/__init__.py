@@ -1,4 +1,4 @@
-"""What each operator does to shapes: one table, from the operator (with its domain where that is not the default)."""
+"""The shape rules of all operators, by operator (with its domain unless that is the default one)."""
 
 from __future__ import annotations
 

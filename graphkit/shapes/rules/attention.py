@@ -100,7 +100,7 @@ def _lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple
     """Return the lengths of the present cache and of past and new together; a buffer's is filled as `past + 2` says."""
     before = ctx.dims(past)[2] if ctx.has(past) else const(0)
     if shares:
-        return before, _number(ctx, past + 2) + new
+        return before, ctx.size(past + 2) + new
     return before + new, before + new
 
 
@@ -111,7 +111,7 @@ def grouped(ctx: InferenceContext) -> list[Tensor]:
     dtype = ctx.tensor().dtype
     head = ctx.quotient(dims[2], const(heads if ctx.has(1) else heads + 2 * groups), "the hidden size")
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
-    past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), _number(ctx, 6)
+    past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), ctx.size(6)
     length = past if ctx.attr("sliding_window_cache", 0) else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
@@ -150,11 +150,6 @@ def convolution(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(ctx.tensor(3).dtype, ctx.dims(3))]
 
 
-def rotary(ctx: InferenceContext) -> Tensor:
-    """The input's dims."""
-    return Tensor(ctx.tensor().dtype, ctx.dims())
-
-
 def relative_bias(ctx: InferenceContext) -> Tensor:
     """RelativePositionBias(table, query_length, key_length): one batch, heads, both lengths."""
     lengths = [Expr.of(ctx.values(index)[0]) for index in (1, 2)]  # type: ignore[arg-type]
@@ -169,26 +164,19 @@ def gated_relative_bias(ctx: InferenceContext) -> Tensor:
 
 def beams(ctx: InferenceContext) -> list[Tensor]:
     """BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
-    batch, length = ctx.dims()[0], _number(ctx, 1)
-    kept = _number(ctx, 4)
+    batch, length = ctx.dims()[0], ctx.size(1)
+    kept = ctx.size(4)
     scores = ctx.tensor(5).dtype if ctx.has(5) else 0  # that of the length penalty
     return [Tensor(TensorProto.INT32, (batch, kept, length)), Tensor(scores, (batch, kept))]
 
 
 def greedy(ctx: InferenceContext) -> Tensor:
     """GreedySearch, Sampling(ids, max_length, ...)."""
-    return Tensor(TensorProto.INT32, (ctx.dims()[0], _number(ctx, 1)))
-
-
-def _number(ctx: InferenceContext, index: int) -> Expr:
-    if ctx.data(index) is None:
-        return ctx.fresh(f"the value of {ctx.name(index)} is unknown")
-    return Expr.of(ctx.values(index)[0])  # type: ignore[arg-type]
+    return Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1)))
 
 
 RULES: Mapping[str, Rule] = {
     "Attention": attention,
-    "RotaryEmbedding": rotary,
     "com.microsoft.Attention": packed,
     "com.microsoft.DecoderMaskedSelfAttention": packed,
     "com.microsoft.QAttention": packed,
@@ -196,9 +184,6 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.DecoderMaskedMultiHeadAttention": decoder,
     "com.microsoft.GroupQueryAttention": grouped,
     "com.microsoft.SparseAttention": sparse,
-    "com.microsoft.LongformerAttention": rotary,
-    "com.microsoft.RotaryEmbedding": rotary,
-    "com.microsoft.MRotaryEmbedding": rotary,
     "com.microsoft.LinearAttention": linear,
     "com.microsoft.CausalConvWithState": convolution,
     "com.microsoft.RelativePositionBias": relative_bias,

@@ -1,4 +1,4 @@
-"""What rules that move elements share."""
+"""Helpers of rules that move elements."""
 
 from __future__ import annotations
 

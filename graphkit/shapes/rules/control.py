@@ -1,4 +1,4 @@
-"""If, Loop and Scan: their bodies are inferred where they stand, with what the scopes around them know.
+"""If, Loop and Scan: their bodies are inferred in place, with what is known in the scopes around them.
 
 A Loop's or Scan's state starts with the dims that it is given; a dim that an iteration changes is unknown, and the
 body is inferred again with that. Values of states are not followed.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from onnx import TensorProto
 
-from graphkit.graph.view import Scope
+from graphkit.graph.view import Scope, unwrapped
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower
@@ -174,9 +174,7 @@ def _iterations(ctx: InferenceContext, body: Scope) -> Expr:
 
 def _is_passed_on(body: Scope) -> bool:
     """Whether the body's condition is its own input, or a constant True."""
-    value = body.outputs[0]
-    while value.producer is not None and value.producer.is_op("Identity") and value.producer.inputs[0] is not None:
-        value = value.producer.inputs[0]
+    value = unwrapped(body.outputs[0], ("Identity",))
     array = inline_array(value.constant)
     return value is body.inputs[1] or (array is not None and array.size > 0 and bool(array.all()))
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL
+from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL, names
 from graphkit.graph.tables import joined
 from graphkit.shapes import value_propagation
 from graphkit.shapes.context import InferenceContext, Rule
@@ -165,30 +165,18 @@ def clip(ctx: InferenceContext) -> Tensor:
     return Tensor(found.dtype, found.dims, finished(ctx, data, found.dtype), found.reason)
 
 
-_LIKE_FIRST = (
-    *(
-        "CumProd",
-        "CumSum",
-        "GroupNormalization",
-        "Hardmax",
-        "ImageScaler",
-        "InstanceNormalization",
-        "LRN",
-        "LogSoftmax",
-    ),
-    *(
-        "LpNormalization",
-        "MeanVarianceNormalization",
-        "ReverseSequence",
-        "Scatter",
-        "Softmax",
-        "TensorScatter",
-        "Trilu",
-    ),
-)
-_CONTRIB_LIKE_FIRST = (
-    *("BiasAdd", "BiasGelu", "BiasSoftmax", "BranchwiseRMSNorm", "FastGelu", "GatedAdd", "GatedRMSNorm", "GroupNorm"),
-    *("Inverse", "MoE", "QLinearSoftmax", "QMoE", "Trilu"),
+# The first output has the dims and the dtype of the first input.
+_LIKE_FIRST = names(
+    """
+    CumProd CumSum GroupNormalization Hardmax ImageScaler InstanceNormalization LRN LogSoftmax LpNormalization
+    MeanVarianceNormalization ReverseSequence RotaryEmbedding Scatter Softmax TensorScatter Trilu
+    """
+) | names(
+    """
+    BiasAdd BiasGelu BiasSoftmax BranchwiseRMSNorm FastGelu GatedAdd GatedRMSNorm GroupNorm Inverse LongformerAttention
+    MRotaryEmbedding MoE QLinearSoftmax QMoE RotaryEmbedding Trilu
+    """,
+    "com.microsoft",
 )
 _TRUTH = ("IsInf", "IsNaN", "Not", "RegexFullMatch")
 _ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # unary, with a rule of its own
@@ -196,7 +184,6 @@ _ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # una
 RULES: Mapping[str, Rule] = joined(
     dict.fromkeys(UNARY - _ELSEWHERE, unary),
     dict.fromkeys(_LIKE_FIRST, unary),
-    {f"com.microsoft.{name}": unary for name in _CONTRIB_LIKE_FIRST},
     dict.fromkeys(UNIDIRECTIONAL, unary),
     dict.fromkeys(BROADCASTING.keys() - value_propagation.COMPARISONS.keys() - {"Where"}, broadcasting),
     dict.fromkeys(value_propagation.COMPARISONS, comparison),

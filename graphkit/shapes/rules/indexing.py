@@ -1,4 +1,4 @@
-"""Operators that choose elements by index: Slice, Gather, Scatter and their kin."""
+"""Operators that choose elements by index: Slice, Gather, Scatter and others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     count = next(n for n in counts if n is not None)
     if count > rank:
         ctx.finding(f"{count} axes are sliced of a tensor of rank {rank}")
-        raise UnknownError("more axes are sliced than there are")
+        raise UnknownError("more axes are sliced than the input has")
     chosen = ctx.numbers(3) if ctx.has(3) else list(range(count))
     columns: list[list[Element | None]] = []
     for index in (1, 2, 4):
@@ -133,7 +133,7 @@ def _gathered(ctx: InferenceContext, array: Array, axis: int) -> Array | None:
     size = array.shape[axis]
     if any(n is None or not -size <= n < size for n in numbers):
         if any(n is not None and not -size <= n < size for n in numbers):
-            ctx.finding(f"an index out of the {size} that there are")
+            ctx.finding(f"an index outside of an axis of {size}")
         return None
     places = np.array(numbers, dtype=np.int64)
     shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
@@ -150,7 +150,7 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
     dims, indices, batch = ctx.dims(0), ctx.dims(1), ctx.attr("batch_dims", 0)
     depth = indices[-1].constant if indices else None
     if depth is None:
-        raise UnknownError(f"the last dim of {ctx.name(1)} is no number")
+        raise UnknownError(f"the last dim of {ctx.name(1)} is not a number")
     if depth + batch > len(dims):
         ctx.finding(f"{depth} indices into a tensor of rank {len(dims)}")
         raise UnknownError("the indices do not fit the rank")

@@ -116,7 +116,7 @@ def qgemm(ctx: InferenceContext) -> Tensor:
 def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
     first, second = ctx.dims(left), ctx.dims(right)
     if len(first) != 2 or len(second) != 2:
-        raise UnknownError("a factor is no matrix")
+        raise UnknownError("a factor is not a matrix")
     rows, inner = first[::-1] if ctx.attr("transA", 0) else first
     other, columns = second[::-1] if ctx.attr("transB", 0) else second
     ctx.same(inner, other, INNER)

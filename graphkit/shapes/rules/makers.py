@@ -103,7 +103,7 @@ def range_(ctx: InferenceContext) -> Tensor:
 def _scalar(ctx: InferenceContext, index: int) -> Element:
     values = ctx.values(index)
     if len(values) != 1:
-        raise UnknownError(f"{ctx.name(index)} is no single number")
+        raise UnknownError(f"{ctx.name(index)} is not a single number")
     return values[0]
 
 
@@ -161,12 +161,7 @@ def one_hot(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]])
 
 
-def eye_like(ctx: InferenceContext) -> Tensor:
-    """The dims of the input."""
-    return Tensor(ctx.attr("dtype", ctx.tensor().dtype), ctx.dims())
-
-
-def random_like(ctx: InferenceContext) -> Tensor:
+def like(ctx: InferenceContext) -> Tensor:
     """The dims of the input, of the dtype given."""
     found = ctx.tensor()
     return Tensor(ctx.attr("dtype", found.dtype), found.dims, None, found.reason)
@@ -224,14 +219,14 @@ RULES: Mapping[str, Rule] = {
     "NonZero": non_zero,
     "TopK": top_k,
     "OneHot": one_hot,
-    "EyeLike": eye_like,
+    "EyeLike": like,
     "Compress": compress,
     "Unique": unique,
     "com.microsoft.Unique": unique_vector,
     "Multinomial": multinomial,
-    "Bernoulli": random_like,
-    "RandomNormalLike": random_like,
-    "RandomUniformLike": random_like,
+    "Bernoulli": like,
+    "RandomNormalLike": like,
+    "RandomUniformLike": like,
     "RandomNormal": random,
     "RandomUniform": random,
 }

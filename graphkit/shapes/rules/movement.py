@@ -1,4 +1,4 @@
-"""Operators that give elements another shape or join them: Reshape, Transpose, Squeeze, Concat, Split and their kin."""
+"""Operators that give elements another shape or join them: Reshape, Transpose, Squeeze, Concat, Split and others."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def expand_dims(ctx: InferenceContext) -> Tensor:
     """com.microsoft ExpandDims: with a dim of 1 at the axis."""
     dims, axes = ctx.dims(), ctx.numbers(1)
     if len(axes) != 1:
-        raise UnknownError(f"{ctx.name(1)} is no single number")
+        raise UnknownError(f"{ctx.name(1)} is not a single number")
     place = ctx.axis(axes[0], len(dims) + 1)
     array = small_data(ctx)
     result = (*dims[:place], const(1), *dims[place:])

@@ -128,7 +128,7 @@ def identity(ctx: InferenceContext) -> Tensor:
 def _sequence(ctx: InferenceContext) -> TensorSequence:
     found = ctx.tensor()
     if not isinstance(found, TensorSequence):
-        raise UnknownError(found.reason or f"{ctx.name(0)} is no sequence")
+        raise UnknownError(found.reason or f"{ctx.name(0)} is not a sequence")
     return found
 
 

@@ -8,23 +8,17 @@ from onnx import TensorProto
 
 from graphkit.shapes.algebra import floor_div
 from graphkit.shapes.context import InferenceContext, Rule
-from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.expr import const
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.tensor import Tensor
 
 __all__ = ["RULES"]
 
 
-def _size(ctx: InferenceContext, index: int) -> Expr:
-    if ctx.data(index) is None:
-        return ctx.fresh(f"the value of {ctx.name(index)} is unknown")
-    return Expr.of(ctx.values(index)[0])  # type: ignore[arg-type]
-
-
 def stft(ctx: InferenceContext) -> Tensor:
     """STFT(signal, frame_step, window, frame_length): batch, frames, frequencies, real and imaginary part."""
-    dims, step = ctx.dims(), _size(ctx, 1)
-    length = _size(ctx, 3) if ctx.has(3) else ctx.dims(2)[0]
+    dims, step = ctx.dims(), ctx.size(1)
+    length = ctx.size(3) if ctx.has(3) else ctx.dims(2)[0]
     if step == 0 or len(dims) < 2:
         raise UnknownError("a frame step of 0, or a signal without batch")
     frames = floor_div(dims[1] - length, step) + 1
@@ -40,7 +34,7 @@ def dft(ctx: InferenceContext) -> Tensor:
     else:
         axis = ctx.attr("axis", 1)
     place = ctx.axis(axis, len(dims))
-    length = _size(ctx, 1) if ctx.has(1) else dims[place]
+    length = ctx.size(1) if ctx.has(1) else dims[place]
     one_sided, inverse = ctx.attr("onesided", 0), ctx.attr("inverse", 0)
     if one_sided and inverse:
         raise UnknownError("the inverse of a one-sided transform")
@@ -51,7 +45,7 @@ def dft(ctx: InferenceContext) -> Tensor:
 
 def window(ctx: InferenceContext) -> Tensor:
     """As many elements as the input says."""
-    return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (_size(ctx, 0),))
+    return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (ctx.size(0),))
 
 
 def unfold(ctx: InferenceContext) -> Tensor:
