@@ -17,8 +17,9 @@ PACKAGE = Path(graphkit.__file__).parent
 LAYERS = (
     ("dtypes", "errors"),
     ("examples", "graph", "io", "render"),
-    ("model",),
+    ("contract", "model"),
     ("runtime", "shapes"),
+    ("host",),
     ("constraints",),
     ("analysis", "rewrite", "save", "surgeon"),
     ("passes",),
@@ -33,7 +34,7 @@ HOMES = {
     "onnxoptimizer": {"runtime/optimizing.py"},
     "onnxruntime": {"runtime/loading.py"},
     "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
-    "click": {"cli/__init__.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
+    "click": {"cli/__init__.py", "cli/lowering.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
 }
 
 

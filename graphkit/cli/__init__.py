@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from graphkit import __version__
+from graphkit.cli.lowering import lower
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
@@ -22,7 +23,7 @@ from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
 
-COMMANDS = (report, shapes, program, fold, split_merged, rewrite, explain, verify, examples)
+COMMANDS = (report, shapes, program, fold, split_merged, lower, rewrite, explain, verify, examples)
 
 
 class _InOrder(click.Group):

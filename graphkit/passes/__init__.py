@@ -14,6 +14,11 @@ from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.npu.extract_embedding import ExtractEmbedding
+from graphkit.passes.npu.extract_host_values import ExtractHostValues
+from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
+from graphkit.passes.npu.split_cross_kv import SplitCrossKv
+from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
@@ -59,4 +64,9 @@ PASSES: tuple[type[Pass], ...] = (
     DropUnusedInputs,
     InferOutputShapes,
     StripMergedSuffixes,
+    SplitCrossKv,
+    ExtractEmbedding,
+    InsertAttentionMask,
+    ExtractHostValues,
+    StaticKvCache,
 )

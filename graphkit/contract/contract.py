@@ -1,0 +1,206 @@
+"""The vocabulary of `contract.json`: methods, their ports, tables, and the state that stays between steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from graphkit.errors import ModelError
+
+__all__ = ["VERSION", "By", "Contract", "Method", "Port", "Source", "State", "Table", "read_contract"]
+
+VERSION = 1
+Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
+When = Literal["once", "step"]
+By = Literal["source", "token", "type", "position", "valid_length"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Who makes an input, and from what.
+
+    Attributes:
+        kind: `embedding`: rows of a table at token ids. `rows`: one row of a table. `slots_mask`: 0 at the slots in use
+            and at the last one, the floor elsewhere. `source_mask`: 0 at the valid positions of the source, the floor
+            elsewhere. `state`: what the host keeps. `output`: what another method gave. `user`: whoever calls.
+        of: The table, the state, or METHOD/OUTPUT.
+        by: What chooses rows: the ids of the `source`, the `token`, the token `type` (0 unless the caller has pairs of
+            texts), the `position` or the `valid_length`.
+        window: In a slots mask, how many tokens count, the new one included; 0 for all.
+    """
+
+    kind: Kind
+    of: str = ""
+    by: By | Literal[""] = ""
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a method.
+
+    Attributes:
+        name: Its name.
+        dtype: Such as `float32`.
+        shape: Its fixed dims.
+        meaning: What it holds, in one sentence.
+        source: Who makes it; None for an output.
+        writes: The state into whose next slot an output goes, or which it replaces; "" for none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    meaning: str
+    source: Source | None = None
+    writes: str = ""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A lowered model.
+
+    Attributes:
+        name: What it is for: `encoder`, `cross_kv`, `step`.
+        file: The ONNX file.
+        when: `once` for a source, or at each `step`.
+        inputs, outputs: Its ports.
+        became: What each input of the original became.
+    """
+
+    name: str
+    file: str
+    when: When
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    became: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows in a raw little-endian file.
+
+    Attributes:
+        name: Its name.
+        file: The file.
+        offset: Of the first row, in bytes.
+        dtype: Of its elements.
+        rows: How many.
+        shape: Of a row.
+        meaning: What it holds.
+    """
+
+    name: str
+    file: str
+    offset: int
+    dtype: str
+    rows: int
+    shape: tuple[int, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor that the host keeps between steps.
+
+    Attributes:
+        name: Its name.
+        dtype: Of its elements.
+        shape: Its fixed dims.
+        axis: Along which its slots lie; None for one that does not grow.
+        bytes: Its size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int | None
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a host program has to do.
+
+    Attributes:
+        target: The target that it was lowered for.
+        sizes: `batch`, `source` and `capacity` (0 where there is none), and what else is known by name.
+        tokens: `pad`, `start`, `end`; None where the model does not say.
+        floor: What is added to scores that do not count.
+        methods, tables, states: What there is.
+        loop: What the host does, in order.
+        positions: Who adds positions, in one sentence.
+        version: Of the vocabulary.
+    """
+
+    target: str
+    sizes: Mapping[str, int]
+    tokens: Mapping[str, int | None]
+    floor: float
+    methods: tuple[Method, ...]
+    tables: tuple[Table, ...]
+    states: tuple[State, ...]
+    loop: tuple[str, ...]
+    positions: str
+    version: int = VERSION
+
+    def method(self, name: str) -> Method:
+        """Return a method by name."""
+        return next(method for method in self.methods if method.name == name)
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+
+def read_contract(path: Path) -> Contract:
+    """Read `contract.json`.
+
+    Raises:
+        ModelError: It is no contract, or one of another version.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain.get("version") != VERSION:
+            raise ModelError(f"it is a contract of version {plain.get('version')}", file=str(path), hint="lower again")
+        return _contract(plain)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"it is no contract: {error}", file=str(path), hint="write it with `graphkit lower`"
+        ) from error
+
+
+def _contract(plain: dict[str, Any]) -> Contract:
+    methods = tuple(
+        Method(
+            found["name"],
+            found["file"],
+            found["when"],
+            _ports(found["inputs"]),
+            _ports(found["outputs"]),
+            found["became"],
+        )
+        for found in plain["methods"]
+    )
+    return Contract(
+        plain["target"],
+        plain["sizes"],
+        plain["tokens"],
+        plain["floor"],
+        methods,
+        tuple(Table(**{**found, "shape": tuple(found["shape"])}) for found in plain["tables"]),
+        tuple(State(**{**found, "shape": tuple(found["shape"])}) for found in plain["states"]),
+        tuple(plain["loop"]),
+        plain["positions"],
+    )
+
+
+def _ports(found: Sequence[dict[str, Any]]) -> tuple[Port, ...]:
+    return tuple(
+        Port(**{**port, "shape": tuple(port["shape"]), "source": Source(**port["source"]) if port["source"] else None})
+        for port in found
+    )

@@ -1,0 +1,1 @@
+"""Passes that bring a model to the form that NPU compilers take."""

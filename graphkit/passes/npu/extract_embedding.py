@@ -1,0 +1,148 @@
+"""Make rows of tables that an integer input chooses inputs of the model: the host looks them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from graphkit.graph.roles import Role
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
+from graphkit.shapes import Shapes, infer
+
+__all__ = ["Embedding", "ExtractEmbedding", "embeddings", "id_input"]
+
+KEEPS_ELEMENTS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+NAMES: Mapping[Role, str] = {
+    "tokens": "inputs_embeds",
+    "encoder tokens": "inputs_embeds",
+    "positions": "position_embeds",
+    "token types": "token_type_embeds",
+}
+MAX_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A lookup of rows of a table.
+
+    Attributes:
+        node: The Gather or GatherND.
+        table: The constant of rank 2 whose rows it gives.
+        ids: The graph input that says which.
+        name: The input that takes its place.
+    """
+
+    node: Node
+    table: Value
+    ids: Value
+    name: str
+
+
+@dataclass(frozen=True)
+class ExtractEmbedding(Pass):
+    """Make each lookup in a table by an integer input an input of the model, which the host fills.
+
+    Legality: the table is a constant of rank 2 and is looked up along its rows; the indices are the elements of an
+    integer graph input, as they are or reshaped. A table of activations, or indices that are computed, stay.
+
+    Before:
+
+        agraph (int64[N, L] input_ids) => (float[N, L, 2] y) <float[3, 2] table = {1, 2, 3, 4, 5, 6}> {
+            e = Gather (table, input_ids)
+            y = Neg (e)
+        }
+
+    After:
+
+        agraph (float[N, L, 2] inputs_embeds) => (float[N, L, 2] y) {
+            y = Neg (inputs_embeds)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        shapes = infer(model)
+        declined: list[Declined] = []
+        found = list(embeddings(model, shapes, declined))
+        if not found:
+            return Outcome(model, declined=tuple(declined))
+        replaced = {}
+        for each in found:
+            value = each.node.outputs[0]
+            assert value is not None
+            dims = shapes[value].dims
+            assert dims is not None
+            text = f"rows of '{each.table.name}' at '{each.ids.name}'"
+            replaced[value] = NewInput(each.name, shapes[each.table].dtype, dims, text)
+        changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in found)
+        return Outcome(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined))
+
+
+def embeddings(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> Iterator[Embedding]:
+    """Yield the lookups of rows by integer inputs, in node order; what is none of them is declined with its reason."""
+    names: dict[tuple[Value, Value], str] = {}
+    for node in model.graph.nodes:
+        if not node.is_op("Gather", "GatherND"):
+            continue
+        reason = _why_not(node, shapes)
+        if reason:
+            if declined is not None:
+                declined.append(Declined(node.path, reason))
+            continue
+        table, indices, out = node.inputs[0], node.inputs[1], node.outputs[0]
+        ids = id_input(indices, node.op_type == "GatherND")
+        if table is None or out is None or ids is None:
+            continue
+        if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
+            continue
+        name = names.setdefault((table, ids), _name(ids, set(names.values()), model))
+        yield Embedding(node, table, ids, name)
+
+
+def _why_not(node: Node, shapes: Shapes) -> str:
+    table, indices, out = node.input(0), node.input(1), node.outputs[0]
+    if table is None or indices is None or out is None:
+        return "an input is missing"
+    axis = node.attr("axis", 0)
+    if not table.is_constant:
+        return "it gathers from what is computed, not from a table"
+    dims = shapes[table].dims
+    if dims is None or len(dims) != 2:
+        return "its table is not of rank 2"
+    if axis is None or axis % 2 != 0:
+        return "it gathers columns, not rows"
+    if id_input(indices, node.op_type == "GatherND") is None:
+        return "its indices are not the elements of an integer input"
+    if shapes[out].dims is None:
+        return f"the rank of its output is not known: {shapes.reason(out)}"
+    return ""
+
+
+def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
+    """Return the integer graph input whose elements, in order, these indices are."""
+    for _ in range(MAX_STEPS):
+        if value is None:
+            return None
+        if value.kind == "input" and not value.scope.path:
+            declared = declared_type(value)
+            is_integer = declared is not None and not declared.is_float and value.tensor is None
+            return value if is_integer and not in_tuples else None
+        producer = value.producer
+        if producer is None or not producer.is_op(*KEEPS_ELEMENTS):
+            return None
+        if in_tuples and producer.is_op("Unsqueeze"):
+            in_tuples = False  # the tuples have one element each
+        value = producer.input(0)
+    return None
+
+
+def _name(ids: Value, taken: set[str], model: Model) -> str:
+    base = NAMES.get(model.roles.of(ids), f"{ids.name}_embeds")
+    name, number = base, 1
+    while name in taken or name in model.graph.values:
+        number += 1
+        name = f"{base}_{number}"
+    return name

@@ -1,0 +1,128 @@
+"""Make what depends on positions, lengths and masks alone inputs of the model: the host computes it or looks it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphkit.graph.view import Node
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.host_values import HostValue, host_values
+from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
+from graphkit.shapes import Shapes, infer
+
+__all__ = ["ExtractHostValues", "HostInput", "freezable_symbols", "host_inputs"]
+
+ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Reshape", "Cast")
+MAX_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HostInput:
+    """A value that becomes an input.
+
+    Attributes:
+        source: The value, what it depends on, and where it meets data.
+        name: The input that takes its place.
+        is_mask: Whether it is added to the scores of an attention.
+    """
+
+    source: HostValue
+    name: str
+    is_mask: bool
+
+
+@dataclass(frozen=True)
+class ExtractHostValues(Pass):
+    """Make what depends on positions, lengths and masks alone, and meets data, an input of the model.
+
+    Position embeddings, rotary tables, biases of relative positions and additive masks are functions of how many tokens
+    came before, or of which are valid. A length that is frozen later would make them constants, which are right at
+    one step only.
+
+    Legality: the value depends on no floating-point input, and varies with the elements of an integer input or with the
+    length of the cache. Shapes stay: they are constants once the dims are numbers.
+
+    Before:
+
+        agraph (float[N, L] x, int64[N, L] mask) => (float[N, L] y) <float[1] floor = {-100}, int64[1] one = {1}> {
+            m = Sub (one, mask)
+            f = Cast <to = 1> (m)
+            bias = Mul (f, floor)
+            s = Add (x, bias)
+            y = Softmax (s)
+        }
+
+    After:
+
+        agraph (float[N, L] x, float[N, L] attention_bias) => (float[N, L] y) {
+            s = Add (x, attention_bias)
+            y = Softmax (s)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        shapes = infer(model)
+        declined: list[Declined] = []
+        replaced = {}
+        found = host_inputs(model, shapes, declined)
+        for each in found:
+            value = each.source.value
+            dims = shapes[value].dims
+            assert dims is not None
+            replaced[value] = NewInput(each.name, shapes[value].dtype, dims, f"'{value.name}' of the original")
+        if not replaced:
+            return Outcome(model, declined=tuple(declined))
+        changes = tuple(f"'{each.source.value.name}' is an input, '{each.name}'" for each in found)
+        return Outcome(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined))
+
+
+def host_inputs(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> tuple[HostInput, ...]:
+    """Return what would become an input, in node order; what cannot is declined with its reason."""
+    names: set[str] = set(model.graph.values)
+    found = []
+    for source in host_values(model, shapes, freezable_symbols(model, shapes)):
+        value = source.value
+        if shapes[value].dims is None or not shapes[value].dtype:
+            if declined is not None:
+                declined.append(Declined(value.name, f"its type is not known: {shapes.reason(value)}"))
+            continue
+        is_mask = any(_reaches_softmax(node) for node, _ in source.uses)
+        name = _free("attention_bias" if is_mask else "position_values", names)
+        names.add(name)
+        found.append(HostInput(source, name, is_mask))
+    return tuple(found)
+
+
+def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
+    """Return the dims of the inputs that may become numbers: all but the length of a growing cache, and of its masks.
+
+    A cache that does not grow (of cross-attention) is as long as the source.
+    """
+    growing: set[str] = set()
+    others: set[str] = set()
+    for value in model.roles.inputs:
+        for axis, dim in enumerate(shapes[value].dims or ()):
+            counts = model.roles.axis(value, axis)
+            grows = counts == "past" or (counts == "total" and bool(model.roles.pasts))
+            (growing if grows else others).update(dim.symbols)
+    return frozenset(others - growing)
+
+
+def _reaches_softmax(node: Node) -> bool:
+    for _ in range(MAX_STEPS):
+        if node.is_op("Softmax"):
+            return True
+        out = node.outputs[0] if node.outputs else None
+        if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or out is None or len(out.consumers) != 1:
+            return False
+        node = out.consumers[0][0]
+    return False
+
+
+def _free(base: str, taken: set[str]) -> str:
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name

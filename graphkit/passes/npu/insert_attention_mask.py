@@ -1,0 +1,153 @@
+"""Insert an additive mask where an attention reads slots or a padded source without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from onnx import helper
+
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.passes.npu.extract_host_values import freezable_symbols
+from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.host_values import Dependence, dependences
+from graphkit.rewrite.interface import NewInput
+from graphkit.shapes import Expr, Shapes, const, infer
+
+__all__ = ["InsertAttentionMask", "MissingMask", "missing_masks"]
+
+SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where")
+MAX_STEPS = 12
+Over = Literal["slots", "source"]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMask:
+    """An attention without a mask.
+
+    Attributes:
+        softmax: Its Softmax.
+        over: What its keys are: the slots of a cache, or the positions of the source.
+        keys: How many.
+        rank: Of its scores.
+        dtype: Of its scores.
+    """
+
+    softmax: Node
+    over: Over
+    keys: Expr
+    rank: int
+    dtype: int
+
+    @property
+    def name(self) -> str:
+        """The input that becomes its mask."""
+        return f"{self.over}_mask" if self.rank == 4 else f"{self.over}_mask_{self.rank}d"
+
+
+@dataclass(frozen=True)
+class InsertAttentionMask(Pass):
+    """Add a mask input to the scores of each attention over a cache or over a padded source that has none.
+
+    An export without a mask is right as long as all slots and all positions of the source are in use. At fixed lengths
+    they are not: unused ones must be masked. All attentions of a kind share one input, `slots_mask` or `source_mask`.
+
+    Legality: the Softmax is over the last axis of scores that a MatMul gives, and that axis is as long as the cache
+    with the new tokens, or as a source of tokens whose length is a symbol.
+
+    Before:
+
+        agraph (float[1, 1, 4] q, float[1, S, 4] encoder_hidden_states) => (float[1, 1, S] y) {
+            keys = Transpose <perm = [0, 2, 1]> (encoder_hidden_states)
+            scores = MatMul (q, keys)
+            y = Softmax <axis = -1> (scores)
+        }
+
+    After:
+
+        agraph (float[1, 1, 4] q, float[1, S, 4] encoder_hidden_states, float[1, 1, S] source_mask_3d)
+        => (float[1, 1, S] y) {
+            keys = Transpose <perm = [0, 2, 1]> (encoder_hidden_states)
+            scores = MatMul (q, keys)
+            scores_masked = Add (scores, source_mask_3d)
+            y = Softmax <axis = -1> (scores_masked)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        shapes = infer(model)
+        found = list(missing_masks(model, shapes))
+        if not found:
+            return Outcome(model)
+        proto = copy_proto(model)
+        changed = {each.softmax.index: each for each in found}
+        nodes = []
+        for index, node in enumerate(proto.graph.node):
+            if (each := changed.get(index)) is not None:
+                masked = f"{node.input[0]}_masked"
+                nodes.append(helper.make_node("Add", [node.input[0], each.name], [masked]))
+                node.input[0] = masked
+            nodes.append(node)
+        copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+        del proto.graph.node[:]
+        proto.graph.node.extend(copies)
+        for name, each in {each.name: each for each in found}.items():
+            dims = (const(1),) * (each.rank - 1) + (each.keys,)
+            proto.graph.input.append(NewInput(name, each.dtype, dims).info())
+        return Outcome(model.with_proto(proto), (f"{len(found)} attentions have a mask",))
+
+
+def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
+    """Yield the attentions over a cache or a source that nothing masks, in node order."""
+    known = dependences(model, shapes)
+    frozen = freezable_symbols(model, shapes)
+    text = _text_symbols(model, shapes)
+    for node in model.graph.nodes:
+        scores = node.input(0)
+        if not node.is_op("Softmax") or scores is None or not known[scores].data:
+            continue
+        dims = shapes[scores].dims
+        axis = node.attr("axis", -1)
+        if not dims or axis is None or axis % len(dims) != len(dims) - 1 or dims[-1].constant is not None:
+            continue
+        if not _is_unmasked_product(scores, known):
+            continue
+        over: Over = "source" if dims[-1].symbols <= frozen else "slots"
+        if over == "source" and not dims[-1].symbols <= text:
+            continue
+        yield MissingMask(node, over, dims[-1], len(dims), shapes[scores].dtype)
+
+
+def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
+    """Return the dims of the inputs that count tokens: some may be padding, which no part of an image is."""
+    found: set[str] = set()
+    for value in model.roles.inputs:
+        for axis, dim in enumerate(shapes[value].dims or ()):
+            if model.roles.axis(value, axis) in ("encoder", "sequence"):
+                found |= dim.symbols
+    return frozenset(found)
+
+
+def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:
+    """Whether scores come from a MatMul, and nothing is added that depends on what is valid."""
+    pending, steps = [scores], 0
+    while pending and steps < MAX_STEPS:
+        value, steps = pending.pop(), steps + 1
+        node = value.producer
+        if node is None:
+            return False
+        if node.is_op("MatMul"):
+            return True
+        if not node.is_op(*SCORES):
+            return False
+        inputs = [found for found in node.inputs if found is not None]
+        if node.is_op("Add", "Where", "Sub") and any(_is_mask(known.get(found)) for found in inputs):
+            return False
+        pending += [found for found in inputs if found in known and known[found].data][:1]
+    return False
+
+
+def _is_mask(known: Dependence | None) -> bool:
+    return known is not None and not known.data and bool(known.inputs or known.symbols)

@@ -1,0 +1,128 @@
+"""Values that a host can compute: those that depend on positions, lengths and masks alone, and on no data.
+
+The position embeddings, rotary tables, relative-position biases and masks of a decoder are functions of how many tokens
+came before; those of an encoder, of how many of its tokens are valid. Where such a value meets data (activations, a
+cache), it can be an input of the model instead. What must not happen is that it becomes a constant because a length was
+given a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphkit.graph.operators import RANDOM
+from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.shapes import Shapes
+
+__all__ = ["Dependence", "HostValue", "dependences", "host_values"]
+
+READS_DIMS = ("Shape", "Size")
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """What a value is computed from.
+
+    Attributes:
+        data: Whether it depends on activations, a cache or other floating-point inputs.
+        inputs: The integer and boolean inputs whose elements it depends on: masks, positions, token ids.
+        symbols: The dims that it depends on.
+    """
+
+    data: bool = False
+    inputs: frozenset[str] = frozenset()
+    symbols: frozenset[str] = frozenset()
+
+    def __or__(self, other: Dependence) -> Dependence:
+        return Dependence(self.data or other.data, self.inputs | other.inputs, self.symbols | other.symbols)
+
+
+@dataclass(frozen=True, slots=True)
+class HostValue:
+    """A value that depends on no data, where it meets data.
+
+    Attributes:
+        value: The value.
+        dependence: What it is computed from.
+        uses: The nodes that depend on data, and which input of theirs it is.
+    """
+
+    value: Value
+    dependence: Dependence
+    uses: tuple[tuple[Node, int], ...]
+
+
+CONSTANT, DATA = Dependence(), Dependence(data=True)
+
+
+def dependences(model: Model, shapes: Shapes) -> Mapping[Value, Dependence]:
+    """Return what each value of the main graph is computed from.
+
+    What a node with bodies gives, what is random and what no rule knows counts as data.
+    """
+    found: dict[Value, Dependence] = {}
+    for value in model.graph.inputs:
+        found[value] = _of_input(value, declared_type(value))
+    for node in model.graph.nodes:
+        own = _of_node(node, shapes, found)
+        found.update((value, own) for value in node.outputs if value is not None)
+    return found
+
+
+def host_values(model: Model, shapes: Shapes, frozen: frozenset[str]) -> tuple[HostValue, ...]:
+    """Return the values without data that meet data, and that a number for each frozen dim does not make constant.
+
+    Args:
+        model: A model without control flow that matters; what bodies read counts as data.
+        shapes: What is known of its shapes.
+        frozen: Dims that may become numbers without changing what the model computes at run time: the batch, the
+            number of new tokens, the length of a padded source.
+    """
+    known = dependences(model, shapes)
+    uses: dict[Value, list[tuple[Node, int]]] = {}
+    for node in model.graph.nodes:
+        if not any(known[value].data for value in node.outputs if value is not None) or node.op_type in READS_DIMS:
+            continue
+        read = value_inputs(node)
+        for index, value in enumerate(node.inputs):
+            if value is not None and index not in read and _varies(known.get(value, CONSTANT), frozen):
+                uses.setdefault(value, []).append((node, index))
+    return tuple(HostValue(value, known[value], tuple(places)) for value, places in uses.items())
+
+
+def _varies(dependence: Dependence, frozen: frozenset[str]) -> bool:
+    return not dependence.data and bool(dependence.inputs or dependence.symbols - frozen)
+
+
+def _of_input(value: Value, declared: TensorType | None) -> Dependence:
+    if value.tensor is not None or value.sparse is not None:
+        return DATA  # an input with a default: anything may be fed
+    if declared is None or declared.is_float:
+        return DATA
+    return Dependence(inputs=frozenset((value.name,)))
+
+
+def _of_node(node: Node, shapes: Shapes, found: Mapping[Value, Dependence]) -> Dependence:
+    if node.bodies or node.operator in RANDOM:
+        return DATA
+    if node.is_op(*READS_DIMS):
+        return _of_dims(node, shapes)
+    total = CONSTANT
+    for value in node.inputs:
+        if value is not None:
+            total |= found.get(value, CONSTANT)
+    return total
+
+
+def _of_dims(node: Node, shapes: Shapes) -> Dependence:
+    data, out = node.input(0), node.outputs[0]
+    dims = shapes[data].dims if data is not None else None
+    elements = shapes[out].data if out is not None else None
+    if elements is not None:
+        symbols = frozenset().union(*(getattr(element, "symbols", frozenset()) for element in elements.ravel()))
+        return Dependence(symbols=symbols)
+    return DATA if dims is None else Dependence(symbols=frozenset().union(*(dim.symbols for dim in dims)))

@@ -1,0 +1,102 @@
+"""Another interface for a model: values that become inputs, and other outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.dead_code import live_values, remove_dead_code
+from graphkit.shapes import Expr
+
+__all__ = ["NewInput", "drop_dead_inputs", "with_inputs", "with_outputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewInput:
+    """An input to add.
+
+    Attributes:
+        name: Its name.
+        dtype: TensorProto.DataType.
+        dims: Its dims, as expressions or numbers.
+        text: Its doc string.
+    """
+
+    name: str
+    dtype: int
+    dims: Sequence[Expr | int]
+    text: str = ""
+
+    def info(self) -> onnx.ValueInfoProto:
+        """Return its declaration."""
+        shape = [dim if isinstance(dim, int) else _declared(dim) for dim in self.dims]
+        return helper.make_tensor_value_info(self.name, self.dtype, shape, doc_string=self.text)
+
+
+def _declared(dim: Expr) -> int | str:
+    return dim.constant if dim.constant is not None else str(dim)
+
+
+def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
+    """Return a model in which values of the main graph are inputs; what computed them goes where nothing needs it.
+
+    Args:
+        model: The model, whose bodies do not read these values.
+        replaced: What to replace by which input; two values may share one.
+    """
+    proto = copy_proto(model)
+    names = {value.name: new.name for value, new in replaced.items()}
+    for node in proto.graph.node:
+        for index, name in enumerate(node.input):
+            if name in names:
+                node.input[index] = names[name]
+    taken = {info.name for info in proto.graph.input}
+    for new in dict.fromkeys(new.name for new in replaced.values()):
+        if new not in taken:
+            proto.graph.input.append(next(found for found in replaced.values() if found.name == new).info())
+    return remove_dead_code(model.with_proto(proto)).model
+
+
+def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model:
+    """Return a model that gives other outputs, without what they do not need and without inputs that nothing reads.
+
+    Args:
+        model: The model.
+        outputs: The name of each value to give, and the output that gives it: its name, dtype and dims.
+    """
+    proto = copy_proto(model)
+    del proto.graph.output[:]
+    for name, output in outputs:
+        if name != output.name:
+            proto.graph.node.append(helper.make_node("Identity", [name], [output.name]))
+        proto.graph.output.append(output.info())
+    return drop_dead_inputs(remove_dead_code(model.with_proto(proto)).model)
+
+
+def drop_dead_inputs(model: Model) -> Model:
+    """Return a model without the inputs that nothing reads."""
+    live = live_values(model.scopes)
+    wanted = [value in live for value in model.graph.inputs]
+    if all(wanted):
+        return model
+    proto = copy_proto(model)
+    kept = [info for info, keep in zip(proto.graph.input, wanted, strict=True) if keep]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    return model.with_proto(proto)
+
+
+def reads_in_bodies(value: Value) -> bool:
+    """Whether a body reads a value of the scope around it."""
+    return any(consumer.scope is not value.scope for consumer, _ in value.consumers)
+
+
+def consumers(value: Value) -> list[Node]:
+    """Return the nodes that read a value."""
+    return [node for node, _ in value.consumers]

@@ -1,0 +1,264 @@
+"""What a host must feed for values that it computes: found by running the part of the model that computed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from onnx import helper
+
+from graphkit.errors import ModelError, UsageError
+from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.types import declared_type
+from graphkit.host.masks import slots_mask, source_mask
+from graphkit.model import Model
+from graphkit.passes.npu.extract_host_values import HostInput
+from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.shapes import Expr, Shapes, parse
+
+__all__ = ["HostTable", "Setting", "host_tables"]
+
+MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
+Kind = Literal["mask", "rows", "constant"]
+By = Literal["position", "valid_length"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The sizes for which a model is lowered.
+
+    Attributes:
+        dims: Numbers for symbols that stay what they are: batch, new tokens, source.
+        growing: The symbols of the length of the past, and of what is past and new tokens together.
+        capacity: Slots of the cache; 0 where there is none.
+        source: Positions of the source; 0 where there is none.
+        floor: What is added to scores that do not count.
+        pad: The token that pads.
+    """
+
+    dims: Mapping[str, int]
+    past: frozenset[str]
+    total: frozenset[str]
+    capacity: int
+    source: int
+    floor: float
+    pad: int
+
+    def at(self, past: int) -> dict[str, int]:
+        """Return all dims where the cache holds so many tokens."""
+        new = dict.fromkeys(self.past, past)
+        return {**self.dims, **new, **dict.fromkeys(self.total, past + 1)}
+
+
+@dataclass(frozen=True, eq=False)
+class HostTable:
+    """What a host feeds.
+
+    Attributes:
+        name: The input.
+        kind: `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`.
+        by: What chooses the row or says what counts.
+        window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
+        array: The rows, or the constant; the mask for each position or length.
+    """
+
+    name: str
+    kind: Kind
+    by: By
+    window: int
+    array: np.ndarray
+
+
+def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], setting: Setting) -> list[HostTable]:
+    """Return what a host feeds for the values that become inputs.
+
+    Args:
+        model: The model in which they are still computed.
+        shapes: What is known of its shapes.
+        found: The values.
+        setting: The sizes.
+
+    Raises:
+        UsageError: A value depends on both the position and the valid length, or differs where it must not.
+        ModelError: onnxruntime cannot run the part that computes them.
+    """
+    if not found:
+        return []
+    outputs = [(each.source.value.name, _named(each, shapes)) for each in found]
+    part = with_outputs(model, outputs)
+    roles = {value.name: role for value, role in model.roles.inputs.items()}
+    by = {each.name: _chosen_by(each, model, setting) for each in found}
+    tables = []
+    with IsolatedSession(part) as session:
+        counts: dict[By, Iterable[int]] = {
+            "position": range(setting.capacity + 1),
+            "valid_length": range(1, setting.source + 1),
+        }
+        for which, numbers in counts.items():
+            wanted = [each for each in found if by[each.name] == which]
+            if not wanted:
+                continue
+            runs = [session.run(_feed(part, roles, setting, which, number)) for number in numbers]
+            for each in wanted:
+                arrays = [run[each.name] for run in runs]
+                tables.append(_table(each, shapes, setting, which, arrays))
+    order = {each.name: index for index, each in enumerate(found)}
+    return sorted(tables, key=lambda table: order[table.name])
+
+
+def _named(each: HostInput, shapes: Shapes) -> NewInput:
+    value = each.source.value
+    dims = shapes[value].dims
+    assert dims is not None
+    return NewInput(each.name, shapes[value].dtype, dims)
+
+
+def _chosen_by(each: HostInput, model: Model, setting: Setting) -> By:
+    known = each.source.dependence
+    growing = setting.past | setting.total
+    by_position = bool(known.symbols & growing)
+    by_length = False
+    for name in known.inputs:
+        if _is_of_source(model.roles.of(model.graph.values[name]), setting):
+            by_length = True
+        else:
+            by_position = True
+    if by_position and by_length:
+        raise UsageError(
+            f"'{each.source.value.name}' depends on the position and on the valid length of the source - "
+            "one input cannot follow both"
+        )
+    return "position" if by_position else "valid_length"
+
+
+def _is_of_source(role: Role, setting: Setting) -> bool:
+    """Whether an integer input says which tokens of the source are valid."""
+    return role == "encoder mask" or not setting.capacity
+
+
+def _feed(part: Model, roles: Mapping[str, Role], setting: Setting, which: By, number: int) -> dict[str, np.ndarray]:
+    dims = setting.at(number if which == "position" else min(1, setting.capacity))
+    valid = number if which == "valid_length" else setting.source
+    feed = {}
+    for value in part.graph.inputs:
+        if value.tensor is not None:
+            continue
+        declared = declared_type(value)
+        if declared is None or declared.dims is None:
+            raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
+        shape = tuple(_size(dim, dims) for dim in declared.dims)
+        kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+        feed[value.name] = _content(roles.get(value.name, "other"), shape, kind, setting, number, valid)
+    return feed
+
+
+def _size(dim: int | str | None, dims: Mapping[str, int]) -> int:
+    if isinstance(dim, int):
+        return dim
+    if dim is None:
+        raise ModelError("a dim of an input is not declared", hint="give it a name")
+    return int(parse(dim).evaluate(dims))
+
+
+def _content(
+    role: Role, shape: tuple[int, ...], kind: np.dtype[np.generic], setting: Setting, number: int, valid: int
+) -> np.ndarray:
+    """Return what an input holds after `number` tokens, or where so many tokens of the source are valid."""
+    if kind.kind == "f":
+        return np.zeros(shape, kind)
+    if role in MASKS:
+        ones = np.ones(shape, kind)
+        if _is_of_source(role, setting) and shape:
+            ones[..., valid:] = 0
+        return ones
+    if role == "positions":
+        start = number if setting.capacity else 0
+        return np.broadcast_to(np.arange(start, start + shape[-1]), shape).astype(kind)
+    if role == "token types":
+        return np.zeros(shape, kind)
+    ids = np.full(shape, setting.pad + 1, kind)
+    if _is_of_source(role, setting) and shape:
+        ids[..., valid:] = setting.pad
+    return ids
+
+
+def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
+    dims = shapes[each.source.value].dims
+    assert dims is not None
+    if by == "position":
+        slots = [axis for axis, dim in enumerate(dims) if dim.symbols & (setting.past | setting.total)]
+        if slots:
+            if not each.is_mask or len(slots) > 1:
+                raise UsageError(f"'{each.source.value.name}' is as long as the cache, and is no mask")
+            arrays = [_in_slots(found, slots[0], past, setting) for past, found in enumerate(arrays)]
+    else:
+        lengths = [axis for axis, dim in enumerate(dims) if _is_source(dim, setting)]
+        is_added = all(node.is_op("Add") for node, _ in each.source.uses)
+        if not each.is_mask and is_added and _same_where_valid(arrays, lengths):
+            return HostTable(each.name, "constant", by, 0, arrays[-1])
+    rows = np.stack(arrays)
+    if not each.is_mask:
+        return HostTable(each.name, "rows", by, 0, rows)
+    rows = np.where(rows <= MASKED, np.float32(setting.floor), rows).astype(rows.dtype)
+    window: int | None = _window(rows, setting) if by == "position" else _columns(rows, setting)
+    if window is None:
+        return HostTable(each.name, "rows", by, 0, rows)
+    return HostTable(each.name, "mask", by, window, rows)
+
+
+def _is_source(dim: Expr, setting: Setting) -> bool:
+    try:
+        return bool(dim.symbols) and int(dim.evaluate(setting.dims)) == setting.source
+    except KeyError:
+        return False
+
+
+def _in_slots(found: np.ndarray, axis: int, past: int, setting: Setting) -> np.ndarray:
+    """Return what is added to scores, moved to the slots: the past first, the new token last, the floor between."""
+    if found.shape[axis] != past + 1:
+        raise UsageError(f"a mask has {found.shape[axis]} keys after {past} tokens, not {past + 1}")
+    moved = np.moveaxis(found, axis, -1)
+    fixed = np.full((*moved.shape[:-1], setting.capacity + 1), setting.floor, found.dtype)
+    fixed[..., :past] = moved[..., :past]
+    fixed[..., -1] = moved[..., -1]
+    return np.moveaxis(fixed, -1, axis)
+
+
+def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
+    """Whether the arrays for fewer valid positions agree, at these, with that for all of them."""
+    full = arrays[-1]
+    for valid, found in enumerate(arrays, 1):
+        part = tuple(slice(valid) if axis in axes else slice(None) for axis in range(full.ndim))
+        if not np.array_equal(found[part], full[part]):
+            return False
+    return True
+
+
+def _window(rows: np.ndarray, setting: Setting) -> int | None:
+    """Return the window of a mask over slots, 0 for none, None where it is another function of the position."""
+    windows: list[int] = [0, *range(1, setting.capacity + 1)]
+    for window in windows:
+        if all(
+            np.array_equal(row, _broadcast(slots_mask(past, setting.capacity, window, setting.floor), row))
+            for past, row in enumerate(rows)
+        ):
+            return window
+    return None
+
+
+def _columns(rows: np.ndarray, setting: Setting) -> int | None:
+    """Return 0 where a mask hides the columns past the valid ones, at all valid rows; None where it does not."""
+    for valid, row in enumerate(rows, 1):
+        expected = source_mask(valid, setting.source, setting.floor)
+        queries = valid if row.ndim > 1 and row.shape[-2] == setting.source else row.shape[-2] if row.ndim > 1 else 1
+        seen = row[..., :queries, :]
+        if not np.array_equal(seen, _broadcast(expected, seen)):
+            return None
+    return 0
+
+
+def _broadcast(mask: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(mask.astype(like.dtype), like.shape)

@@ -1,0 +1,341 @@
+"""Lower a pipeline to what an NPU compiler takes: models, tables, the contract for the host program, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from graphkit.contract import Contract, Method, Source, Table
+from graphkit.contract.guide import guide
+from graphkit.errors import OutputError, UsageError
+from graphkit.io.transaction import made_folder
+from graphkit.model import Model
+from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.fold import fold
+from graphkit.passes.npu.split_cross_kv import split_cross_kv
+from graphkit.render.blocks import Block, Column, Heading, Prose
+from graphkit.render.blocks import Table as Rows
+from graphkit.render.result import Result
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.save import save_models
+from graphkit.verify.lowering import LoweringProof, Originals, verify_lowering
+from graphkit.workflows.lowering import Lowered, LowerSizes, lower_model
+from graphkit.workflows.originals import Pipeline, find_pipeline
+
+__all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
+
+CONTRACT, GUIDE = "contract.json", "HOST.md"
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    """How to lower.
+
+    Attributes:
+        target: The name of a target, or the path of its file.
+        src_len: Positions of a padded source.
+        max_cache_len: Slots of the cache.
+        batch: Sequences at a time.
+        mask_floor: What is added to scores that do not count.
+        dims: Numbers for other symbols, such as `(("height", 224),)`.
+        pad: The token that pads; None for what the export says, else 0.
+        verify: Whether to run the proof.
+        overwrite: Replace files that exist.
+        limits: What a model may take of time and memory.
+    """
+
+    target: str = "generic-npu"
+    src_len: int = 64
+    max_cache_len: int = 64
+    batch: int = 1
+    mask_floor: float = -1e9
+    dims: tuple[tuple[str, int], ...] = ()
+    pad: int | None = None
+    verify: bool = True
+    overwrite: bool = False
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True)
+class LoweredFile:
+    """A lowered model.
+
+    Attributes:
+        name: The file.
+        nodes: Its nodes.
+        rank: The highest rank of its tensors.
+        inputs, outputs: How many.
+        changes: What was done, a sentence each.
+    """
+
+    name: str
+    nodes: int
+    rank: int
+    inputs: int
+    outputs: int
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LowerReport(Result):
+    """What lowering made.
+
+    Attributes:
+        source: What was lowered.
+        target: For which target.
+        files: The models.
+        tables: The files that the host looks rows up in, with their bytes.
+        state_bytes: Bytes of the state that the host keeps.
+        proof: None where it was not run.
+    """
+
+    title: ClassVar[str] = "Lowering"
+    source: str
+    target: str
+    files: tuple[LoweredFile, ...]
+    tables: Mapping[str, int]
+    state_bytes: int
+    proof: LoweringProof | None
+
+    def heading(self) -> str:
+        return f"Lowering of {self.source} for {self.target}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def blocks(self) -> Iterator[Block]:
+        names = [file.name for file in self.files]
+        yield Prose(f"Wrote {', '.join([*names, *self.tables, CONTRACT, GUIDE])}. {GUIDE} says what the host does.")
+        yield Rows(
+            (
+                Column("Model", "code"),
+                Column("Nodes", "number"),
+                Column("Highest rank", "number"),
+                Column("Inputs", "number"),
+                Column("Outputs", "number"),
+            ),
+            [(file.name, file.nodes, file.rank, file.inputs, file.outputs) for file in self.files],
+        )
+        if self.state_bytes:
+            yield Prose(f"The host keeps {self.state_bytes:,} bytes of state.")
+        yield Heading("What was done")
+        yield Rows(
+            (Column("Model", "code"), Column("Change")),
+            [(file.name, change) for file in self.files for change in file.changes],
+        )
+        yield Heading("Proof")
+        if self.proof is None:
+            yield Prose("Not run: the models are unverified.", "warning")
+        else:
+            yield from self.proof.blocks()
+
+
+def lower_folder(
+    path: str | Path,
+    output: str | Path,
+    options: LowerOptions = LowerOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LowerReport:
+    """Lower the models of a folder, or one model; write models, tables, `contract.json` and `HOST.md`; prove them.
+
+    An encoder-decoder becomes three models: the encoder, the projection of its output to the cross-attention cache, and
+    the step of the decoder. A merged decoder is split first. A decoder-only model becomes a step, any other model one
+    that runs once.
+
+    Args:
+        path: The folder of an export, or a model file.
+        output: The folder to write to.
+        options: How.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
+
+    Raises:
+        UsageError: Something cannot be lowered, with the reason.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    path, output = Path(path), Path(output)
+    progress("reading")
+    pipeline = find_pipeline(path)
+    with isolation(options.limits):
+        parts = _lowered(pipeline, options, progress)
+    tables, arrays = _tables(parts)
+    contract = _contract(parts, pipeline, tables, options)
+    progress("writing")
+    _write(output, parts, contract, arrays, options)
+    proof = None
+    if options.verify:
+        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
+        proof = verify_lowering(originals, output, limits=options.limits, progress=progress)
+    return LowerReport(
+        path.name,
+        options.target,
+        tuple(_file(part) for part in parts),
+        {table.file: arrays[table.name].nbytes for table in tables},
+        sum(state.bytes for state in contract.states),
+        proof,
+    )
+
+
+def _lowered(pipeline: Pipeline, options: LowerOptions, progress: Callable[[str], None]) -> list[Lowered]:
+    pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
+    sizes = LowerSizes(
+        options.batch, options.src_len, options.max_cache_len, dict(options.dims), options.mask_floor, pad
+    )
+    parts = []
+    if pipeline.encoder is not None:
+        progress("lowering the encoder")
+        parts.append(lower_model("encoder", pipeline.encoder, sizes))
+        if pipeline.encoder.roles.first("tokens") is None:  # its source is no text: decoders see as much as it gives
+            sizes = replace(sizes, source=parts[0].method.outputs[0].shape[1])
+    first, step = _decoders(pipeline)
+    if step is None:
+        return parts
+    progress("lowering the step")
+    lowered = lower_model("step", step, sizes)
+    if first is not None and first is not step and parts:
+        progress("lowering the cross-attention cache")
+        kv = lower_model("cross_kv", split_cross_kv(fold(first, keep_fusions=False).model), sizes)
+        parts.append(replace(kv, method=_linked(kv.method, parts[0], first, step)))
+    return [*parts, lowered]
+
+
+def _decoders(pipeline: Pipeline) -> tuple[Model | None, Model | None]:
+    if pipeline.merged and pipeline.step is not None:
+        made = split_merged(pipeline.step)
+        return made.first, made.with_past
+    return pipeline.first, pipeline.step
+
+
+def _linked(method: Method, encoder: Lowered, first: Model, step: Model) -> Method:
+    """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
+    hidden = encoder.method.outputs[0]
+    pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
+    slots = {entry.present.name: entry.slot for entry in first.roles.cache if entry.present is not None}
+    inputs = []
+    for port in method.inputs:
+        is_hidden = port.source is not None and port.source.kind == "user" and port.shape == hidden.shape
+        source = Source("output", f"{encoder.method.name}/{hidden.name}") if is_hidden else port.source
+        inputs.append(replace(port, source=source))
+    outputs = []
+    for port in method.outputs:
+        state = pasts.get(slots[port.name], "")
+        if not state:
+            raise UsageError(f"no input of the decoder's later steps takes '{port.name}' of its first step")
+        outputs.append(replace(port, meaning=f"becomes '{state}'", writes=state))
+    return replace(method, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def _tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[str, np.ndarray]]:
+    """Return the tables, equal ones in one file."""
+    tables: list[Table] = []
+    arrays: dict[str, np.ndarray] = {}
+    for part in parts:
+        for name, array in part.tables.items():
+            same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
+            ports = [port for port in part.method.inputs if port.source is not None and port.source.of == name]
+            meaning = ports[0].meaning if ports else name
+            tables.append(Table(name, same, 0, str(array.dtype), len(array), tuple(array.shape[1:]), meaning))
+            arrays[name] = array
+    return tuple(tables), arrays
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _contract(
+    parts: Sequence[Lowered], pipeline: Pipeline, tables: tuple[Table, ...], options: LowerOptions
+) -> Contract:
+    is_decoder = any(part.states for part in parts)
+    first = parts[0].method
+    source = 0
+    if first.when == "once":
+        source = options.src_len if _takes_text(first) else first.outputs[0].shape[1] if len(parts) > 1 else 0
+    sizes = {
+        "batch": options.batch,
+        "source": source,
+        "capacity": options.max_cache_len if is_decoder else 0,
+    }
+    tokens = dict(pipeline.tokens)
+    if options.pad is not None:
+        tokens["pad"] = options.pad
+    methods = tuple(part.method for part in parts)
+    states = tuple(state for part in parts for state in part.states)
+    return Contract(
+        options.target, sizes, tokens, options.mask_floor, methods, tables, states, tuple(_loop(parts)), _adds(methods)
+    )
+
+
+def _takes_text(method: Method) -> bool:
+    return any(port.source is not None and port.source.kind == "embedding" for port in method.inputs)
+
+
+def _loop(parts: Sequence[Lowered]) -> Iterator[str]:
+    once = [part.method for part in parts if part.method.when == "once"]
+    step = next((part.method for part in parts if part.method.when == "step"), None)
+    if step is not None:
+        yield "Set `position` to 0 and fill the state with zeros."
+    if once and _takes_text(once[0]):
+        yield "Set `length` to the number of tokens of the source, and pad it to the fixed length."
+    for method in once:
+        written = [port for port in method.outputs if port.writes]
+        yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
+    if step is not None:
+        yield f"For each token: run `{step.file}` on it."
+        if any(port.writes for port in step.outputs):
+            yield "Write each new key and value into slot `position` of its state; add 1 to `position`."
+        yield "The largest logit is the next token. Stop at the end token, or when all slots are in use and one more."
+
+
+def _adds(methods: Sequence[Method]) -> str:
+    rows = [
+        f"`{port.name}` of `{method.file}`"
+        for method in methods
+        for port in method.inputs
+        if port.source is not None and port.source.kind == "rows"
+    ]
+    if not rows:
+        return "Positions: the models add them. The host adds nothing to embeddings."
+    return f"Positions: the host looks up {', '.join(rows)}; the models use them. The host adds nothing to embeddings."
+
+
+def _write(
+    output: Path,
+    parts: Sequence[Lowered],
+    contract: Contract,
+    arrays: Mapping[str, np.ndarray],
+    options: LowerOptions,
+) -> None:
+    others: dict[str, bytes] = {CONTRACT: contract.to_json().encode(), GUIDE: guide(contract).encode()}
+    for table in contract.tables:
+        array = arrays[table.name]
+        others.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+    taken = [name for name in others if (output / name).exists()]
+    if taken and not options.overwrite:
+        raise OutputError(f"{output / taken[0]} exists - choose another folder, or --overwrite")
+    with made_folder(output):
+        save_models(
+            {output / part.method.file: part.model for part in parts}, weights="inline", overwrite=options.overwrite
+        )
+        for name, content in others.items():
+            (output / name).write_bytes(content)
+
+
+def _file(part: Lowered) -> LoweredFile:
+    from graphkit.shapes import infer
+
+    shapes = infer(part.model)
+    ranks = [len(dims) for value in shapes if (dims := shapes[value].dims) is not None]
+    graph = part.model.graph
+    return LoweredFile(
+        part.method.file, len(graph.nodes), max(ranks, default=0), len(graph.inputs), len(graph.outputs), part.changes
+    )

@@ -1,0 +1,278 @@
+"""Lower one model: embeddings, masks and positions to the host, the cache to fixed slots, all dims to numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from graphkit.constraints.symbol_sizes import symbol_roles
+from graphkit.contract import By, Method, Port, Source, State
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.passes.fold import fold
+from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
+from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
+from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
+from graphkit.passes.npu.static_kv_cache import StaticKvCache, growths
+from graphkit.rewrite.base import Declined, Pass, copy_proto
+from graphkit.rewrite.interface import drop_dead_inputs
+from graphkit.shapes import Shapes, infer
+from graphkit.workflows.host_tables import HostTable, Setting, host_tables
+
+__all__ = ["LowerSizes", "Lowered", "lower_model"]
+
+MASKS = {
+    "slots_mask": "added to scores: 0 at the slots in use and, last, at the new token; the floor elsewhere",
+    "source_mask": "added to scores: 0 at the valid positions of the source, the floor at its padding",
+}
+
+
+@dataclass(frozen=True)
+class LowerSizes:
+    """The sizes for which models are lowered.
+
+    Attributes:
+        batch: Sequences at a time.
+        source: Positions of a padded source.
+        capacity: Slots of the cache.
+        dims: Numbers for other symbols.
+        floor: What is added to scores that do not count.
+        pad: The token that pads.
+    """
+
+    batch: int
+    source: int
+    capacity: int
+    dims: Mapping[str, int] = field(default_factory=dict)
+    floor: float = -1e9
+    pad: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A model at fixed shapes, and what its host does for it.
+
+    Attributes:
+        method: Its place in the contract.
+        model: The model.
+        tables: Rows that the host looks up, by the name of the table.
+        states: What the host keeps.
+        changes: What was done, a sentence each.
+        declined: What was not, and why.
+    """
+
+    method: Method
+    model: Model
+    tables: Mapping[str, np.ndarray]
+    states: tuple[State, ...]
+    changes: tuple[str, ...]
+    declined: tuple[Declined, ...]
+
+
+def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
+    """Lower one model: a decoder with a cache, which runs at each step, or any other, which runs once.
+
+    Args:
+        name: What it is for, such as `encoder` or `step`.
+        model: The model, as it was exported.
+        sizes: The sizes to fix.
+
+    Raises:
+        UsageError: A dim has no number, or the cache cannot be fixed, with the reason.
+        ModelError: onnxruntime cannot compute what the host needs.
+    """
+    lowering = _Lowering(name, model, sizes)
+    lowering.extract_embeddings()
+    lowering.insert_masks()
+    lowering.extract_host_values()
+    if lowering.is_decoder:
+        lowering.fix_cache()
+    lowering.freeze()
+    return lowering.result()
+
+
+class _Lowering:
+    """A model on its way, and what is known of the inputs that it got."""
+
+    def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
+        self.name, self.original, self.sizes = name, model, sizes
+        self.model = fold(model, keep_fusions=False).model
+        self.pasts = {value.name: entry for value, entry in model.roles.pasts.items()}
+        self.setting = _setting(self.model, sizes, is_decoder=bool(self.pasts))
+        self.tables: dict[str, np.ndarray] = {}
+        self.sources: dict[str, tuple[Source, str]] = {}
+        self.writes: dict[str, str] = {}
+        self.axes: dict[str, int] = {}
+        self.became: dict[str, str] = {}
+        self.changes: list[str] = []
+        self.declined: list[Declined] = []
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether it runs at each step, on a cache."""
+        return bool(self.pasts)
+
+    def extract_embeddings(self) -> None:
+        """Let the host look up rows of tables."""
+        for found in embeddings(self.model, infer(self.model)):
+            tensor = found.table.constant
+            assert tensor is not None
+            table = f"{self.name}.{found.name}"
+            self.tables[table] = self.model.array(tensor)
+            meaning = f"the rows of '{found.table.name}' at '{found.ids.name}'"
+            self.became[found.ids.name] = found.name
+            role = self.model.roles.of(found.ids)
+            by: By = "type" if role == "token types" else "token" if self.is_decoder else "source"
+            if self.is_decoder and role == "positions":
+                self.sources[found.name] = Source("rows", table, "position"), meaning
+            else:
+                self.sources[found.name] = Source("embedding", table, by), meaning
+        self._run(ExtractEmbedding())
+
+    def insert_masks(self) -> None:
+        """Insert the masks that the export lacks."""
+        for found in missing_masks(self.model, infer(self.model)):
+            kind = "slots_mask" if found.over == "slots" else "source_mask"
+            self.sources[found.name] = Source("slots_mask" if kind == "slots_mask" else "source_mask"), MASKS[kind]
+        self._run(InsertAttentionMask())
+
+    def extract_host_values(self) -> None:
+        """Let the host make what depends on positions, lengths and masks alone."""
+        shapes = infer(self.model)
+        found = host_inputs(self.model, shapes)
+        tables = host_tables(self.model, shapes, found, self.setting)
+        self._run(ExtractHostValues())
+        for table, each in zip(tables, found, strict=True):
+            original = each.source.value.name
+            for name in each.source.dependence.inputs:
+                self.became[name] = table.name
+            if table.kind == "constant":
+                self._bake(table)
+            elif table.kind == "mask" and table.by == "position":
+                self.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
+            elif table.kind == "mask":
+                self.sources[table.name] = Source("source_mask"), MASKS["source_mask"]
+            else:
+                rows = f"{self.name}.{table.name}"
+                self.tables[rows] = table.array
+                self.sources[table.name] = Source("rows", rows, table.by), f"'{original}' at this {table.by}"
+
+    def fix_cache(self) -> None:
+        """Give the cache its slots."""
+        for found in growths(self.model, infer(self.model), []):
+            assert found.entry.past is not None
+            assert found.entry.present is not None
+            self.axes[found.entry.past.name] = found.axis
+            self.writes[f"{found.entry.present.name}_new"] = found.entry.past.name
+        step = StaticKvCache(self.sizes.capacity)
+        outcome = step.run(self.model)
+        if outcome.declined:
+            raise UsageError(f"{self.original.name}: {step.name()}: {outcome.declined[0]}")
+        self.model = outcome.model
+        self.changes += outcome.changes
+
+    def freeze(self) -> None:
+        """Give all dims their number, and fold what follows."""
+        shapes = infer(self.model)
+        left = {name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols}
+        growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
+        numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in left}
+        outcome = fold(self.model, dims=numbers, keep_fusions=False)
+        self.model = drop_dead_inputs(outcome.model)
+        self.declined += outcome.declined
+
+    def result(self) -> Lowered:
+        """Return the model with its place in the contract."""
+        shapes = infer(self.model)
+        inputs = tuple(self._input(value, shapes) for value in self.model.graph.inputs)
+        outputs = tuple(self._output(value, shapes) for value in self.model.graph.outputs)
+        kept = {port.name for port in inputs}
+        became = {
+            value.name: value.name if value.name in kept else self.became.get(value.name, "nothing: its value is fixed")
+            for value in self.original.graph.inputs
+            if value.tensor is None
+        }
+        when = "step" if self.is_decoder else "once"
+        method = Method(self.name, f"{self.name}.onnx", "step" if when == "step" else "once", inputs, outputs, became)
+        states = tuple(self._state(port) for port in inputs if port.source is not None and port.source.kind == "state")
+        return Lowered(method, self.model, self.tables, states, tuple(self.changes), tuple(self.declined))
+
+    def _input(self, value: Value, shapes: Shapes) -> Port:
+        shape, dtype = _fixed(value, shapes)
+        if value.name in self.sources:
+            source, meaning = self.sources[value.name]
+        elif value.name in self.pasts:
+            source, meaning = Source("state", value.name), self._of_cache(self.pasts[value.name])
+        else:
+            source, meaning = Source("user"), f"'{value.name}' of the original"
+        return Port(value.name, dtype, shape, meaning, source)
+
+    def _output(self, value: Value, shapes: Shapes) -> Port:
+        shape, dtype = _fixed(value, shapes)
+        state = self.writes.get(value.name, "")
+        meaning = f"goes into the next slot of '{state}'" if state else f"'{value.name}' of the original"
+        return Port(value.name, dtype, shape, meaning, writes=state)
+
+    def _state(self, port: Port) -> State:
+        size = int(np.prod(port.shape)) * np.dtype(port.dtype).itemsize
+        return State(port.name, port.dtype, port.shape, self.axes.get(port.name), size)
+
+    def _of_cache(self, entry: CacheEntry) -> str:
+        attention = "cross-attention" if self.original.roles.is_cross(entry) else "self-attention"
+        layer = ".".join(map(str, entry.slot.index))
+        return f"the {entry.slot.kind} cache of the {attention}" + (f" of layer {layer}" if layer else "")
+
+    def _bake(self, table: HostTable) -> None:
+        proto = copy_proto(self.model)
+        kept = [info for info in proto.graph.input if info.name != table.name]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(table.array), table.name))
+        self.model = self.model.with_proto(proto)
+
+    def _run(self, step: Pass) -> None:
+        outcome = step.run(self.model)
+        self.model = outcome.model
+        self.changes += outcome.changes
+        self.declined += outcome.declined
+
+
+def _setting(model: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
+    """Return the number of each symbol of a model's inputs, by what it stands for.
+
+    Raises:
+        UsageError: One is not known.
+    """
+    roles = symbol_roles(model)
+    by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
+    if not is_decoder:
+        by_role["total"] = sizes.source
+    numbers = {name: by_role[role] for name, role in roles.items() if role in by_role} | dict(sizes.dims)
+    past, total = (
+        frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
+        for wanted in ("past", "total")
+    )
+    unknown = sorted(set(roles) - set(numbers) - past - total)
+    if unknown:
+        raise UsageError(f"{model.name}: '{unknown[0]}' has no number - give it with --dim {unknown[0]}=NUMBER")
+    return Setting(numbers, past, total, sizes.capacity if is_decoder else 0, sizes.source, sizes.floor, sizes.pad)
+
+
+def _fixed(value: Value, shapes: Shapes) -> tuple[tuple[int, ...], str]:
+    dims = shapes[value].dims
+    sizes = [dim.constant for dim in dims or ()]
+    if dims is None or None in sizes:
+        raise UsageError(f"'{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
+    return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
+
+
+def total_bytes(tables: Sequence[np.ndarray]) -> int:
+    """Return how many bytes some tables take."""
+    return sum(table.nbytes for table in tables)

@@ -1,0 +1,134 @@
+"""The models of a pipeline, told by their roles: encoder, decoder of the first step, decoder of later steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphkit.analysis.architecture import architecture
+from graphkit.errors import ModelError, UsageError
+from graphkit.model import Model, load
+from graphkit.passes.npu.extract_embedding import id_input
+from graphkit.shapes import infer
+from graphkit.shapes.tensor import number
+
+__all__ = ["Pipeline", "find_pipeline"]
+
+PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
+CONFIGURATIONS = ("generation_config.json", "config.json")
+KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"}
+ROLES = {
+    "encoder": "encoder",
+    "vision": "encoder",
+    "other": "encoder",
+    "first-step decoder": "first",
+    "decoder with past": "step",
+    "decoder-only": "step",
+    "merged decoder": "merged",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """The models that run together.
+
+    Attributes:
+        encoder: What runs once for a source; None for a decoder-only model.
+        first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
+        step: The decoder of later steps, None without a decoder.
+        merged: Whether the decoder is a merged one, both `first` and `step`.
+        tokens: `pad`, `start` and `end`, None where nothing says.
+    """
+
+    encoder: Model | None
+    first: Model | None
+    step: Model | None
+    merged: bool
+    tokens: Mapping[str, int | None]
+
+
+def find_pipeline(path: Path) -> Pipeline:
+    """Return the models of a folder, or one model.
+
+    Raises:
+        UsageError: There is none, or there are several of one role.
+        ModelError: A file is broken.
+    """
+    if path.is_file() or not path.is_dir():
+        found = {_role(model): model for model in [load(path)]}
+    else:
+        found = _of_folder(path)
+    merged = found.get("merged")
+    first, step = (merged, merged) if merged is not None else (found.get("first"), found.get("step"))
+    if first is not None and step is None:
+        raise UsageError(f"{path}: it has a decoder of the first step and none of later steps - export both")
+    encoder = found.get("encoder")
+    folder = path if path.is_dir() else path.parent
+    return Pipeline(encoder, first or step, step, merged is not None, _tokens(folder, [encoder, step]))
+
+
+def _of_folder(folder: Path) -> dict[str, Model]:
+    paths = sorted(folder.glob("*.onnx"))
+    named = [path for path in paths if path.name in PLAIN]
+    if len(named) > 1:
+        pair = {"decoder_model.onnx", "decoder_with_past_model.onnx"} <= {path.name for path in named}
+        paths = [path for path in named if not (pair and path.name == "decoder_model_merged.onnx")]
+    if not paths:
+        raise UsageError(f"{folder}: it holds no .onnx file - name the folder of an export, or a model")
+    found: dict[str, Model] = {}
+    for path in paths:
+        model = load(path)
+        role = _role(model)
+        if role in found:
+            raise UsageError(
+                f"{folder}: {found[role].name} and {model.name} are both for the same step - move one elsewhere"
+            )
+        found[role] = model
+    return found
+
+
+def _role(model: Model) -> str:
+    return ROLES[architecture(model).role]
+
+
+def _tokens(folder: Path, models: list[Model | None]) -> dict[str, int | None]:
+    """Return special tokens: of the configuration beside the models, padding also of what a model compares ids with."""
+    found: dict[str, int | None] = dict.fromkeys(KEYS)
+    for name in CONFIGURATIONS:
+        configuration = _read(folder / name)
+        for key, entry in KEYS.items():
+            value = configuration.get(entry)
+            if found[key] is None and isinstance(value, int) and not isinstance(value, bool):
+                found[key] = value
+    for model in models:
+        if found["pad"] is None and model is not None and model.roles.decoder is None:
+            found["pad"] = compared_token(model)
+    return found
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    if not path.is_file():
+        return {}
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"it cannot be read: {error}", file=str(path), hint="mend it or move it away") from error
+    return plain if isinstance(plain, dict) else {}
+
+
+def compared_token(model: Model) -> int | None:
+    """Return the constant with which a model compares its token ids, None where it does not."""
+    shapes = infer(model)
+    for node in model.graph.nodes:
+        if not node.is_op("Equal"):
+            continue
+        for value, other in (node.inputs[:2], node.inputs[1::-1]):
+            ids = id_input(value)
+            if ids is None or model.roles.of(ids) != "tokens" or other is None:
+                continue
+            data = shapes[other].data
+            if data is not None and data.size == 1 and (token := number(data.item())) is not None:
+                return token
+    return None

@@ -1,0 +1,233 @@
+"""Pipelines lowered for an NPU: fixed shapes, the contract, the reference host, and faults that the proof must see."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+from real_models import MODELS
+
+from graphkit.contract import read_contract
+from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.host import Host, numpy_host
+from graphkit.model import load
+from graphkit.shapes import infer
+from graphkit.verify.lowering import LoweringProof, Originals, verify_lowering
+from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
+from graphkit.workflows.originals import find_pipeline
+
+PIPELINES = {
+    "marian-tiny": ("encoder_model", "decoder_model_merged"),
+    "t5-tiny": ("encoder_model", "decoder_model_merged"),
+    "qwen2-tiny": ("model",),
+}
+OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for file in PIPELINES[name]:
+        content = lzma.decompress((MODELS / name / f"{file}.onnx.xz").read_bytes())
+        (folder / f"{file}.onnx").write_bytes(content)
+    return folder
+
+
+@pytest.fixture(scope="module", params=PIPELINES)
+def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, LowerReport]:
+    source = unpacked(request.param, tmp_path_factory.mktemp("models") / request.param)
+    output = tmp_path_factory.mktemp("lowered") / "out"
+    return source, output, lower_folder(source, output, OPTIONS)
+
+
+def test_host_and_lowered_models_give_what_the_originals_give(lowered: tuple[Path, Path, LowerReport]) -> None:
+    _, _, report = lowered
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+    assert report.proof.passed
+    assert {run.steps for run in report.proof.runs} == {6}  # to a full cache, and one more
+    assert max(run.logits or 0 for run in report.proof.runs) < 1e-5
+
+
+def test_all_shapes_are_fixed_and_nothing_takes_token_ids(lowered: tuple[Path, Path, LowerReport]) -> None:
+    _, output, _ = lowered
+    for method in read_contract(output / "contract.json").methods:
+        model = load(output / method.file)
+        shapes = infer(model)
+        assert all(dim.constant is not None for value in shapes for dim in shapes[value].dims or ())
+        assert {port.dtype for port in method.inputs} == {"float32"}
+        assert not [node for node in model.graph.nodes if node.is_op("Shape", "Gather", "Range", "If")]
+
+
+def test_the_contract_names_each_input_once_and_reads_back(lowered: tuple[Path, Path, LowerReport]) -> None:
+    _, output, _ = lowered
+    contract = read_contract(output / "contract.json")
+    assert json.loads(contract.to_json()) == json.loads((output / "contract.json").read_text())
+    for method in contract.methods:
+        model = load(output / method.file)
+        assert [port.name for port in method.inputs] == [value.name for value in model.graph.inputs]
+        assert [port.name for port in method.outputs] == [value.name for value in model.graph.outputs]
+    grown = {port.writes for method in contract.methods for port in method.outputs if port.writes}
+    assert grown == {state.name for state in contract.states}
+    guide = (output / "HOST.md").read_text()
+    assert all(f"`{port.name}`" in guide for method in contract.methods for port in method.inputs)
+
+
+def test_the_host_decodes_and_says_when_the_cache_is_full(lowered: tuple[Path, Path, LowerReport]) -> None:
+    _, output, _ = lowered
+    host = Host(output)
+    source = [5, 6, 7] if host.contract.sizes["source"] else []
+    tokens = host.generate(source, [3], steps=4)
+    assert len(tokens) == 4
+    assert tokens == Host(output).generate(source, [3], steps=4)
+    host.start(source)
+    for token in range(6):
+        host.step(token)
+    with pytest.raises(UsageError, match="the cache is full: it has 5 slots"):
+        host.step(1)
+
+
+def edited(folder: Path, change: Callable[[onnx.ModelProto], None], file: str = "step.onnx") -> None:
+    model = onnx.load(folder / file)
+    change(model)
+    onnx.save(model, folder / file)
+
+
+def drop_bias(folder: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            if "final_logits_bias" in tensor.name:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros(tuple(tensor.dims), np.float32), tensor.name))
+
+    edited(folder, change)
+
+
+def double_positions(folder: Path) -> None:
+    path = folder / "step.position_values.bin"
+    (2 * np.fromfile(path, np.float32)).tofile(path)
+
+
+def transpose_table(folder: Path) -> None:
+    path = folder / "encoder.inputs_embeds.bin"
+    rows = np.fromfile(path, np.float32).reshape(256, -1)
+    np.ascontiguousarray(rows.T).tofile(path)
+
+
+def permute_heads(folder: Path) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            if node.op_type == "Concat":
+                heads = onnx.numpy_helper.from_array(np.arange(8)[::-1].copy(), "permuted")
+                model.graph.initializer.append(heads)
+                model.graph.node.insert(
+                    0, onnx.helper.make_node("Gather", [node.input[0], "permuted"], ["wrong"], axis=1)
+                )
+                node.input[0] = "wrong"
+                return
+
+    edited(folder, change)
+
+
+def scale_twice(folder: Path) -> None:
+    path = folder / "step.inputs_embeds.bin"
+    contract = json.loads((folder / "contract.json").read_text())
+    file = next(table["file"] for table in contract["tables"] if table["name"] == "step.inputs_embeds")
+    path = folder / file
+    (np.sqrt(np.float32(32)) * np.fromfile(path, np.float32)).tofile(path)
+
+
+FAULTS = {
+    "bias removed": (drop_bias, "'final_logits_bias_merged_0' of the original is lost."),
+    "positions twice": (double_positions, ""),
+    "table transposed": (transpose_table, ""),
+    "heads permuted": (permute_heads, "The first step is right and later ones are not"),
+    "scale twice": (scale_twice, ""),
+}
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Originals]:
+    source = unpacked("marian-tiny", tmp_path_factory.mktemp("faults") / "marian-tiny")
+    output = source / "out"
+    lower_folder(source, output, LowerOptions(src_len=6, max_cache_len=5, verify=False))
+    pipeline = find_pipeline(source)
+    return output, Originals(pipeline.encoder, pipeline.first, pipeline.step)
+
+
+def proof(marian: tuple[Path, Originals], folder: Path) -> LoweringProof:
+    return verify_lowering(marian[1], folder)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_file_fails_the_proof(fault: str, marian: tuple[Path, Originals], tmp_path: Path) -> None:
+    inject, cause = FAULTS[fault]
+    folder = Path(shutil.copytree(marian[0], tmp_path / "out"))
+    inject(folder)
+    found = proof(marian, folder)
+    assert not found.passed
+    assert cause in "\n".join(found.causes)
+
+
+def test_a_host_without_the_padding_mask_fails(marian: tuple[Path, Originals], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numpy_host, "source_mask", lambda _, source, *__: np.zeros(source, np.float32))
+    found = proof(marian, marian[0])
+    assert not found.passed
+    assert "Only padded sources differ: padding is not masked." in found.causes
+
+
+def test_a_host_whose_slots_mask_does_nothing_fails(
+    marian: tuple[Path, Originals], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numpy_host, "slots_mask", lambda _, capacity, *__: np.zeros(capacity + 1, np.float32))
+    found = proof(marian, marian[0])
+    assert not found.passed
+    assert any("the mask over the slots does nothing" in cause for cause in found.causes)
+
+
+def test_a_host_that_writes_one_slot_too_far_fails(
+    marian: tuple[Path, Originals], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Host._write
+
+    def wrong(host: Host, name: str, new: np.ndarray) -> None:
+        host.position += 1
+        write(host, name, new)
+        host.position -= 1
+
+    monkeypatch.setattr(Host, "_write", wrong)
+    found = proof(marian, marian[0])
+    assert not found.passed
+    assert any("The first step is right and later ones are not" in cause for cause in found.causes)
+
+
+def test_nothing_is_written_over(marian: tuple[Path, Originals], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(marian[0], tmp_path / "out"))
+    source = unpacked("marian-tiny", tmp_path / "marian-tiny")
+    with pytest.raises(OutputError, match="exists - choose another folder, or --overwrite"):
+        lower_folder(source, folder, OPTIONS)
+
+
+def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no \.onnx file"):
+        lower_folder(tmp_path, tmp_path / "out")
+
+
+def test_two_models_for_one_step_are_refused(tmp_path: Path) -> None:
+    source = unpacked("qwen2-tiny", tmp_path / "models")
+    shutil.copy(source / "model.onnx", source / "other.onnx")
+    with pytest.raises(UsageError, match=r"model\.onnx and other\.onnx are both for the same step"):
+        lower_folder(source, tmp_path / "out")
+
+
+def test_a_contract_of_another_version_is_refused(marian: tuple[Path, Originals], tmp_path: Path) -> None:
+    plain = json.loads((marian[0] / "contract.json").read_text())
+    plain["version"] = 99
+    (tmp_path / "contract.json").write_text(json.dumps(plain))
+    with pytest.raises(ModelError, match="it is a contract of version 99 - lower again"):
+        Host(tmp_path)
