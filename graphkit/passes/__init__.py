@@ -14,11 +14,15 @@ from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
+from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.npu.tril_to_constant import TrilToConstant
+from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
@@ -64,9 +68,13 @@ PASSES: tuple[type[Pass], ...] = (
     DropUnusedInputs,
     InferOutputShapes,
     StripMergedSuffixes,
+    MaskedFillToAdd,
+    DropNanGuard,
     SplitCrossKv,
     ExtractEmbedding,
     InsertAttentionMask,
     ExtractHostValues,
     StaticKvCache,
+    TrilToConstant,
+    WhereToArithmetic,
 )

@@ -14,6 +14,7 @@ from graphkit.rewrite.options import read_option
 __all__ = ["explain", "parse_pipeline"]
 
 STEP = re.compile(r"\s*(?P<name>[a-z0-9-]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*(?:,|$)")
+NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?", re.A | re.I)
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
@@ -83,6 +84,8 @@ def _convert(kind: type[Pass], name: str, annotation: str, text: str) -> object:
         return text.lower() == "true"
     if "int" in kinds and re.fullmatch(r"[+-]?\d+", text):
         return int(text)
+    if "float" in kinds and NUMBER.fullmatch(text):
+        return float(text)
     if "str" in kinds:
         return text
     raise UsageError(f"{kind.name()}: option '{name}' is '{text}' - it takes {' or '.join(kinds)}")

@@ -85,8 +85,12 @@ class FoldConstants(Rewrite):
         if nodes:
             _fold(editor, nodes)
 
+    def takes(self, node: Node) -> bool:
+        """Whether a node may be folded, as far as its operator says."""
+        return not (node.domain or node.op_type in KEPT | RANDOM or node.bodies)
+
     def _folds(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
-        if node.domain or node.op_type in KEPT | RANDOM or node.bodies or not editor.is_free(node):
+        if not self.takes(node) or not editor.is_free(node):
             return False
         inputs = [value for value in node.inputs if value is not None]
         if not node.outputs or any(value not in constant or editor.has_alias(value) for value in inputs):
@@ -145,7 +149,7 @@ def _may_trap(editor: Editor, node: Node) -> bool:
 
 def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    return node.op_type not in MOVING | {"ConstantOfShape"} and any(
+    return node.op_type not in MOVING | {"ConstantOfShape", "Trilu"} and any(
         editor.shapes[value].dtype in HALF for value in values
     )
 

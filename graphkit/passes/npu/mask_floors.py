@@ -1,0 +1,175 @@
+"""Raise what is less than the floor in masks that are added to scores, so that no -inf is left."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.errors import ModelError
+from graphkit.graph.operators import MOVING
+from graphkit.graph.view import Node, Value
+from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.float_bounds import FloatBounds
+
+__all__ = ["MaskFloors", "elements", "floor_of"]
+
+HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
+MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
+MAX_STEPS = 8  # nodes between a mask and the integers that it is made of
+MAX_CONE = 64  # nodes of a mask in which a fill is looked for
+MASKING = MOVING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "ScatterElements", "ScatterND"}
+MASKING |= {"Sub", "Sum", "Trilu", "Where"}
+
+
+def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
+    """Return the floor of masks of a dtype."""
+    is_half = dtype == TensorProto.FLOAT16 or (reach is not None and reach.is_half)
+    return max(floor, HALF_FLOOR) if is_half else floor
+
+
+def elements(editor: Editor, value: Value, itemsize: int) -> np.ndarray | None:
+    """Return the elements of a constant, None where as many of another size are too large to be written anew."""
+    sizes = editor.shapes[value].sizes()
+    if value.constant is None or sizes is None or math.prod(sizes) * itemsize > MAX_CONSTANT:
+        return None
+    try:
+        return editor.model.array(value.constant)
+    except ModelError:  # its data file is missing
+        return None
+
+
+class MaskFloors:
+    """The masks of a model that are added to scores, in one round.
+
+    Args:
+        editor: What is told the changes.
+        floor: What no element of a mask is to be less than.
+        scores: What is a score, and where it goes.
+        bounds: What elements may be.
+    """
+
+    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:
+        self.editor, self.floor, self.scores, self.bounds = editor, floor, scores, bounds
+
+    def raise_all(self) -> None:
+        """Let no additive mask go below the floor."""
+        uses: dict[Value, list[tuple[Node, int, Reach]]] = defaultdict(list)
+        for node, index, mask, reach in self._additions():
+            if self._is_low(mask, reach):
+                uses[mask].append((node, index, reach))
+        for mask, places in uses.items():
+            dtype = self.editor.shapes[mask].dtype
+            floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)
+            name = self._raised(mask, floor, places[0][0])
+            for node, index, _ in places:
+                self.editor.set_inputs(node, {index: name})
+            self.editor.note("additive masks have a finite floor")
+
+    def _additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
+        """Yield where a mask is added to scores: the node, which input it is, the mask, and the way to the Softmax."""
+        for node in sorted(self.editor.nodes("Add", "Attention"), key=lambda node: node.index):
+            if node.scope.path:
+                continue
+            for index in (0, 1) if node.is_op("Add") else (3,):
+                mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
+                if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
+                    continue
+                reach = self._reach_of(node)
+                if not isinstance(reach, str) and self.editor.shapes[mask].dtype in FLOATS:
+                    yield node, index, mask, reach
+
+    def _is_added(self, node: Node, scores: Value) -> bool:
+        return node.is_op("Attention") or self.scores.are(scores)
+
+    def _reach_of(self, node: Node) -> Reach | str:
+        out = node.outputs[0]
+        return Reach(-1) if node.is_op("Attention") else "" if out is None else self.scores.reach(out)
+
+    def _is_low(self, mask: Value, reach: Reach) -> bool:
+        """Whether elements of a mask may be less than the floor, because of a fill in it."""
+        dtype = self.editor.shapes[mask].dtype
+        floor = float(helper.tensor_dtype_to_np_dtype(dtype).type(floor_of(self.floor, dtype, reach)))
+        node = mask.producer
+        if node is not None and (node.is_op("Max") or self._factor_at(node) is not None):
+            ends = [self.editor.uniform(source) for source in node.inputs if source is not None and source.is_constant]
+            if any(end is not None and floor <= end <= ENOUGH for end in ends):
+                return False  # nothing in it is less: bounds do not know that its integers are 0 and 1
+        return self.bounds.of(mask).low < floor and self._has_fill(mask)
+
+    def _factor_at(self, node: Node) -> int | None:
+        """Return which input of a product is what its other input, which holds whole numbers, is multiplied by."""
+        for index in (0, 1) if node.is_op("Mul") else ():
+            factor, other = node.inputs[index], node.inputs[1 - index]
+            if factor is None or other is None or not self._is_whole(other):
+                continue
+            if (number := self.editor.uniform(factor)) is not None and number <= ENOUGH:
+                return index
+        return None
+
+    def _is_whole(self, value: Value, depth: int = 0) -> bool:
+        """Whether all elements are whole numbers, because they are made of integers."""
+        node = value.producer
+        if depth > MAX_STEPS:
+            return False
+        if value.is_constant:
+            return self.editor.uniform(value) in (0, 1)
+        if self.editor.shapes[value].dtype in INTEGERS:
+            return True
+        if node is None or not node.is_op("Cast", "Sub", "Mul", "Expand", "Reshape", "Unsqueeze", "Slice", "Squeeze"):
+            return False
+        read = node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
+        return all(source is not None and self._is_whole(source, depth + 1) for source in read)
+
+    def _has_fill(self, mask: Value) -> bool:
+        pending, met = [mask], set[Value]()
+        while pending and len(met) < MAX_CONE:
+            value = pending.pop()
+            if value in met:
+                continue
+            met.add(value)
+            node = value.producer
+            if value.constant is not None or (node is not None and node.is_op("ConstantOfShape")):
+                if self.editor.shapes[value].dtype in FLOATS and self.bounds.of(value).low <= NEGLIGIBLE:
+                    return True
+            elif node is not None and not node.domain and node.op_type in MASKING:
+                pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]
+        return False
+
+    def _raised(self, mask: Value, floor: float, before: Node) -> str:
+        """Return the name of a mask without what is below the floor; a node makes it, before one that reads it."""
+        kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
+        array = elements(self.editor, mask, kind.itemsize)
+        if array is not None:
+            return self.editor.constant(np.maximum(array, kind.type(floor)), f"{mask.name}_floor")
+        low = self.editor.constant(np.array(floor, kind), "mask_floor")
+        name = self.editor.unique_name(f"{mask.name}_floor")
+        node = mask.producer
+        if node is not None and node.is_op("Where"):
+            ends = [self._raised_end(end, floor, kind) for end in node.inputs[1:]]
+            if None not in ends:
+                self.editor.insert_before(before, NewNode("Where", [node.inputs[0], *ends], [name]))
+                return name
+        if node is not None and (index := self._factor_at(node)) is not None:
+            inputs: list[NodeInput] = list(node.inputs)
+            factor = node.inputs[index]
+            sizes = self.editor.shapes[factor].sizes() if factor is not None else None
+            inputs[index] = self.editor.constant(np.full(sizes or (), floor, kind), "mask_floor")
+            self.editor.insert_before(before, NewNode("Mul", inputs, [name]))
+            return name
+        self.editor.insert_before(before, NewNode("Max", [mask, low], [name]))
+        return name
+
+    def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
+        """Return a constant without what is below the floor."""
+        array = elements(self.editor, value, kind.itemsize) if value is not None else None
+        if array is None:
+            return None
+        name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"
+        return self.editor.constant(np.maximum(array, kind.type(floor)), name)

@@ -1,0 +1,216 @@
+"""Make every mask of an attention an addition to its scores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.dtypes import FLOATS
+from graphkit.errors import UsageError
+from graphkit.graph.view import Node, Value
+from graphkit.passes.npu.mask_floors import MaskFloors, elements, floor_of
+from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
+from graphkit.passes.shapes.drop_broadcasts import broadcast
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.rewrite.host_values import dependences
+
+__all__ = ["MaskedFillToAdd"]
+
+
+@dataclass(frozen=True)
+class MaskedFillToAdd(Rewrite):
+    """Make every mask of an attention an addition to its scores: 0 where they count, the floor where they do not.
+
+    `Where(cond, fill, scores)` becomes `Add(scores, Where(cond, floor, 0))`, whichever side the fill is on and however
+    the condition is computed; masks of one condition share one value. The additive mask is a constant where the
+    condition is, and depends on no data in any case, so that a host can compute it. A boolean mask of an Attention
+    becomes an additive one. In masks that are added already, nothing is less than the floor, so that no -inf is left.
+
+    Numerics change, below rounding where the floor is far below the scores: a score that does not count keeps an
+    influence of about exp(floor). A row in which nothing counts has no meaning: before, its weights were equal or no
+    numbers; now they are those of its scores as far as the floor leaves their digits.
+
+    Legality: the condition depends on no data, the fill is a constant of at most -1e4, and the scores reach a
+    Softmax, over an axis along which the mask varies, through additions, positive constant scales and reshapes alone.
+    In float16 the floor is at least -3e4. It works at symbolic dims and at fixed ones.
+
+    Before:
+
+        agraph (float[N, 2, L, L] scores, bool[N, 1, 1, L] padding) => (float[N, 2, L, L] y)
+        <float least = {-3.4e38}> {
+            filled = Where (padding, least, scores)
+            y = Softmax <axis = -1> (filled)
+        }
+
+    After:
+
+        agraph (float[N, 2, L, L] scores, bool[N, 1, 1, L] padding) => (float[N, 2, L, L] y)
+        <float mask_floor = {-1e9}, float mask_zero = {0.0}> {
+            padding_mask = Where (padding, mask_floor, mask_zero)
+            filled = Add (scores, padding_mask)
+            y = Softmax <axis = -1> (filled)
+        }
+
+    Attributes:
+        floor: What is added to scores that do not count.
+    """
+
+    floor: float = -1e9
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.floor) and self.floor <= ENOUGH):
+            raise UsageError(f"a mask floor of {self.floor:g} does not mask - give one of at most {ENOUGH:g}")
+
+    def edit(self, editor: Editor) -> None:
+        known = dependences(editor.model, editor.shapes)
+        scores, bounds = Scores(editor, known), FloatBounds(editor.model, editor.shapes)
+        _Fills(editor, self.floor, scores, bounds).replace()
+        MaskFloors(editor, self.floor, scores, bounds).raise_all()
+
+
+class _Fills:
+    """The masks of a model that are not added to scores, in one round."""
+
+    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:
+        self.editor, self.floor, self.scores, self.bounds, self.known = editor, floor, scores, bounds, scores.known
+        self.masks: dict[tuple[Value, bool, int, float], str] = {}
+
+    def replace(self) -> None:
+        """Replace masks that are not added, in the order of the nodes: the first one makes what others share."""
+        for node in sorted(self.editor.nodes("Where", "Attention"), key=lambda node: node.index):
+            if node.is_op("Attention"):
+                self._boolean_mask(node)
+            elif (side := self._side(node)) is not None:
+                reach = self._legal(node, side)
+                if isinstance(reach, str):
+                    self.editor.decline(node, reach)
+                else:
+                    self._replace(node, side, reach)
+
+    # Where(cond, fill, scores)
+
+    def _side(self, node: Node) -> int | None:
+        """Return which input is a fill, where the other one is no constant but scores."""
+        if node.outputs[0] is None or len(node.inputs) != 3:
+            return None
+        for side in (1, 2):
+            fill, other = node.inputs[side], node.inputs[3 - side]
+            if fill is not None and self.editor.shapes[fill].dtype not in FLOATS:
+                return None
+            if fill is None or other is None or other.is_constant or not self._is_uniform(fill):
+                continue
+            if self.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(other)):
+                return side
+        return None
+
+    def _is_uniform(self, value: Value) -> bool:
+        """Whether a value is a constant, or one that is made as large as a shape."""
+        for _ in range(4):
+            if value.is_constant:
+                return True
+            node = value.producer
+            if node is None or not node.is_op("ConstantOfShape", "Expand", "Cast", "Reshape", "Unsqueeze"):
+                return False
+            if node.is_op("ConstantOfShape"):
+                return True
+            source = node.input(0)
+            if source is None:
+                return False
+            value = source
+        return False
+
+    def _legal(self, node: Node, side: int) -> Reach | str:
+        cond, fill, scores, out = node.inputs[0], node.inputs[side], node.inputs[3 - side], node.outputs[0]
+        assert cond is not None
+        assert fill is not None
+        assert scores is not None
+        assert out is not None
+        if node.scope.path:
+            return "it fills what is in a body of another node; inline that first"
+        if self.bounds.of(fill).high > NEGLIGIBLE:
+            return f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data"
+        known = self.known.get(cond)
+        if known is not None and known.data:
+            return "its condition depends on data: it is no mask"
+        reach = self.scores.reach(out)
+        if isinstance(reach, str):
+            return f"it is no mask: {reach}"
+        if floor_of(self.floor, self.editor.shapes[fill].dtype, reach) * reach.scale > ENOUGH:
+            return f"its floor would be scaled by {reach.scale:g} and mask nothing"
+        return self._dims_fault(cond, fill, scores, out, reach) or reach
+
+    def _dims_fault(self, cond: Value, fill: Value, scores: Value, out: Value, reach: Reach) -> str:
+        shapes = self.editor.shapes
+        over, with_fill = shapes[cond].dims, shapes[fill].dims
+        if over is None:
+            return f"the shape of its condition is not known: {shapes.reason(cond)}"
+        if len(over) < -reach.axis or over[reach.axis] == 1:
+            return "it masks whole rows of a Softmax, which an addition does not"
+        if with_fill is not None and all(dim == 1 for dim in with_fill):
+            other = shapes[scores].rank
+            if len(with_fill) <= max(len(over), other or 0):
+                return ""
+        before, after = shapes[scores].dims, shapes[out].dims
+        if before is None or after is None or broadcast([before, over]) != after:
+            return "its fill may be larger than its scores and its condition"
+        return ""
+
+    def _replace(self, node: Node, side: int, reach: Reach) -> None:
+        cond, fill, scores, out = node.inputs[0], node.inputs[side], node.inputs[3 - side], node.outputs[0]
+        assert cond is not None
+        assert fill is not None
+        assert out is not None
+        dtype = self.editor.shapes[fill].dtype
+        mask, made = self.mask(cond, dtype, fills_true=side == 1, floor=floor_of(self.floor, dtype, reach))
+        self.editor.replace(node, *made, NewNode("Add", [scores, mask], [out.name], like=node))
+        self.editor.note("fills of masked scores are additions")
+
+    def mask(self, cond: Value, dtype: int, *, fills_true: bool, floor: float) -> tuple[str, list[NewNode]]:
+        """Return the name of an additive mask, and the nodes that make it where none does yet."""
+        key = (cond, fills_true, dtype, floor)
+        if key in self.masks:
+            return self.masks[key], []
+        kind = helper.tensor_dtype_to_np_dtype(dtype)
+        low, zero = np.array(floor, kind), np.array(0, kind)
+        array = elements(self.editor, cond, kind.itemsize)
+        if array is not None:
+            filled = np.where(array, low, zero) if fills_true else np.where(array, zero, low)
+            self.masks[key] = self.editor.constant(filled.astype(kind), f"{cond.name}_mask")
+            return self.masks[key], []
+        name = self.masks[key] = self.editor.unique_name(f"{cond.name}_mask")
+        ends = [self.editor.constant(low, "mask_floor"), self.editor.constant(zero, "mask_zero")]
+        return name, [NewNode("Where", [cond, *(ends if fills_true else ends[::-1])], [name])]
+
+    # Attention(query, key, value, boolean mask)
+
+    def _boolean_mask(self, node: Node) -> None:
+        mask, query = node.input(3), node.input(0)
+        if mask is None or query is None or self.editor.shapes[mask].dtype != TensorProto.BOOL:
+            return
+        dtype = self.editor.shapes[query].dtype
+        if fault := self._mask_fault(node, mask, dtype):
+            self.editor.decline(node, fault)
+            return
+        name, made = self.mask(mask, dtype, fills_true=False, floor=floor_of(self.floor, dtype))
+        if made:
+            self.editor.insert_before(node, *made)
+        self.editor.set_inputs(node, {3: name})
+        self.editor.note("boolean masks of Attentions are additive")
+
+    def _mask_fault(self, node: Node, mask: Value, dtype: int) -> str:
+        if node.scope.path:
+            return "it is in a body of another node; inline that first"
+        known, dims = self.known.get(mask), self.editor.shapes[mask].dims
+        if known is not None and known.data:
+            return "its boolean mask depends on data"
+        if dtype not in FLOATS:
+            return "the dtype of its scores is not known, or has no additive masks here"
+        if dims is None:
+            return f"the shape of its boolean mask is not known: {self.editor.shapes.reason(mask)}"
+        return "its boolean mask masks whole rows, which an addition does not" if dims and dims[-1] == 1 else ""

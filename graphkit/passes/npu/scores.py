@@ -1,0 +1,168 @@
+"""Scores of an attention: what they come from, and the Softmax that they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit.graph.operators import RESHAPING
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.host_values import Dependence
+
+__all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product"]
+
+MAX_STEPS = 64
+ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
+PRODUCTS = ("Einsum", "Gemm", "MatMul")
+WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
+NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How scores reach a Softmax.
+
+    Attributes:
+        axis: Over which it sums, counted from the end.
+        scale: What scores are multiplied by on the way, the least of all ways.
+        is_half: Whether they are float16 somewhere on the way.
+    """
+
+    axis: int
+    scale: float = 1.0
+    is_half: bool = False
+
+
+class Scores:
+    """What becomes of the values of a graph on the way to a Softmax.
+
+    Args:
+        editor: What the shapes and constants are asked of.
+        known: What each value is computed from.
+    """
+
+    def __init__(self, editor: Editor, known: Mapping[Value, Dependence]) -> None:
+        self.editor, self.known = editor, known
+        self._reaches: dict[Value, Reach | str] = {}
+
+    def are(self, value: Value) -> bool:
+        """Whether a value is made of data, or is a product: a mask is neither."""
+        known = self.known.get(value)
+        return (known is not None and known.data) or is_product(value)
+
+    def reach(self, value: Value, depth: int = 0) -> Reach | str:
+        """Return how a value reaches the one Softmax axis that all its consumers lead to, or why it does not."""
+        if value not in self._reaches:
+            self._reaches[value] = self._compute(value, depth)
+        return self._reaches[value]
+
+    def _compute(self, value: Value, depth: int) -> Reach | str:
+        if self.editor.is_output(value):
+            return "what it gives is an output of the graph"
+        if depth > MAX_STEPS or not value.consumers:
+            return "what it gives reaches no Softmax"
+        total: Reach | None = None
+        half = self.editor.shapes[value].dtype == TensorProto.FLOAT16
+        for node, index in value.consumers:
+            found = self._through(node, index, value, depth + 1)
+            if isinstance(found, str):
+                return found
+            if total is not None and total.axis != found.axis:
+                return "what it gives reaches Softmaxes over different axes"
+            scale = found.scale if total is None else min(total.scale, found.scale)
+            total = Reach(found.axis, scale, half or found.is_half or (total is not None and total.is_half))
+        assert total is not None
+        return total
+
+    def _through(self, node: Node, index: int, value: Value, depth: int) -> Reach | str:
+        out = node.outputs[0] if node.outputs else None
+        if node.is_op("Softmax"):
+            return self._softmax(node, value)
+        if out is None or node.scope is not value.scope:
+            return f"'{node.label}' reads it in another graph"
+        if node.is_op(*ELEMENTWISE):
+            return self._elementwise(node, index, out, depth)
+        if node.is_op(*RESHAPING) and index == 0:
+            found = self.reach(out, depth)
+            before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
+            if isinstance(found, str) or (found.axis == -1 and before and after and before[-1] == after[-1]):
+                return found
+            return f"'{node.label}' does not keep the axis of the Softmax"
+        if node.is_op("Transpose"):
+            return self._transpose(node, out, depth)
+        return f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax"
+
+    def _softmax(self, node: Node, value: Value) -> Reach | str:
+        is_flat = node.scope.opset() < 13  # over all axes from this one on
+        axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
+        if axis is None:
+            return f"the axis of '{node.label}' is not known"
+        if axis >= 0 or is_flat:
+            if rank is None:
+                return f"the rank of the scores of '{node.label}' is not known"
+            axis = axis - rank if axis >= 0 else axis
+        if is_flat and axis != -1:
+            return f"'{node.label}' is over several axes at once"
+        return Reach(axis)
+
+    def _elementwise(self, node: Node, index: int, out: Value, depth: int) -> Reach | str:
+        if node.is_op("Where") and index == 0:
+            return f"'{node.label}' takes it for a condition"
+        if node.is_op("Expand", "Dropout") and index > 0:
+            return f"'{node.label}' takes it for an option"
+        scale = 1.0
+        if node.is_op("Mul", "Div"):
+            factor = self._factor(node, index)
+            if factor is None:
+                return f"'{node.label}' scales it by what is no positive constant"
+            scale = factor
+        elif node.is_op("Sub") and index == 1:
+            return f"'{node.label}' subtracts it"
+        elif node.is_op("Max") and not self._is_negligible(node, index):
+            return f"'{node.label}' compares it with what may count"
+        elif node.is_op("Cast") and self.editor.shapes[out].dtype not in (*WIDE, TensorProto.FLOAT16):
+            return f"'{node.label}' makes it no floating-point number"
+        found = self.reach(out, depth)
+        return found if isinstance(found, str) else Reach(found.axis, found.scale * scale, found.is_half)
+
+    def _factor(self, node: Node, index: int) -> float | None:
+        other = node.input(1 - index)
+        factor = self.editor.uniform(other) if other is not None else None
+        if factor is None or factor <= 0 or (node.is_op("Div") and index == 1):
+            return None
+        return 1 / factor if node.is_op("Div") else factor
+
+    def _is_negligible(self, node: Node, index: int) -> bool:
+        others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
+        return all(each is not None and each <= NEGLIGIBLE for each in others)
+
+    def _transpose(self, node: Node, out: Value, depth: int) -> Reach | str:
+        found, rank = self.reach(out, depth), self.editor.shapes[out].rank
+        if isinstance(found, str):
+            return found
+        if rank is None:
+            return f"the rank of '{node.label}' is not known"
+        perm = node.attr("perm", tuple(range(rank))[::-1])
+        if perm is None or len(perm) != rank:
+            return f"the axes of '{node.label}' are not known"
+        return Reach(perm[found.axis] - rank, found.scale, found.is_half)
+
+
+def is_product(value: Value) -> bool:
+    """Whether a value is a product of matrices, scaled, shifted or reshaped."""
+    pending, met = [value], 0
+    while pending and met < MAX_STEPS:
+        node, met = pending.pop().producer, met + 1
+        if node is None:
+            continue
+        if node.is_op(*PRODUCTS):
+            return True
+        if node.is_op(*ELEMENTWISE):
+            pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]
+        elif node.is_op(*RESHAPING, "Transpose", "Slice") and (source := node.input(0)) is not None:
+            pending.append(source)
+    return False

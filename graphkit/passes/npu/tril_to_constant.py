@@ -1,0 +1,188 @@
+"""Make triangles of masks constants, and triangles of data products with one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.errors import ModelError
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Value
+from graphkit.passes.clean_up.fold_constants import FoldConstants
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.shapes import Expr
+
+__all__ = ["TrilToConstant"]
+
+MAX_STEPS = 6  # nodes between a triangle and what makes a mask of it
+SOURCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Range", "Trilu")
+FOLLOWING: tuple[str, ...] = (
+    "Add",
+    "And",
+    "Cast",
+    "Concat",
+    "ConstantOfShape",
+    "Expand",
+    "Mul",
+    "Neg",
+    "Not",
+    "Or",
+    "Reshape",
+)
+FOLLOWING += ("ScatterElements", "ScatterND", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where", "Xor")
+
+
+@dataclass(frozen=True)
+class TrilToConstant(FoldConstants):
+    """Make a triangle that is constant an initializer, and the triangle of data a product with a constant of 0 and 1.
+
+    Constant are the Trilu of a constant, or of a ConstantOfShape or an Expand of fixed shape, a Range compared with a
+    Range, slices of a buffer, and what makes a mask of them. `fold-constants` does this up to a megabyte; a causal mask
+    of a thousand tokens is larger.
+
+    Legality: the diagonal is a constant, and the matrices have a fixed size. The triangle of data is a product where
+    the data cannot be infinite or no number, for 0 times these is no number: what inputs and products of matrices give
+    is taken to be finite. A boolean triangle is an And.
+
+    Before:
+
+        agraph (float[N, 3, 3] x) => (float[N, 3, 3] y) <int64 k = {0}> {
+            y = Trilu <upper = 0> (x, k)
+        }
+
+    After:
+
+        agraph (float[N, 3, 3] x) => (float[N, 3, 3] y)
+        <float[3, 3] triangle = {1, 0, 0, 1, 1, 0, 1, 1, 1}> {
+            y = Mul (x, triangle)
+        }
+
+    Attributes:
+        limit: Bytes of the largest constant to make; all of them together may add 64 times as many to the model.
+    """
+
+    limit: int = 64 << 20
+
+    def edit(self, editor: Editor) -> None:
+        bounds = FloatBounds(editor.model, editor.shapes)
+        for node in list(editor.nodes("Trilu")):
+            reason = self._edit(editor, node, bounds)
+            if reason:
+                editor.decline(node, reason)
+        super().edit(editor)
+
+    def takes(self, node: Node) -> bool:
+        return super().takes(node) and any(_is_of_mask(value) for value in node.outputs if value is not None)
+
+    def _edit(self, editor: Editor, node: Node, bounds: FloatBounds) -> str:
+        """Replace a Trilu; return why it stays, "" where it does not or is for the folding of constants."""
+        data, out = node.input(0), node.outputs[0]
+        if data is None or out is None:
+            return "it has no data"
+        diagonal = _diagonal(editor, node.input(1))
+        if diagonal is None or node.attr("upper", 1) is None:
+            return "its diagonal is not a constant"
+        if data.is_constant:
+            return self._fold(editor, node, data, out, diagonal)
+        if _is_constant(data):
+            return "" if editor.shapes[out].sizes() is not None else "its matrices have no fixed size"
+        sizes = _matrix(editor.shapes[data].dims)
+        if sizes is None:
+            return "its matrices have no fixed size"
+        return self._multiply(editor, node, data, out, _triangle(node, sizes, diagonal), bounds)
+
+    def _fold(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> str:
+        tensor = data.constant
+        sizes = editor.shapes[data].sizes()
+        kind = editor.shapes[data].dtype
+        if tensor is None or sizes is None or len(sizes) < 2 or kind not in {*INTEGERS, *FLOATS}:
+            return "its constant is of a form that is not read"
+        is_shared = len(data.consumers) > 1
+        if is_shared and math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind).itemsize > self.limit:
+            return f"its constant result is larger than {self.limit:,} bytes"
+        try:
+            array = editor.model.array(tensor)
+        except ModelError as error:
+            return str(error)
+        kept = np.where(_triangle(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
+        if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
+            editor.note("triangles of constants are constants")
+        return ""
+
+    def _multiply(
+        self, editor: Editor, node: Node, data: Value, out: Value, kept: np.ndarray, bounds: FloatBounds
+    ) -> str:
+        dtype = editor.shapes[data].dtype
+        if dtype not in {*INTEGERS, *FLOATS}:
+            return "its dtype is not known, or has no products here"
+        kind = helper.tensor_dtype_to_np_dtype(dtype)
+        if kept.size * kind.itemsize > self.limit:
+            return f"the constant would be larger than {self.limit:,} bytes"
+        if dtype in FLOATS and not bounds.of(data).is_finite:
+            return "its data may be infinite, and 0 times that is no number"
+        operator = "And" if dtype == TensorProto.BOOL else "Mul"
+        triangle = editor.constant(kept.astype(kind), "triangle")
+        editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
+        editor.note("triangles of data are products")
+        return ""
+
+
+def _diagonal(editor: Editor, value: Value | None) -> int | None:
+    if value is None:
+        return 0
+    elements = editor.shapes[value].elements
+    first = elements[0] if elements is not None and len(elements) == 1 else None
+    return first.constant if isinstance(first, Expr) else None
+
+
+def _matrix(dims: tuple[Expr, ...] | None) -> tuple[int, int] | None:
+    if dims is None or len(dims) < 2:
+        return None
+    rows, columns = dims[-2].constant, dims[-1].constant
+    return None if rows is None or columns is None else (rows, columns)
+
+
+def _triangle(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
+    """Return which elements of a matrix a Trilu keeps."""
+    rows, columns = sizes
+    shift = max(-rows - 1, min(columns + 1, diagonal))  # further out it is all or nothing
+    over = np.arange(columns) - np.arange(rows)[:, None]
+    return over <= shift if node.attr("upper", 1) == 0 else over >= shift
+
+
+def _is_constant(value: Value, depth: int = 0) -> bool:
+    """Whether a value depends on constants alone, once shapes are numbers."""
+    node = value.producer
+    if value.is_constant:
+        return True
+    if node is None or node.domain or node.bodies or depth > MAX_STEPS:
+        return False
+    if node.is_op("ConstantOfShape", "Range"):
+        return True
+    sources = node.inputs[:1] if node.is_op("Expand", "Reshape", "Slice", "Unsqueeze") else node.inputs
+    return node.is_op(*SOURCES, *FOLLOWING) and all(
+        _is_constant(source, depth + 1) for source in sources if source is not None
+    )
+
+
+def _is_of_mask(value: Value, depth: int = 0) -> bool:
+    """Whether a value goes into a comparison or a triangle, or comes from one, from a range or from booleans."""
+    node = value.producer
+    declared = declared_type(value)
+    if declared is not None and declared.dtype == TensorProto.BOOL:
+        return True
+    if node is None or node.domain or depth > MAX_STEPS:
+        return False
+    if node.is_op(*SOURCES):
+        return True
+    if any(consumer.is_op(*SOURCES) for consumer, _ in value.consumers):
+        return node.is_op(*FOLLOWING)
+    return node.is_op(*FOLLOWING) and any(
+        _is_of_mask(source, depth + 1) for source in node.inputs if source is not None
+    )

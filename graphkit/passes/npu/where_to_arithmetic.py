@@ -1,0 +1,151 @@
+"""Make choices between finite numbers sums of products."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import helper
+
+from graphkit.dtypes import FLOATS
+from graphkit.errors import ModelError
+from graphkit.graph.view import Node, Value
+from graphkit.passes.shapes.drop_broadcasts import broadcast
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.float_bounds import FloatBounds
+
+__all__ = ["WhereToArithmetic"]
+
+MAX_CONSTANT = 64 << 20  # bytes of a condition that is read
+
+
+@dataclass(frozen=True)
+class WhereToArithmetic(Rewrite):
+    """Make `Where(c, a, b)` the sum `c * a + (1 - c) * b`, with c as 0 and 1.
+
+    It gives what the choice gives, the sign of a zero apart; `b + c * (a - b)` would lose digits where a and b differ
+    much. A branch of zeros needs no product. A constant condition becomes two constants. For masks of an attention
+    `masked-fill-to-add` makes less: run it first.
+
+    Legality: a and b hold floating-point numbers that cannot be infinite or no number, for 0 times these is no number:
+    no constant in them is infinite, and nothing before them divides, takes logarithms or powers, or is unknown. What
+    inputs and products of matrices give is taken to be finite. Integers stay: they are shapes or indices.
+
+    Before:
+
+        agraph (float[N, 2] a, float[N, 2] b) => (float[N, 2] y) <bool[2] c = {1, 0}> {
+            y = Where (c, a, b)
+        }
+
+    After:
+
+        agraph (float[N, 2] a, float[N, 2] b) => (float[N, 2] y)
+        <float[2] c_true = {1.0, 0.0}, float[2] c_false = {0.0, 1.0}> {
+            y_true = Mul (a, c_true)
+            y_false = Mul (b, c_false)
+            y = Add (y_true, y_false)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        bounds = FloatBounds(editor.model, editor.shapes)
+        for node in list(editor.nodes("Where")):
+            reason = _why_not(editor, node, bounds)
+            if reason:
+                editor.decline(node, reason)
+            else:
+                _replace(editor, node)
+
+
+def _why_not(editor: Editor, node: Node, bounds: FloatBounds) -> str:
+    cond, one, two, out = *(node.input(index) for index in range(3)), node.outputs[0]
+    if cond is None or one is None or two is None or out is None:
+        return "an input is missing"
+    dtype = editor.shapes[out].dtype
+    if dtype not in FLOATS:
+        return "it chooses between integers or others that are no float32, float64 or float16"
+    for value in (one, two):
+        if not bounds.of(value).is_finite:
+            return f"'{value.name}' may be infinite or no number, and 0 times that is no number"
+    return ""
+
+
+def _replace(editor: Editor, node: Node) -> None:
+    cond, one, two, out = node.inputs[0], node.inputs[1], node.inputs[2], node.outputs[0]
+    assert cond is not None
+    assert one is not None
+    assert two is not None
+    assert out is not None
+    weights = _Weights(editor, cond, out)
+    if _is_nothing(editor, two, (cond, one), out):
+        source, weight, made = one, weights.when_true(), weights.made
+        editor.replace(node, *made, NewNode("Mul", [source, weight], [out.name], like=node))
+    elif _is_nothing(editor, one, (cond, two), out):
+        source, weight, made = two, weights.when_false(), weights.made
+        editor.replace(node, *made, NewNode("Mul", [source, weight], [out.name], like=node))
+    else:
+        true, false = weights.when_true(), weights.when_false()
+        names = [editor.unique_name(f"{out.name}_{end}") for end in ("true", "false")]
+        editor.replace(
+            node,
+            *weights.made,
+            NewNode("Mul", [one, true], [names[0]]),
+            NewNode("Mul", [two, false], [names[1]]),
+            NewNode("Add", names, [out.name], like=node),
+        )
+    editor.note("choices are products")
+
+
+def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: Value) -> bool:
+    """Whether a branch is zeros, and the others have the shape of the result without it."""
+    if editor.uniform(value) != 0:
+        return False
+    dims = [editor.shapes[other].dims for other in others]
+    known = [each for each in dims if each is not None]
+    return editor.shapes[value].dims == () or (
+        len(known) == len(dims) and broadcast(known) is not None and broadcast(known) == editor.shapes[out].dims
+    )
+
+
+class _Weights:
+    """A condition and its opposite as numbers, and the nodes that make them."""
+
+    def __init__(self, editor: Editor, cond: Value, out: Value) -> None:
+        self.editor, self.cond, self.out = editor, cond, out
+        self.dtype = editor.shapes[out].dtype
+        self.kind = helper.tensor_dtype_to_np_dtype(self.dtype)
+        self.array = self._elements()
+        self.made: list[NewNode] = []
+        self.number: NodeInput = None
+
+    def _elements(self) -> np.ndarray | None:
+        sizes = self.editor.shapes[self.cond].sizes()
+        tensor = self.cond.constant
+        if tensor is None or sizes is None or math.prod(sizes) * self.kind.itemsize > MAX_CONSTANT:
+            return None
+        try:
+            return self.editor.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return None
+
+    def when_true(self) -> NodeInput:
+        """Return 1 where the condition holds, 0 elsewhere."""
+        if self.array is not None:
+            return self.editor.constant(self.array.astype(self.kind), f"{self.cond.name}_true")
+        if self.number is None:
+            self.number = self.editor.unique_name(f"{self.out.name}_if")
+            self.made.append(NewNode("Cast", [self.cond], [self.number], {"to": self.dtype}))
+        return self.number
+
+    def when_false(self) -> NodeInput:
+        """Return 0 where the condition holds, 1 elsewhere."""
+        if self.array is not None:
+            return self.editor.constant((~self.array).astype(self.kind), f"{self.cond.name}_false")
+        one = self.editor.constant(np.ones((), self.kind), "one")
+        name = self.editor.unique_name(f"{self.out.name}_else")
+        self.made.append(NewNode("Sub", [one, self.when_true()], [name]))
+        self.made.sort(key=lambda node: node.op_type != "Cast")
+        return name

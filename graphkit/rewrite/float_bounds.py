@@ -1,0 +1,250 @@
+"""Bounds of the elements of values: what may be infinite or no number, and what cannot be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.errors import ModelError
+from graphkit.graph.attributes import ZERO
+from graphkit.graph.operators import MOVING
+from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import payload_size
+from graphkit.model import Model
+from graphkit.shapes import Shapes
+
+__all__ = ["UNBOUNDED", "FloatBounds", "Interval"]
+
+MAX_DEPTH = 40  # nodes that are followed upwards
+MAX_READ = 64 << 20  # bytes of a constant that are read
+
+LARGEST: dict[int, float] = {
+    TensorProto.FLOAT: float(np.finfo(np.float32).max),
+    TensorProto.DOUBLE: float(np.finfo(np.float64).max),
+    TensorProto.FLOAT16: float(np.finfo(np.float16).max),
+    TensorProto.BFLOAT16: 3.3895314e38,
+}
+# Activations are taken to be no larger than this, which leaves room for a sum with the least number of the dtype.
+ACTIVATIONS: dict[int, float] = {
+    TensorProto.FLOAT: 1e30,
+    TensorProto.DOUBLE: 1e290,
+    TensorProto.FLOAT16: 1e4,
+    TensorProto.BFLOAT16: 1e30,
+}
+INTEGERS: dict[int, tuple[int, int]] = {
+    TensorProto.INT8: (-(2**7), 2**7),
+    TensorProto.INT16: (-(2**15), 2**15),
+    TensorProto.INT32: (-(2**31), 2**31),
+    TensorProto.INT64: (-(2**63), 2**63),
+    TensorProto.UINT8: (0, 2**8),
+    TensorProto.UINT16: (0, 2**16),
+    TensorProto.UINT32: (0, 2**32),
+    TensorProto.UINT64: (0, 2**64),
+    TensorProto.BOOL: (0, 1),
+}
+
+PRODUCTS = {
+    "Attention",
+    "AveragePool",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "CumSum",
+    "Einsum",
+    "Gelu",
+    "Gemm",
+}
+PRODUCTS |= {"GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "MatMul"}
+PRODUCTS |= {"RMSNormalization", "Range", "ReduceMean", "ReduceSum", "RotaryEmbedding"}
+LIMITED: dict[str, tuple[int, int]] = {
+    "Sigmoid": (0, 1),
+    "Softmax": (0, 1),
+    "Tanh": (-1, 1),
+    "Erf": (-1, 1),
+    "Cos": (-1, 1),
+    "Sin": (-1, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The least and the largest element that a value may have, and whether one may be NaN."""
+
+    low: float
+    high: float
+    may_be_nan: bool = False
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no element is infinite, or NaN."""
+        return not self.may_be_nan and math.isfinite(self.low) and math.isfinite(self.high)
+
+    def __or__(self, other: Interval) -> Interval:
+        return Interval(min(self.low, other.low), max(self.high, other.high), self.may_be_nan or other.may_be_nan)
+
+
+UNBOUNDED = Interval(-math.inf, math.inf, may_be_nan=True)
+
+
+class FloatBounds:
+    """Bounds of the values of a model, by interval arithmetic.
+
+    What inputs, products, convolutions and normalizations give is taken to be finite, and small against the largest
+    number of its dtype: a model in which it is not has no use. What a constant, a logarithm, a quotient or a Softmax of
+    nothing but -inf may make infinite is unbounded, as is what no rule here knows.
+    """
+
+    def __init__(self, model: Model, shapes: Shapes) -> None:
+        self.model, self.shapes = model, shapes
+        self._found: dict[Value, Interval] = {}
+
+    def of(self, value: Value | None, depth: int = 0) -> Interval:
+        """Return bounds of the elements of a value."""
+        if value is None or depth > MAX_DEPTH:
+            return UNBOUNDED
+        if value not in self._found:
+            self._found[value] = self._compute(value, depth)
+        return self._found[value]
+
+    def _compute(self, value: Value, depth: int) -> Interval:
+        if value.constant is not None:
+            return self._of_constant(value)
+        dtype, node = self.shapes[value].dtype, value.producer
+        if node is None:
+            return _activation(dtype)
+        if node.domain or node.bodies:
+            return _of_dtype(dtype)
+        return _rounded(self._of_node(node, dtype, depth + 1), dtype)
+
+    def _of_constant(self, value: Value) -> Interval:
+        tensor = value.constant
+        assert tensor is not None
+        size = payload_size(tensor)
+        if size is None or size > MAX_READ or tensor.data_type == TensorProto.STRING:
+            return _of_dtype(tensor.data_type)
+        try:
+            array = self.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return UNBOUNDED
+        return _hull(array)
+
+    def _of_node(self, node: Node, dtype: int, depth: int) -> Interval:
+        kind = node.op_type
+        if kind in MOVING - {"Concat"} or kind in ("Cast", "Dropout"):
+            return self.of(node.input(0), depth)
+        if kind in PRODUCTS:
+            return _activation(dtype)
+        if kind in LIMITED:
+            least, most = LIMITED[kind]
+            return Interval(least, most) if self.of(node.input(0), depth).is_finite else UNBOUNDED
+        if kind == "ConstantOfShape":
+            fill = node.attr("value", ZERO)
+            return UNBOUNDED if fill is None else _hull(self.model.array(fill))
+        if kind in ARITHMETIC:
+            return ARITHMETIC[kind]([self.of(each, depth) for each in node.inputs if each is not None])
+        if kind in ("Concat", "Where", "ScatterND", "ScatterElements"):
+            read = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}.get(kind, range(len(node.inputs)))
+            if node.attr("reduction", "none") != "none":
+                return _of_dtype(dtype)
+            return _union([self.of(node.input(index), depth) for index in read])
+        if kind in ("Trilu", "Relu"):
+            return self.of(node.input(0), depth) | Interval(0, 0)
+        return _of_dtype(dtype)
+
+
+def _hull(array: np.ndarray) -> Interval:
+    if array.size == 0:
+        return Interval(0, 0)
+    low, high = float(array.min()), float(array.max())
+    return UNBOUNDED if math.isnan(low) or math.isnan(high) else Interval(low, high)
+
+
+def _activation(dtype: int) -> Interval:
+    most = ACTIVATIONS.get(dtype)
+    return _of_dtype(dtype) if most is None else Interval(-most, most)
+
+
+def _of_dtype(dtype: int) -> Interval:
+    if dtype not in INTEGERS:
+        return UNBOUNDED
+    least, most = INTEGERS[dtype]
+    return Interval(float(least), float(most))
+
+
+def _rounded(found: Interval, dtype: int) -> Interval:
+    """Return bounds as far as a dtype has them: what it cannot hold is infinite, or wraps around."""
+    if dtype in INTEGERS:
+        whole = _of_dtype(dtype)
+        return found if whole.low <= found.low and found.high <= whole.high else whole
+    largest = LARGEST.get(dtype)
+    if largest is None or math.isnan(found.low) or math.isnan(found.high):
+        return UNBOUNDED
+    limit = largest * (1 + 2.0**-26) if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) else largest
+    low, high = (end if abs(end) <= limit else math.copysign(math.inf, end) for end in (found.low, found.high))
+    return Interval(low, high, found.may_be_nan)
+
+
+def _union(found: Sequence[Interval]) -> Interval:
+    total = found[0]
+    for each in found[1:]:
+        total |= each
+    return total
+
+
+def _sum(found: Sequence[Interval]) -> Interval:
+    low, high = sum(each.low for each in found), sum(each.high for each in found)
+    both = any(each.low == -math.inf for each in found) and any(each.high == math.inf for each in found)
+    return UNBOUNDED if both else Interval(low, high, any(each.may_be_nan for each in found))
+
+
+def _difference(found: Sequence[Interval]) -> Interval:
+    return _sum([found[0], _negative(found[1:])])
+
+
+def _product(found: Sequence[Interval]) -> Interval:
+    one, two = found
+    if not (one.is_finite and two.is_finite):
+        return UNBOUNDED
+    ends = [a * b for a in (one.low, one.high) for b in (two.low, two.high)]
+    return Interval(min(ends), max(ends))
+
+
+def _quotient(found: Sequence[Interval]) -> Interval:
+    one, two = found
+    if not (one.is_finite and two.is_finite) or two.low <= 0 <= two.high:
+        return UNBOUNDED
+    ends = [a / b for a in (one.low, one.high) for b in (two.low, two.high)]
+    return Interval(min(ends), max(ends))
+
+
+def _negative(found: Sequence[Interval]) -> Interval:
+    return Interval(-found[0].high, -found[0].low, found[0].may_be_nan)
+
+
+def _maximum(found: Sequence[Interval]) -> Interval:
+    return _of_several(max, found)
+
+
+def _minimum(found: Sequence[Interval]) -> Interval:
+    return _of_several(min, found)
+
+
+def _of_several(choose: Callable[[Iterable[float]], float], found: Sequence[Interval]) -> Interval:
+    low, high = choose(each.low for each in found), choose(each.high for each in found)
+    return Interval(low, high, any(each.may_be_nan for each in found))
+
+
+ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
+    "Add": _sum,
+    "Sum": _sum,
+    "Sub": _difference,
+    "Mul": _product,
+    "Div": _quotient,
+    "Neg": _negative,
+    "Max": _maximum,
+    "Min": _minimum,
+}
