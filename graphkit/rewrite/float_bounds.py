@@ -47,19 +47,12 @@ INTEGERS: dict[int, tuple[int, int]] = {
     TensorProto.BOOL: (0, 1),
 }
 
-PRODUCTS = {
-    "Attention",
-    "AveragePool",
-    "BatchNormalization",
-    "Conv",
-    "ConvTranspose",
-    "CumSum",
-    "Einsum",
-    "Gelu",
-    "Gemm",
-}
-PRODUCTS |= {"GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "MatMul"}
-PRODUCTS |= {"RMSNormalization", "Range", "ReduceMean", "ReduceSum", "RotaryEmbedding"}
+PRODUCTS = {"Attention", "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DequantizeLinear", "Einsum"}
+PRODUCTS |= {"DynamicQuantizeLinear", "Gelu", "Gemm", "GlobalAveragePool", "GroupNormalization", "MatMul"}
+PRODUCTS |= {"InstanceNormalization", "LayerNormalization", "RMSNormalization", "RotaryEmbedding"}
+PRODUCTS |= {"com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "com.microsoft.RotaryEmbedding"}
+SUMS = {"CumSum", "Range", "ReduceMean", "ReduceSum"}  # as large as activations, of what is finite
+EXTREMES = {"ReduceMax", "ReduceMin"}
 LIMITED: dict[str, tuple[int, int]] = {
     "Sigmoid": (0, 1),
     "Softmax": (0, 1),
@@ -116,8 +109,6 @@ class FloatBounds:
         dtype, node = self.shapes[value].dtype, value.producer
         if node is None:
             return _activation(dtype)
-        if node.domain or node.bodies:
-            return _of_dtype(dtype)
         return _rounded(self._of_node(node, dtype, depth + 1), dtype)
 
     def _of_constant(self, value: Value) -> Interval:
@@ -133,11 +124,16 @@ class FloatBounds:
         return _hull(array)
 
     def _of_node(self, node: Node, dtype: int, depth: int) -> Interval:
-        kind = node.op_type
-        if kind in MOVING - {"Concat"} or kind in ("Cast", "Dropout"):
+        kind = node.operator
+        if node.bodies:
+            return _of_dtype(dtype)
+        if kind in MOVING - {"Concat"} or kind in EXTREMES or kind in ("Cast", "Dropout"):
             return self.of(node.input(0), depth)
         if kind in PRODUCTS:
             return _activation(dtype)
+        if kind in SUMS:
+            is_finite = all(self.of(each, depth).is_finite for each in node.inputs if each is not None)
+            return _activation(dtype) if is_finite else UNBOUNDED
         if kind in LIMITED:
             least, most = LIMITED[kind]
             return Interval(least, most) if self.of(node.input(0), depth).is_finite else UNBOUNDED

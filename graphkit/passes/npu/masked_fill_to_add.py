@@ -36,9 +36,10 @@ class MaskedFillToAdd(Rewrite):
     influence of about exp(floor). A row in which nothing counts has no meaning: before, its weights were equal or no
     numbers; now they are those of its scores as far as the floor leaves their digits.
 
-    Legality: the condition depends on no data, the fill is a constant of at most -1e4, and the scores reach a
-    Softmax, over an axis along which the mask varies, through additions, positive constant scales and reshapes alone.
-    In float16 the floor is at least -3e4. It works at symbolic dims and at fixed ones.
+    Legality: the condition depends on no data, and the fill is a constant of at most -1e4. The scores are finite
+    where they do not count, too; what inputs and products of matrices give is taken to be. They reach a Softmax, over
+    an axis along which the mask varies, through additions, positive constant scales and reshapes alone. In float16 the
+    floor is at least -3e4. It works at symbolic dims and at fixed ones.
 
     Before:
 
@@ -138,6 +139,9 @@ class _Fills:
         known = self.known.get(cond)
         if known is not None and known.data:
             return "its condition depends on data: it is no mask"
+        before = self.bounds.of(scores)
+        if before.may_be_nan or before.high == math.inf:
+            return f"'{scores.name}' may be infinite or NaN where it does not count, which an addition keeps"
         reach = self.scores.reach(out)
         if isinstance(reach, str):
             return f"it is no mask: {reach}"

@@ -16,7 +16,7 @@ __all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product"]
 
 MAX_STEPS = 64
 ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
-PRODUCTS = ("Einsum", "Gemm", "MatMul")
+PRODUCTS = ("Einsum", "Gemm", "MatMul", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits")
 WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
 NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
@@ -159,7 +159,7 @@ def is_product(value: Value) -> bool:
         node, met = pending.pop().producer, met + 1
         if node is None:
             continue
-        if node.is_op(*PRODUCTS):
+        if node.operator in PRODUCTS:
             return True
         if node.is_op(*ELEMENTWISE):
             pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]

@@ -335,6 +335,10 @@ LEFT = {
         ),
         "the shape of its condition is not known",
     ),
+    "scores that may be NaN where they do not count": (
+        graph("l = Log (x) f = Where (m, l, low) y = Softmax (f)"),
+        "'l' may be infinite or NaN where it does not count, which an addition keeps",
+    ),
     "a row of logits": (
         graph("f = Where (m, x, low) y = LogSoftmax (f)"),
         "it is no mask: 'LogSoftmax#1' (LogSoftmax) reads what it gives, before any Softmax",
