@@ -1,4 +1,4 @@
-"""Real exports at fixed shapes, with padding: no choice, triangle or guard is left, and outputs are within 1e-6, while padding moves them by 1e-4."""
+"""Real exports at fixed shapes: nothing refused is left, outputs are within 1e-6, and padding moves them by 1e-4."""
 
 from __future__ import annotations
 
