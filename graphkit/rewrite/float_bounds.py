@@ -105,17 +105,15 @@ class FloatBounds:
 
     def _compute(self, value: Value, depth: int) -> Interval:
         if value.constant is not None:
-            return self._of_constant(value)
+            return self._of_tensor(value.constant)
         dtype, node = self.shapes[value].dtype, value.producer
         if node is None:
             return _activation(dtype)
         return _rounded(self._of_node(node, dtype, depth + 1), dtype)
 
-    def _of_constant(self, value: Value) -> Interval:
-        tensor = value.constant
-        assert tensor is not None
+    def _of_tensor(self, tensor: TensorProto) -> Interval:
         size = payload_size(tensor)
-        if size is None or size > MAX_READ or tensor.data_type == TensorProto.STRING:
+        if size is None or size > MAX_READ or tensor.data_type not in (*LARGEST, *INTEGERS):
             return _of_dtype(tensor.data_type)
         try:
             array = self.model.array(tensor)
@@ -139,7 +137,7 @@ class FloatBounds:
             return Interval(least, most) if self.of(node.input(0), depth).is_finite else UNBOUNDED
         if kind == "ConstantOfShape":
             fill = node.attr("value", ZERO)
-            return UNBOUNDED if fill is None else _hull(self.model.array(fill))
+            return UNBOUNDED if fill is None else self._of_tensor(fill)
         if kind in ARITHMETIC:
             return ARITHMETIC[kind]([self.of(each, depth) for each in node.inputs if each is not None])
         if kind in ("Concat", "Where", "ScatterND", "ScatterElements"):

@@ -105,6 +105,8 @@ class Scores:
             if rank is None:
                 return f"the rank of the scores of '{node.label}' is not known"
             axis = axis - rank if axis >= 0 else axis
+        if axis >= 0 or (rank is not None and axis < -rank):
+            return f"'{node.label}' is over an axis that its scores do not have"
         if is_flat and axis != -1:
             return f"'{node.label}' is over several axes at once"
         return Reach(axis)
@@ -147,7 +149,7 @@ class Scores:
         if rank is None:
             return f"the rank of '{node.label}' is not known"
         perm = node.attr("perm", tuple(range(rank))[::-1])
-        if perm is None or len(perm) != rank:
+        if perm is None or sorted(perm) != list(range(rank)) or found.axis < -rank:
             return f"the axes of '{node.label}' are not known"
         return Reach(perm[found.axis] - rank, found.scale, found.is_half)
 

@@ -92,10 +92,25 @@ class TrilToConstant(FoldConstants):
             return self._fold(editor, node, data, out, diagonal)
         if _is_constant(data):
             return "" if editor.shapes[out].sizes() is not None else "its matrices have no fixed size"
+        return self._multiply(editor, node, data, out, diagonal, bounds)
+
+    def _multiply(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: FloatBounds) -> str:
         sizes = _matrix(editor.shapes[data].dims)
         if sizes is None:
             return "its matrices have no fixed size"
-        return self._multiply(editor, node, data, out, _triangle(node, sizes, diagonal), bounds)
+        dtype = editor.shapes[data].dtype
+        if dtype not in {*INTEGERS, *FLOATS}:
+            return "its dtype is not known, or has no products here"
+        kind = helper.tensor_dtype_to_np_dtype(dtype)
+        if math.prod(sizes) * kind.itemsize > self.limit:
+            return f"the constant would be larger than {self.limit:,} bytes"
+        if dtype in FLOATS and not bounds.of(data).is_finite:
+            return "its data may be infinite, and 0 times that is no number"
+        operator = "And" if dtype == TensorProto.BOOL else "Mul"
+        triangle = editor.constant(_triangle(node, sizes, diagonal).astype(kind), "triangle")
+        editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
+        editor.note("triangles of data are products")
+        return ""
 
     def _fold(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> str:
         tensor = data.constant
@@ -113,23 +128,6 @@ class TrilToConstant(FoldConstants):
         kept = np.where(_triangle(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
             editor.note("triangles of constants are constants")
-        return ""
-
-    def _multiply(
-        self, editor: Editor, node: Node, data: Value, out: Value, kept: np.ndarray, bounds: FloatBounds
-    ) -> str:
-        dtype = editor.shapes[data].dtype
-        if dtype not in {*INTEGERS, *FLOATS}:
-            return "its dtype is not known, or has no products here"
-        kind = helper.tensor_dtype_to_np_dtype(dtype)
-        if kept.size * kind.itemsize > self.limit:
-            return f"the constant would be larger than {self.limit:,} bytes"
-        if dtype in FLOATS and not bounds.of(data).is_finite:
-            return "its data may be infinite, and 0 times that is no number"
-        operator = "And" if dtype == TensorProto.BOOL else "Mul"
-        triangle = editor.constant(kept.astype(kind), "triangle")
-        editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
-        editor.note("triangles of data are products")
         return ""
 
 

@@ -127,7 +127,7 @@ class _Weights:
         if tensor is None or sizes is None or math.prod(sizes) * self.kind.itemsize > MAX_CONSTANT:
             return None
         try:
-            return self.editor.model.array(tensor)
+            return self.editor.model.array(tensor).astype(bool)
         except ModelError:  # its data file is missing
             return None
 

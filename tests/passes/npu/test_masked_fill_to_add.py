@@ -339,6 +339,14 @@ LEFT = {
         graph("l = Log (x) f = Where (m, l, low) y = Softmax (f)"),
         "'l' may be infinite or NaN where it does not count, which an addition keeps",
     ),
+    "an axis that is not there": (
+        graph("f = Where (m, x, low) y = Softmax <axis = 7> (f)"),
+        "it is no mask: 'Softmax#1' is over an axis that its scores do not have",
+    ),
+    "another axis that is not there": (
+        graph("f = Where (m, x, low) t = Transpose (f) y = Softmax <axis = -4> (t)"),
+        "it is no mask: 'Softmax#2' is over an axis that its scores do not have",
+    ),
     "a row of logits": (
         graph("f = Where (m, x, low) y = LogSoftmax (f)"),
         "it is no mask: 'LogSoftmax#1' (LogSoftmax) reads what it gives, before any Softmax",

@@ -102,6 +102,10 @@ STAYS = {
         ),
         "its matrices have no fixed size",
     ),
+    "a size beyond all memory": (
+        model_of("g (float[99999999, 99999999] x) => (y) { y = Trilu (x) }"),
+        "the constant would be larger than 67,108,864 bytes",
+    ),
     "data that may be infinite": (
         model_of("g (float[3, 3] x) => (float[3, 3] y) { l = Log (x) y = Trilu (l) }"),
         "its data may be infinite, and 0 times that is no number",
