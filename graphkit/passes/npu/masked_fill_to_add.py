@@ -33,8 +33,9 @@ class MaskedFillToAdd(Rewrite):
     becomes an additive one. In masks that are added already, nothing is less than the floor, so that no -inf is left.
 
     Numerics change, below rounding where the floor is far below the scores: a score that does not count keeps an
-    influence of about exp(floor), the floor scaled as the scores are after it. A row in which nothing counts has no meaning: before, its weights were equal or no
-    numbers; now they are those of its scores as far as the floor leaves their digits.
+    influence of about exp(floor), the floor scaled as the scores are after it. A row in which nothing counts has no
+    meaning: before, its weights were equal or no numbers; now they are those of its scores as far as the floor leaves
+    their digits.
 
     Legality: the condition depends on no data, and the fill is a constant of at most -1e4. The scores are finite
     where they do not count, too; what inputs and products of matrices give is taken to be. They reach a Softmax, over
