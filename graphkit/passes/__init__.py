@@ -19,6 +19,7 @@ from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
@@ -77,4 +78,5 @@ PASSES: tuple[type[Pass], ...] = (
     StaticKvCache,
     TrilToConstant,
     WhereToArithmetic,
+    ReduceRank,
 )

@@ -1,1 +1,26 @@
 """Passes that bring a model to the form that NPU compilers take."""
+
+from __future__ import annotations
+
+from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
+from graphkit.passes.clean_up.fold_constants import FoldConstants
+from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.passes.npu.reduce_rank import ReduceRank
+from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
+from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts
+from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["NPU_PASSES"]
+
+# What the last step of lowering runs to a fixpoint, in the order in which they may take a node. What a fold does to
+# raise ranks is not among them.
+NPU_PASSES: tuple[type[Rewrite], ...] = (
+    EliminateIdentity,
+    CanonicalizeReshape,
+    MergeChains,
+    DropBroadcasts,
+    ReduceRank,
+    FoldConstants,
+    MergeCommonSubexpressions,
+)

@@ -1,0 +1,196 @@
+"""Write nodes on tensors of more axes than an NPU takes with fewer axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit.graph.operators import RESHAPING
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fewer_axes import TooManyAxesError, find_layout, fold_axes, sizes_of
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.rewrite.transpose_steps import transpose_steps
+from graphkit.shapes import const
+
+__all__ = ["ReduceRank"]
+
+RESHAPE_SINCE = 5
+
+
+@dataclass(frozen=True)
+class ReduceRank(Rewrite):
+    """Write each node on tensors of rank 5 and more on tensors of rank 4, between Reshapes, which then meet and merge.
+
+    Axes of 1 are left out, and neighbours that a node treats alike become one axis. A Transpose whose axes all move
+    apart becomes several, each of which moves whole blocks. What is reshaped up and down again is reshaped once.
+    Elements, and their order in memory, stay the same to the last bit. No tensor's rank rises.
+
+    Legality: the dims are numbers; a rule knows the operator: elementwise, MatMul, Softmax, reductions, normalizations,
+    Concat, Split, Slice, Pad, Expand, Tile, Transpose and the reshaping ones. What a graph takes in or gives stays as
+    it is, for the interface is no pass's to change.
+
+    Attributes:
+        rank: The highest rank that is left.
+
+    Before:
+
+        agraph (float[1, 4, 6, 8] x) => (float[6, 4, 2, 4] y)
+        <int64[6] windows = {1, 2, 2, 3, 2, 8}, int64[4] flat = {6, 4, 2, 4}> {
+            a = Reshape (x, windows)
+            b = Transpose <perm = [0, 1, 3, 2, 4, 5]> (a)
+            c = Relu (b)
+            y = Reshape (c, flat)
+        }
+
+    After:
+
+        agraph (float[1, 4, 6, 8] x) => (float[6, 4, 2, 4] y)
+        <int64[4] b_dims_shape_1 = {2, 2, 3, 16}, int64[4] c_dims_shape_1 = {6, 2, 2, 8},
+            int64[4] y_shape = {6, 4, 2, 4}> {
+            b_dims = Reshape (x, b_dims_shape_1)
+            b_low = Transpose <perm = [0, 2, 1, 3]> (b_dims)
+            c_dims = Reshape (b_low, c_dims_shape_1)
+            c_low = Relu (c_dims)
+            y = Reshape (c_low, y_shape)
+        }
+    """
+
+    rank: int = 4
+
+    def edit(self, editor: Editor) -> None:
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                if editor.is_free(node) and not node.bodies and self._is_too_high(editor, node):
+                    self._reduce(editor, node)
+
+    def _is_too_high(self, editor: Editor, node: Node) -> bool:
+        ranks = [editor.shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
+        return any(rank is not None and rank > self.rank for rank in ranks)
+
+    def _reduce(self, editor: Editor, node: Node) -> None:
+        try:
+            if node.scope.opset() < RESHAPE_SINCE:
+                raise TooManyAxesError("its opset has no Reshape to a tensor")
+            if node.is_op(*RESHAPING):
+                self._reduce_reshape(editor, node)
+            elif node.is_op("Transpose"):
+                self._reduce_transpose(editor, node)
+            else:
+                self._reduce_other(editor, node)
+        except TooManyAxesError as reason:
+            editor.decline(node, f"its rank stays above {self.rank}: {reason}")
+
+    def _reduce_reshape(self, editor: Editor, node: Node) -> None:
+        """Let what makes a tensor of lower rank read what the higher one was made of."""
+        data, out = node.inputs[0], node.outputs[0]
+        assert data is not None
+        assert out is not None
+        if len(sizes_of(editor, out)) > self.rank:
+            return  # those that read it will read what it is made of
+        source = next((value for value in _made_of(data, node) if len(sizes_of(editor, value)) <= self.rank), None)
+        if source is None:
+            raise TooManyAxesError(f"'{data.name}' is {_origin(data)}")
+        editor.replace(node, _reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node))
+        editor.note("Reshapes from tensors of high rank start from others")
+
+    def _reduce_transpose(self, editor: Editor, node: Node) -> None:
+        data, out = node.inputs[0], node.outputs[0]
+        assert data is not None
+        assert out is not None
+        dims, after = sizes_of(editor, data), sizes_of(editor, out)
+        perm = node.attr("perm", tuple) or tuple(reversed(range(len(dims))))
+        steps = transpose_steps(dims, perm, self.rank)
+        if steps is None:
+            raise TooManyAxesError("too many of its axes move apart")
+        source: NodeInput = data
+        made: list[NewNode] = []
+        for step in steps:
+            source = self._reshaped(editor, source, dims, step.dims, f"{out.name}_dims", made)
+            name = editor.unique_name(f"{out.name}_low")
+            made.append(
+                NewNode("Transpose", [source], [name], {"perm": step.perm}, like=node if not made[1:] else None)
+            )
+            source, dims = name, tuple(step.dims[axis] for axis in step.perm)
+        made.append(_reshape(editor, source, dims, out.name, after))
+        editor.replace(node, *made)
+        editor.note("Transposes have fewer axes")
+
+    def _reduce_other(self, editor: Editor, node: Node) -> None:
+        layout = find_layout(editor, node)
+        axes = fold_axes(layout, self.rank)
+        name = next(value.name for value in node.outputs if value is not None)
+        made: list[NewNode] = []
+        inputs: list[NodeInput] = list(node.inputs)
+        for index, dims in layout.inputs.items():
+            own = sizes_of(editor, node.inputs[index])
+            low = axes.dims(dims, min(len(own), self.rank))
+            inputs[index] = self._reshaped(editor, node.inputs[index], own, low, f"{name}_dims", made)
+        for index, integers in layout.constants(axes).items():
+            inputs += [None] * (index + 1 - len(inputs))
+            inputs[index] = editor.integers(integers, f"{name}_axes")
+        after: list[NewNode] = []
+        outputs = [value.name if value is not None else "" for value in node.outputs]
+        for index, dims in enumerate(layout.outputs):
+            given, low = sizes_of(editor, node.outputs[index]), axes.dims(dims, len(dims))
+            if given != low:
+                outputs[index], own_name = editor.unique_name(f"{outputs[index]}_low"), outputs[index]
+                after.append(_reshape(editor, outputs[index], low, own_name, given))
+        attributes = dict(layout.attributes(axes)) | ({"domain": node.domain} if node.domain else {})
+        editor.replace(node, *made, NewNode(node.op_type, inputs, outputs, attributes, like=node), *after)
+        editor.note(f"{node.op_type} nodes have fewer axes")
+
+    def _reshaped(
+        self,
+        editor: Editor,
+        source: NodeInput,
+        before: Sequence[int],
+        after: Sequence[int],
+        name: str,
+        made: list[NewNode],
+    ) -> NodeInput:
+        """Return a tensor in other dims, itself where these are the same."""
+        if tuple(before) == tuple(after):
+            return source
+        if isinstance(source, Value) and source.constant is not None:
+            return editor.tensor(_in_dims(source.constant, after), name)
+        made.append(_reshape(editor, source, before, editor.unique_name(name), after))
+        return made[-1].outputs[0]
+
+
+def _reshape(
+    editor: Editor, source: NodeInput, before: Sequence[int], name: str, after: Sequence[int], like: Node | None = None
+) -> NewNode:
+    spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
+    if spec is None:
+        raise TooManyAxesError(f"no constant makes {tuple(before)} to {tuple(after)}")
+    return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=like)
+
+
+def _in_dims(tensor: TensorProto, dims: Sequence[int]) -> TensorProto:
+    """Return a tensor with the same bytes, wherever they lie, in other dims."""
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    made.dims[:] = dims
+    return made
+
+
+def _made_of(value: Value, node: Node) -> Iterator[Value]:
+    """Yield the tensors that a value is reshaped from, the nearest first."""
+    producer = value.producer
+    while producer is not None and producer.is_op(*RESHAPING) and producer.scope is node.scope:
+        source = producer.input(0)
+        if source is None:
+            return
+        yield source
+        producer = source.producer
+
+
+def _origin(value: Value) -> str:
+    if value.producer is None:
+        return f"an {value.kind}" if value.kind[0] in "aeiou" else f"a {value.kind}"
+    return f"computed by {value.producer.label}"

@@ -1,0 +1,298 @@
+"""How a node is written with fewer axes: axes of 1 left out, neighbours that it treats alike as one.
+
+The tensors of a node are laid out over common axes, as broadcasting aligns them. An axis is free where the node does
+the same at each of its positions; a free axis of 1 may be left out, and free neighbours may be one axis where every
+tensor has both of them or neither. What the rules here say of a node is how its tensors lie, and what its attributes
+and constants become.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx.helper import get_attribute_value
+
+from graphkit.graph.operators import REDUCTIONS, UNARY, is_elementwise
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.shapes.tensor import numbers
+
+__all__ = ["Axes", "Layout", "TooManyAxesError", "find_layout", "fold_axes", "sizes_of"]
+
+Sizes = tuple[int, ...]
+FREE, ALIKE, OWN = 0, 1, 2  # an axis may go and merge, may merge with others of its kind, or stays as it is
+
+SOFTMAX_SINCE, SLICE_SINCE, PAD_SINCE, PAD_AXES_SINCE = 13, 10, 11, 18
+
+
+class TooManyAxesError(Exception):
+    """A node cannot be written with fewer axes, and why."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which axes of the common ones are left, as groups; each group is one axis then."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    def of(self, axis: int) -> int:
+        """Return the axis that an axis which was not left out is now."""
+        return next(index for index, group in enumerate(self.groups) if axis in group)
+
+    def dims(self, dims: Sequence[int], own_rank: int) -> Sizes:
+        """Return the dims of a tensor that is laid out over the axes, without ones in front that it did not have."""
+        found = [math.prod(dims[axis] for axis in group) for group in self.groups]
+        while len(found) > own_rank and found[0] == 1:
+            del found[0]
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the tensors of a node lie over its common axes.
+
+    Attributes:
+        inputs: The dims of inputs over the axes, by index; inputs that are not here are read as they are.
+        outputs: Those of outputs; where an output lacks axes that are reduced, ones stand for them.
+        kinds: Of each axis: FREE, ALIKE or OWN.
+        attributes: What the attributes become.
+        constants: What integer inputs become, by index.
+    """
+
+    inputs: Mapping[int, Sizes]
+    outputs: Sequence[Sizes]
+    kinds: Sequence[int]
+    attributes: Callable[[Axes], Mapping[str, Any]] = field(default=lambda _: {})
+    constants: Callable[[Axes], Mapping[int, Sequence[int]]] = field(default=lambda _: {})
+
+
+def fold_axes(layout: Layout, rank: int) -> Axes:
+    """Return at most `rank` axes for a node.
+
+    Raises:
+        TooManyAxesError: It needs more.
+    """
+    tensors = [*layout.inputs.values(), *layout.outputs]
+    groups: list[tuple[int, ...]] = [(axis,) for axis in range(len(layout.kinds))]
+    single = [all(dims[axis] == 1 for dims in tensors) for axis in range(len(groups))]
+    for axis, kind in enumerate(layout.kinds):
+        if len(groups) > rank and kind == FREE and single[axis]:
+            groups.remove((axis,))
+    index = 0
+    while len(groups) > rank and index + 1 < len(groups):
+        one, other = (
+            next((axis for axis in group if not single[axis]), group[0]) for group in groups[index : index + 2]
+        )
+        is_alike = single[one] or single[other] or all((dims[one] == 1) == (dims[other] == 1) for dims in tensors)
+        if layout.kinds[one] == layout.kinds[other] != OWN and is_alike:
+            groups[index] += groups.pop(index + 1)
+        else:
+            index += 1
+    if len(groups) > rank:
+        raise TooManyAxesError(f"{len(groups)} of its axes can neither go nor merge")
+    return Axes(tuple(groups))
+
+
+def sizes_of(editor: Editor, value: Value | None) -> Sizes:
+    """Return the dims of a tensor.
+
+    Raises:
+        TooManyAxesError: They are not all numbers.
+    """
+    sizes = editor.shapes[value].sizes() if value is not None else None
+    if value is None or sizes is None:
+        raise TooManyAxesError(f"the dims of '{value.name if value is not None else ''}' are not all numbers")
+    return sizes
+
+
+def find_layout(editor: Editor, node: Node) -> Layout:
+    """Return how the tensors of a node lie over its axes.
+
+    Raises:
+        TooManyAxesError: No rule knows, with the reason.
+    """
+    if is_elementwise(node):
+        return _elementwise(editor, node)
+    rule = RULES.get(node.operator)
+    if rule is None:
+        raise TooManyAxesError(f"no rule says how {node.operator} works with fewer axes")
+    return rule(editor, node)
+
+
+def _padded(dims: Sizes, rank: int) -> Sizes:
+    return (1,) * (rank - len(dims)) + dims
+
+
+def _kept(node: Node, **changed: Any) -> dict[str, Any]:
+    """Return the attributes of a node, some of them changed."""
+    return {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()} | changed
+
+
+def _numbers(editor: Editor, node: Node, index: int) -> list[int]:
+    value = node.input(index)
+    array = numbers(editor.shapes[value]) if value is not None else None
+    if array is None:
+        raise TooManyAxesError(f"its input {index} is not a constant")
+    return [int(number) for number in array.ravel()]
+
+
+def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
+    if any(not -rank <= axis < rank for axis in axes):
+        raise TooManyAxesError("it has no such axis")
+    own = {axis % rank for axis in axes}
+    return [kind if axis in own else FREE for axis in range(rank)]
+
+
+def _elementwise(editor: Editor, node: Node) -> Layout:
+    out = sizes_of(editor, node.outputs[0])
+    read = [0] if node.operator in UNARY else [i for i, value in enumerate(node.inputs) if value is not None]
+    inputs = {index: _padded(sizes_of(editor, node.inputs[index]), len(out)) for index in read}
+    return Layout(inputs, [out], [FREE] * len(out), lambda _: _kept(node))
+
+
+def _along(node: Node, default: int) -> int:
+    return node.attr("axis", default) or 0
+
+
+def _softmax(editor: Editor, node: Node) -> Layout:
+    dims, axis = sizes_of(editor, node.inputs[0]), _along(node, -1)
+    if node.scope.opset() < SOFTMAX_SINCE:
+        raise TooManyAxesError("its opset takes all axes from one on together")
+    return Layout(
+        {0: dims}, [dims], _marked(len(dims), [axis]), lambda axes: _kept(node, axis=axes.of(axis % len(dims)))
+    )
+
+
+def _reduction(editor: Editor, node: Node) -> Layout:
+    dims = sizes_of(editor, node.inputs[0])
+    given = node.attr("axes", tuple)
+    from_input = node.input(1) is not None
+    found = _numbers(editor, node, 1) if from_input else list(given or ())
+    if not found:
+        raise TooManyAxesError("it names no axes")
+    kinds = _marked(len(dims), found, ALIKE)
+    out = tuple(1 if kind == ALIKE else dim for dim, kind in zip(dims, kinds, strict=True))
+
+    def reduced(axes: Axes) -> list[int]:
+        return sorted({axes.of(axis % len(dims)) for axis in found})
+
+    def attributes(axes: Axes) -> Mapping[str, Any]:
+        return _kept(node, keepdims=1, **({} if from_input else {"axes": reduced(axes)}))
+
+    return Layout({0: dims}, [out], kinds, attributes, lambda axes: {1: reduced(axes)} if from_input else {})
+
+
+def _matmul(editor: Editor, node: Node) -> Layout:
+    out = sizes_of(editor, node.outputs[0])
+    pair = [sizes_of(editor, value) for value in node.inputs]
+    if any(len(dims) < 2 for dims in pair):
+        raise TooManyAxesError("it multiplies a vector")
+    inputs = {index: _padded(dims, len(out)) for index, dims in enumerate(pair)}
+    return Layout(inputs, [out], _marked(len(out), [-2, -1]))
+
+
+def _normalization(editor: Editor, node: Node) -> Layout:
+    dims = sizes_of(editor, node.inputs[0])
+    if any(value is not None and value.consumers for value in node.outputs[1:]):
+        raise TooManyAxesError("its mean or deviation is in use")
+    axis = _along(node, -1) % len(dims)
+    own = range(axis, len(dims))
+    return Layout({0: dims}, [dims], _marked(len(dims), own), lambda _: _kept(node, axis=-len(own)))
+
+
+def _concat(editor: Editor, node: Node) -> Layout:
+    out, axis = sizes_of(editor, node.outputs[0]), _along(node, 0)
+    inputs = {index: sizes_of(editor, value) for index, value in enumerate(node.inputs)}
+    return Layout(inputs, [out], _marked(len(out), [axis]), lambda axes: {"axis": axes.of(axis % len(out))})
+
+
+def _split(editor: Editor, node: Node) -> Layout:
+    dims, axis = sizes_of(editor, node.inputs[0]), _along(node, 0)
+    outputs = [sizes_of(editor, value) for value in node.outputs]
+    return Layout(
+        {0: dims}, outputs, _marked(len(dims), [axis]), lambda axes: _kept(node, axis=axes.of(axis % len(dims)))
+    )
+
+
+def _slice(editor: Editor, node: Node) -> Layout:
+    dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
+    if node.scope.opset() < SLICE_SINCE:
+        raise TooManyAxesError("its opset has no axes as an input")
+    given = node.input(3)
+    axes_of = _numbers(editor, node, 3) if given is not None else list(range(len(_numbers(editor, node, 1))))
+    return Layout(
+        {0: dims},
+        [out],
+        _marked(len(dims), axes_of),
+        constants=lambda axes: {3: [axes.of(axis % len(dims)) for axis in axes_of]},
+    )
+
+
+def _pad(editor: Editor, node: Node) -> Layout:
+    dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
+    if node.scope.opset() < PAD_SINCE:
+        raise TooManyAxesError("its opset has no pads as an input")
+    pads = _numbers(editor, node, 1)
+    named = _numbers(editor, node, 3) if node.input(3) is not None else list(range(len(dims)))
+    around = {axis % len(dims): (pads[i], pads[i + len(named)]) for i, axis in enumerate(named)}
+    own = [axis for axis, pair in around.items() if any(pair)]
+
+    def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
+        pairs = [around.get(group[0], (0, 0)) if group[0] in own else (0, 0) for group in axes.groups]
+        found = {1: [pair[side] for side in (0, 1) for pair in pairs]}
+        return found | ({3: list(range(len(pairs)))} if node.input(3) is not None else {})
+
+    return Layout({0: dims}, [out], _marked(len(dims), own), lambda _: _kept(node), constants)
+
+
+def _expand(editor: Editor, node: Node) -> Layout:
+    dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
+    padded = _padded(dims, len(out))
+    return Layout({0: padded}, [out], [FREE] * len(out), constants=lambda axes: {1: axes.dims(out, len(out))})
+
+
+def _tile(editor: Editor, node: Node) -> Layout:
+    dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
+    repeats = _numbers(editor, node, 1)
+    own = [axis for axis, count in enumerate(repeats) if count != 1]
+
+    def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
+        return {1: [math.prod(repeats[axis] for axis in group) for group in axes.groups]}
+
+    return Layout({0: dims}, [out], _marked(len(dims), own), constants=constants)
+
+
+def _quantized(editor: Editor, node: Node) -> Layout:
+    dims, scale = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.inputs[1])
+    if len(scale) > 1:
+        raise TooManyAxesError("it has a scale for each block")
+    axis = _along(node, 1)
+    own = [axis] if math.prod(scale) != 1 else []
+    return Layout(
+        {0: dims},
+        [dims],
+        _marked(len(dims), own),
+        lambda axes: _kept(node, **({"axis": axes.of(axis % len(dims))} if own else {})),
+    )
+
+
+RULES: Mapping[str, Callable[[Editor, Node], Layout]] = {
+    "Softmax": _softmax,
+    "LogSoftmax": _softmax,
+    "MatMul": _matmul,
+    "LayerNormalization": _normalization,
+    "SimplifiedLayerNormalization": _normalization,
+    "RMSNormalization": _normalization,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Expand": _expand,
+    "Tile": _tile,
+    "QuantizeLinear": _quantized,
+    "DequantizeLinear": _quantized,
+    **dict.fromkeys(sorted(REDUCTIONS), _reduction),
+}
