@@ -17,6 +17,7 @@ from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
+from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.reduce_rank import ReduceRank
@@ -78,5 +79,6 @@ PASSES: tuple[type[Pass], ...] = (
     StaticKvCache,
     TrilToConstant,
     WhereToArithmetic,
+    GatherToSlice,
     ReduceRank,
 )

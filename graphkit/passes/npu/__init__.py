@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts
@@ -20,6 +21,7 @@ NPU_PASSES: tuple[type[Rewrite], ...] = (
     CanonicalizeReshape,
     MergeChains,
     DropBroadcasts,
+    GatherToSlice,
     ReduceRank,
     FoldConstants,
     MergeCommonSubexpressions,

@@ -1,0 +1,212 @@
+"""Replace a Gather with constant indices by Slices, a Split or a Transpose."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.rewrite.taken import NotTakenError, Taken, runs_of, taken_by
+from graphkit.shapes import Expr, const
+
+__all__ = ["GatherToSlice"]
+
+SLICE_SINCE, SPLIT_INPUT_SINCE = 10, 13
+
+
+@dataclass(frozen=True)
+class GatherToSlice(Rewrite):
+    """Replace Gather, GatherND and GatherElements with constant indices by nodes that any NPU has.
+
+    Indices that go up by one are a Slice. Several Gathers that together take all of an axis, such as `qkv[0]`, `qkv[1]`
+    and `qkv[2]`, are one Split. A few separate ranges are a Concat of Slices, every n-th row is a Slice with steps, and
+    an order that interleaves rows is a Transpose. A Reshape gives the result the dims that it had.
+
+    Legality: the indices are known, and in a GatherND or GatherElements they are a product of positions along axes; the
+    dims that they count in are numbers. A table that is a constant is left to `extract-embedding`, and what takes the
+    elements of a shape is left to folding.
+
+    Attributes:
+        pieces: The most ranges that are put together by a Concat.
+
+    Before:
+
+        agraph (float[3, 2, 4] qkv) => (float[2, 4] y) <int64 zero = {0}, int64 one = {1}, int64 two = {-1}> {
+            q = Gather (qkv, zero)
+            k = Gather (qkv, one)
+            v = Gather (qkv, two)
+            a = Mul (q, k)
+            y = Add (a, v)
+        }
+
+    After:
+
+        agraph (float[3, 2, 4] qkv) => (float[2, 4] y)
+        <int64[2] q_shape = {2, 4}, int64[3] qkv_parts = {1, 1, 1}> {
+            qkv_part, qkv_part_1, qkv_part_2 = Split <axis = 0> (qkv, qkv_parts)
+            q = Reshape (qkv_part, q_shape)
+            k = Reshape (qkv_part_1, q_shape)
+            v = Reshape (qkv_part_2, q_shape)
+            a = Mul (q, k)
+            y = Add (a, v)
+        }
+    """
+
+    pieces: int = 4
+
+    def edit(self, editor: Editor) -> None:
+        found: dict[Node, Taken] = {}
+        for node in editor.nodes("Gather", "GatherND", "GatherElements"):
+            data = node.input(0)
+            if node.outputs[0] is None or (data is not None and editor.shapes[data].is_shape_like):
+                continue
+            try:
+                if node.scope.opset() < SLICE_SINCE:
+                    raise NotTakenError("its opset has no Slice with bounds as inputs")
+                found[node] = taken_by(editor, node)
+            except NotTakenError as reason:
+                editor.decline(node, str(reason))
+        for node in _split_all(editor, found):
+            del found[node]
+        for node, taken in found.items():
+            try:
+                editor.replace(node, *_Plan(editor, node, taken).nodes(self.pieces))
+                editor.note(f"{node.op_type} nodes with constant indices are gone")
+            except NotTakenError as reason:
+                editor.decline(node, str(reason))
+
+
+def _split_all(editor: Editor, found: dict[Node, Taken]) -> list[Node]:
+    """Make a Split of nodes that together take all of an axis, each a part; return them."""
+    readers: dict[tuple[Value, int], list[Node]] = defaultdict(list)
+    for node, taken in found.items():
+        for axis in taken.positions if len(taken.positions) == 1 else ():
+            if node.op_type == "Gather" and len(runs_of(taken.positions[axis])) == 1:
+                readers[taken.data, axis].append(node)
+    return [
+        node for (data, axis), nodes in readers.items() if _split(editor, data, axis, nodes, found) for node in nodes
+    ]
+
+
+def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found: dict[Node, Taken]) -> bool:
+    """Make a Split, in the place of the first node, where nodes of one graph take each position of an axis once."""
+    starts = {node: found[node].positions[axis] for node in nodes}
+    parts = sorted(nodes, key=lambda node: starts[node])
+    taken = [position for node in parts for position in starts[node]]
+    is_all = taken == list(range(found[nodes[0]].size(axis)))
+    if len(nodes) < 2 or not is_all or len({node.scope for node in nodes}) > 1:
+        return False
+    dims = found[nodes[0]].dims
+    made: dict[Node, NewNode | None] = {}
+    names: dict[Node, str] = {}
+    for node in parts:
+        out = node.outputs[0]
+        assert out is not None
+        part = (*dims[:axis], const(len(starts[node])), *dims[axis + 1 :])
+        after = editor.shapes[out].dims
+        spec = reshape_spec(part, after) if after is not None else None
+        if spec is None:
+            return False
+        names[node] = out.name if part == after else editor.unique_name(f"{data.name}_part")
+        shape = editor.integers(spec, f"{out.name}_shape") if part != after else ""
+        made[node] = NewNode("Reshape", [names[node], shape], [out.name], like=node) if shape else None
+    first = min(nodes, key=lambda node: node.index)
+    sizes = [len(starts[node]) for node in parts]
+    outputs = [names[node] for node in parts]
+    for node in parts:
+        ahead = [_split_node(editor, data, axis, sizes, outputs, first)] if node is first else []
+        own = made[node]
+        editor.replace(node, *ahead, *([own] if own is not None else []))
+    editor.note("Gathers that together take everything are a Split", len(nodes))
+    return True
+
+
+def _split_node(
+    editor: Editor, data: Value, axis: int, sizes: Sequence[int], outputs: Sequence[str], node: Node
+) -> NewNode:
+    if node.scope.opset() < SPLIT_INPUT_SINCE:
+        return NewNode("Split", [data], outputs, {"axis": axis, "split": sizes})
+    return NewNode("Split", [data, editor.integers(sizes, f"{data.name}_parts")], outputs, {"axis": axis})
+
+
+class _Plan:
+    """The nodes that take the place of one Gather."""
+
+    def __init__(self, editor: Editor, node: Node, taken: Taken) -> None:
+        out = node.outputs[0]
+        assert out is not None
+        self.editor, self.node, self.taken, self.out = editor, node, taken, out
+        self.made: list[NewNode] = []
+        self.dims: list[Expr] = list(taken.dims)
+
+    def nodes(self, pieces: int) -> list[NewNode]:
+        """Return the nodes; the last one gives the output.
+
+        Raises:
+            NotTakenError: The indices are too many pieces.
+        """
+        source: NodeInput = self.taken.data
+        for axis, positions in self.taken.positions.items():
+            source = self._take(source, axis, positions, pieces)
+            self.dims[axis] = const(len(positions))
+        after = self.editor.shapes[self.out].dims
+        if after is None or tuple(self.dims) != after or not self.made:
+            self._reshape(source, after)
+        last = self.made.pop()
+        self.made.append(NewNode(last.op_type, last.inputs, [self.out.name], last.attributes, like=self.node))
+        return self.made
+
+    def _take(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
+        size, runs = self.taken.size(axis), runs_of(positions)
+        if runs == [range(size)]:
+            return source
+        step = positions[1] - positions[0] if len(positions) > 1 else 1
+        if len(runs) <= pieces:
+            parts = [self._slice(source, axis, run) for run in runs]
+            return parts[0] if len(parts) == 1 else self._make("Concat", parts, "taken", axis=axis)
+        if step > 1 and list(positions) == list(range(positions[0], positions[-1] + 1, step)):
+            return self._slice(source, axis, range(positions[0], positions[-1] + 1, step))
+        return self._interleave(source, axis, positions, len(runs))
+
+    def _interleave(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
+        """Order an axis of `[a, b]` rows as `[b, a]`."""
+        size, step = self.taken.size(axis), positions[1]
+        is_grid = step > 1 and size % step == 0 and len(positions) == size
+        if not is_grid or list(positions) != [i + j for i in range(step) for j in range(0, size, step)]:
+            raise NotTakenError(f"its indices are {pieces:,} separate pieces")
+        before, after = self.dims[:axis], self.dims[axis + 1 :]
+        if not all(dim.constant for dim in self.dims):
+            raise NotTakenError("it orders rows of a tensor whose dims are not all numbers of at least 1")
+        lead, rest = (math.prod(dim.constant or 0 for dim in part) for part in (before, after))
+        grid = [*([lead] if lead != 1 else []), size // step, step, *([rest] if rest != 1 else [])]
+        at = 1 if lead != 1 else 0
+        perm = list(range(len(grid)))
+        perm[at], perm[at + 1] = at + 1, at
+        apart = self._make("Reshape", [source, self.editor.integers(grid, f"{self.out.name}_grid")], "grid")
+        turned = self._make("Transpose", [apart], "turned", perm=perm)
+        spec = [int(dim.constant or 0) for dim in self.dims]
+        return self._make("Reshape", [turned, self.editor.integers(spec, f"{self.out.name}_rows")], "rows")
+
+    def _slice(self, source: NodeInput, axis: int, run: range) -> NodeInput:
+        if run == range(self.taken.size(axis)):
+            return source
+        bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
+        inputs = [self.editor.integers([bound], f"{self.out.name}_{name}") for name, bound in bounds.items()]
+        return self._make("Slice", [source, *inputs], "slice")
+
+    def _reshape(self, source: NodeInput, after: Sequence[Expr] | None) -> None:
+        spec = reshape_spec(self.dims, tuple(after)) if after is not None else None
+        if spec is None:
+            raise NotTakenError(f"no constant Reshape gives {self.editor.shapes[self.out]}")
+        self._make("Reshape", [source, self.editor.integers(spec, f"{self.out.name}_shape")], "shaped")
+
+    def _make(self, op_type: str, inputs: Sequence[NodeInput], role: str, **attributes: object) -> str:
+        name = self.editor.unique_name(f"{self.out.name}_{role}")
+        self.made.append(NewNode(op_type, inputs, [name], attributes))
+        return name
