@@ -5,10 +5,10 @@ from __future__ import annotations
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
-from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts
 from graphkit.passes.shapes.merge_chains import MergeChains
 from graphkit.rewrite.fixpoint import Rewrite
 
@@ -20,8 +20,8 @@ NPU_PASSES: tuple[type[Rewrite], ...] = (
     EliminateIdentity,
     CanonicalizeReshape,
     MergeChains,
-    DropBroadcasts,
     GatherToSlice,
+    ExpandToBroadcast,
     ReduceRank,
     FoldConstants,
     MergeCommonSubexpressions,
