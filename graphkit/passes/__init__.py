@@ -19,8 +19,12 @@ from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
+from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
+from graphkit.passes.npu.neg_to_mul import NegToMul
+from graphkit.passes.npu.pow_to_mul import PowToMul
 from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
@@ -83,4 +87,8 @@ PASSES: tuple[type[Pass], ...] = (
     GatherToSlice,
     ExpandToBroadcast,
     ReduceRank,
+    PowToMul,
+    NegToMul,
+    LayerNormToPrimitives,
+    GeluToTanh,
 )

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 
@@ -59,7 +59,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """Base of all passes."""
+    """Base of all passes.
+
+    Attributes:
+        largest_error: How far the results of a node can be off after it, absolutely, for values near 1; 0 where they
+            are equal to the last bit.
+    """
+
+    largest_error: ClassVar[float] = 0.0
 
     @classmethod
     def name(cls) -> str:

@@ -1,0 +1,102 @@
+"""Spell LayerNormalization and RMSNormalization with the operators that any NPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["LayerNormToPrimitives"]
+
+AXES_INPUT_SINCE = 18  # of ReduceMean
+NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+
+
+@dataclass(frozen=True)
+class LayerNormToPrimitives(Rewrite):
+    """Spell LayerNormalization as Sub, Mul, ReduceMean, Sqrt and Div, for targets without it.
+
+    A LayerNormalization in int16 is refused by TFLite for its SQUARED_DIFFERENCE, which this spelling does without. So
+    are RMSNormalization and SimplifiedLayerNormalization, which subtract no mean. Results differ in the last digits.
+    Legality: nothing reads the mean or the deviation; the computation is in the dtype of the tensor (`stash_type`), and
+    its rank is known.
+
+    Before:
+
+        agraph (float[2, 4] x, float[4] s, float[4] b) => (float[2, 4] y) {
+            y = LayerNormalization <axis = -1, epsilon = 0.5> (x, s, b)
+        }
+
+    After:
+
+        agraph (float[2, 4] x, float[4] s, float[4] b) => (float[2, 4] y) <float[1] y_epsilon = {0.5}> {
+            y_mean = ReduceMean <axes = [-1], keepdims = 1> (x)
+            y_centred = Sub (x, y_mean)
+            y_square = Mul (y_centred, y_centred)
+            y_variance = ReduceMean <axes = [-1], keepdims = 1> (y_square)
+            y_positive = Add (y_variance, y_epsilon)
+            y_deviation = Sqrt (y_positive)
+            y_normal = Div (y_centred, y_deviation)
+            y_scaled = Mul (y_normal, s)
+            y = Add (y_scaled, b)
+        }
+    """
+
+    largest_error: ClassVar[float] = 1e-5
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes(*NORMALIZATIONS):
+            data, out = node.input(0), node.outputs[0]
+            if data is None or out is None:
+                continue
+            dtype, rank, axis = editor.shapes[data].dtype, editor.shapes[data].rank, node.attr("axis", -1)
+            if rank is None or axis is None or not -rank <= axis < rank:
+                editor.decline(node, "the rank of its data is not known")
+            elif dtype != (node.attr("stash_type", 1) or dtype):
+                editor.decline(node, "it computes in another dtype than that of its data")
+            elif any(value is not None and (value.consumers or editor.is_output(value)) for value in node.outputs[1:]):
+                editor.decline(node, "its mean or deviation is in use")
+            else:
+                axes = list(range(axis if axis < 0 else axis - rank, 0))
+                editor.replace(node, *_spelled(editor, node, data, out, axes))
+                editor.note(f"{node.op_type} nodes are spelled out")
+
+
+def _spelled(editor: Editor, node: Node, data: Value, out: Value, axes: Sequence[int]) -> list[NewNode]:
+    made: list[NewNode] = []
+
+    def make(op_type: str, role: str, *inputs: NodeInput) -> NodeInput:
+        made.append(NewNode(op_type, inputs, [editor.unique_name(f"{out.name}_{role}")]))
+        return made[-1].outputs[0]
+
+    def mean(source: NodeInput, role: str) -> NodeInput:
+        name = editor.unique_name(f"{out.name}_{role}")
+        if node.scope.opset() < AXES_INPUT_SINCE:
+            made.append(NewNode("ReduceMean", [source], [name], {"axes": axes, "keepdims": 1}))
+        else:
+            made.append(
+                NewNode("ReduceMean", [source, editor.integers(axes, f"{out.name}_axes")], [name], {"keepdims": 1})
+            )
+        return name
+
+    dtype = tensor_dtype_to_np_dtype(editor.shapes[data].dtype)
+    epsilon = editor.constant(np.array([node.attr("epsilon", 1e-5)], dtype), f"{out.name}_epsilon")
+    is_centred = node.is_op("LayerNormalization")
+    centred = make("Sub", "centred", data, mean(data, "mean")) if is_centred else data
+    variance = mean(make("Mul", "square", centred, centred), "variance")
+    deviation = make("Sqrt", "deviation", make("Add", "positive", variance, epsilon))
+    result = make("Div", "normal", centred, deviation)
+    if (scale := node.input(1)) is not None:
+        result = make("Mul", "scaled", result, scale)
+    if is_centred and (bias := node.input(2)) is not None:
+        make("Add", "shifted", result, bias)
+    last = made.pop()
+    return [*made, NewNode(last.op_type, last.inputs, [out.name], last.attributes, like=node)]

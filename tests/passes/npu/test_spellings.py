@@ -1,0 +1,155 @@
+"""Passes that spell an operator with others: Neg, Pow, LayerNormalization, Gelu."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rewriting import check, lines, model_of, reasons, run
+
+from graphkit.model import Model
+from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
+from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
+from graphkit.passes.npu.neg_to_mul import NegToMul
+from graphkit.passes.npu.pow_to_mul import PowToMul
+from graphkit.rewrite.base import Pass
+
+
+def graph(nodes: str, data: str = "float[2, 3, 4] x", inits: str = "", opset: int = 17) -> Model:
+    return model_of(f"g ({data}) => (y) <{inits}> {{ {nodes} }}", opset)
+
+
+def operators(model: Model) -> list[str]:
+    return [node.op_type for node in model.graph.nodes]
+
+
+def error(step: Pass, model: Model, feed: dict[str, np.ndarray]) -> float:
+    """Return the largest difference that a pass makes."""
+    after = step.run(model).model
+    assert after is not model
+    return max(float(np.abs(one - two).max()) for one, two in zip(run(model, feed), run(after, feed), strict=True))
+
+
+@pytest.mark.parametrize("data", ["float[2, 3] x", "double[2, 3] x", "float x", "float[0, 2] x", "float[N] x"])
+def test_neg_is_a_mul(data: str) -> None:
+    outcome = check(NegToMul(), graph("y = Neg (x)", data))
+    assert operators(outcome.model) == ["Mul"]
+
+
+def test_signs_of_zero_stay() -> None:
+    values = np.array([0.0, -0.0, np.inf, np.nan], np.float32)
+    model = graph("a = Neg (x) y = Reciprocal (a)", "float[4] x")
+    check(NegToMul(), model, feeds=[{"x": values}])
+
+
+def test_neg_of_integers_stays() -> None:
+    outcome = check(NegToMul(), graph("y = Neg (x)", "int32[2] x"))
+    assert reasons(outcome) == ["Neg#0: it is not known to be a Neg of floats of a known rank"]
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"),
+    [("float p = {2}", ["Mul"]), ("int64[1] p = {3}", ["Mul", "Mul"]), ("float p = {1}", ["Identity"])],
+)
+def test_pow_is_products(power: str, expected: list[str]) -> None:
+    outcome = check(PowToMul(), graph("y = Pow (x, p)", inits=power))
+    assert operators(outcome.model) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (graph("y = Pow (x, p)", inits="float p = {0.5}"), "its exponent is not a constant 1, 2 or 3"),
+        (graph("y = Pow (x, p)", "float[2] x, float p"), "its exponent is not a constant 1, 2 or 3"),
+        (graph("y = Pow (x, p)", "int32[2] x", "int32 p = {2}"), "its base is not a float"),
+        (graph("y = Pow (x, p)", "float[1] x", "float[2] p = {2, 2}"), "its exponent has dims that its base lacks"),
+    ],
+)  # fmt: skip
+def test_other_pows_stay(model: Model, reason: str) -> None:
+    outcome = check(PowToMul(), model)
+    assert reasons(outcome) == [f"Pow#0: {reason}"]
+
+
+SCALE = "float[4] s = {1, 2, 3, 4}"
+IN_USE, OTHER_DTYPE = "its mean or deviation is in use", "it computes in another dtype than that of its data"
+NORMALIZED = {
+    "last axis": graph("y = LayerNormalization <epsilon = 0.1> (x, s, b)", inits=f"{SCALE}, float[4] b = {{4, 3, 2, 1}}"),
+    "no bias": graph("y = LayerNormalization (x, s)", inits=SCALE),
+    "two axes": graph("y = LayerNormalization <axis = 1> (x, s)", inits=SCALE),
+    "opset 18": graph("y = LayerNormalization <axis = -2> (x, s)", inits=SCALE, opset=18),
+    "no mean": graph("y = SimplifiedLayerNormalization <epsilon = 0.1> (x, s)", inits=SCALE),
+    "RMSNormalization": graph("y = RMSNormalization <epsilon = 0.1> (x, s)", inits=SCALE, opset=23),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", NORMALIZED.values(), ids=NORMALIZED)
+def test_normalizations_are_spelled_out(model: Model) -> None:
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    assert error(LayerNormToPrimitives(), model, feed) <= LayerNormToPrimitives.largest_error
+    assert set(operators(LayerNormToPrimitives().run(model).model)) <= {
+        "ReduceMean",
+        "Sub",
+        "Mul",
+        "Add",
+        "Sqrt",
+        "Div",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (graph("y, m, d = LayerNormalization (x, s)", inits=SCALE), None),
+        (graph("a, m, d = LayerNormalization (x, s) y = Add (a, m)", inits=SCALE), IN_USE),
+        (graph("y = LayerNormalization (x, s)", "float16[2, 4] x", "float16[4] s = {1, 2, 3, 4}"), OTHER_DTYPE),
+    ],
+)  # fmt: skip
+def test_normalizations_that_do_more_stay(model: Model, reason: str | None) -> None:
+    outcome = LayerNormToPrimitives().run(model)
+    assert [text.split(": ")[1] for text in reasons(outcome)] == ([reason] if reason else [])
+    assert (outcome.model is model) == bool(reason)
+
+
+INITS = "float root = {1.41421354}, float inverse = {0.70710677}, float one = {1}, float half = {0.5}, float two = {2}"
+GELUS = {
+    "x (1 + erf) / 2": "a = Div (x, root) b = Erf (a) c = Add (b, one) d = Mul (x, c) y = Mul (d, half)",
+    "half of x first": "a = Mul (x, inverse) b = Erf (a) c = Add (one, b) h = Mul (half, x) y = Mul (h, c)",
+    "x over two": "a = Mul (inverse, x) b = Erf (a) c = Add (one, b) h = Div (x, two) y = Mul (c, h)",
+    "half of the sum first": "a = Div (x, root) b = Erf (a) c = Add (b, one) h = Mul (c, half) y = Mul (h, x)",
+}
+
+
+@pytest.mark.parametrize("nodes", GELUS.values(), ids=GELUS)
+def test_a_spelled_gelu_is_computed_by_tanh(nodes: str) -> None:
+    feed = {"x": np.linspace(-8, 8, 24000, dtype=np.float32).reshape(1000, 24)}
+    model = graph(nodes, "float[1000, 24] x", INITS)
+    assert 4e-4 < error(GeluToTanh(), model, feed) <= GeluToTanh.largest_error
+    after = operators(GeluToTanh().run(model).model)
+    assert "Erf" not in after
+    assert "Tanh" in after
+
+
+def test_a_gelu_is_told_to_approximate() -> None:
+    model = graph("y = Gelu (x)", "float[1000] x", opset=20)
+    feed = {"x": np.linspace(-8, 8, 1000, dtype=np.float32)}
+    assert 4e-4 < error(GeluToTanh(), model, feed) <= GeluToTanh.largest_error
+    outcome = GeluToTanh().run(model)
+    assert lines(outcome.model) == ['y = Gelu <approximate: string = "tanh"> (x)']
+    assert GeluToTanh().run(outcome.model).model is outcome.model
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Erf (x)",
+        "a = Div (x, two) b = Erf (a) c = Add (b, one) d = Mul (x, c) y = Mul (d, half)",
+        "a = Div (x, root) b = Erf (a) c = Add (b, two) d = Mul (x, c) y = Mul (d, half)",
+        "a = Div (x, root) b = Erf (a) c = Add (b, one) z = Exp (x) d = Mul (z, c) y = Mul (d, half)",
+        "a = Div (x, root) b = Erf (a) c = Add (b, one) d = Mul (x, c) y = Add (d, b)",
+        "a = Div (x, root) b = Erf (a) y = Add (b, one)",
+    ],
+)
+def test_an_erf_of_something_else_stays(nodes: str) -> None:
+    model = graph(nodes, inits=INITS)
+    outcome = GeluToTanh().run(model)
+    assert outcome.model is model
+    assert [text.split(": ")[1] for text in reasons(outcome)] == ["it is not the Erf of a Gelu"]
