@@ -26,6 +26,7 @@ from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
 from graphkit.passes.npu.neg_to_mul import NegToMul
 from graphkit.passes.npu.pow_to_mul import PowToMul
 from graphkit.passes.npu.reduce_rank import ReduceRank
+from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
@@ -87,6 +88,7 @@ PASSES: tuple[type[Pass], ...] = (
     GatherToSlice,
     ExpandToBroadcast,
     ReduceRank,
+    RotarySignToTable,
     PowToMul,
     NegToMul,
     LayerNormToPrimitives,

@@ -1,0 +1,162 @@
+"""Move the Neg of a rotary embedding into the table of sines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from graphkit.dtypes import FLOATS
+from graphkit.graph.operators import RESHAPING
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["RotarySignToTable"]
+
+MAX_SIGNS = 1 << 20  # elements of a rotated tensor
+
+
+class _NoTableError(Exception):
+    """A Neg stays, and why."""
+
+
+@dataclass(frozen=True)
+class RotarySignToTable(Rewrite):
+    """Move the Neg of a rotary embedding into its table: `Concat(-b, a) * sin` is `Concat(b, a) * (sin * [-1, 1])`.
+
+    One small Mul by a constant is left for each table, which equal ones share, in the place of a Neg for each query and
+    key; where the table is a constant, it folds into it. Interleaved halves, with a Reshape after the Concat, are
+    rotated likewise. The results are equal to the last bit.
+
+    Legality: nothing else reads what is rotated, from the Neg to the Mul; the dims are numbers, the dtype is a float;
+    and the table with its signs has no more elements than what it multiplies.
+
+    Before:
+
+        agraph (float[1, 2, 3, 4] x, float[1, 1, 3, 4] cos, float[1, 1, 3, 4] sin) => (float[1, 2, 3, 4] y) {
+            a, b = Split <axis = 3> (x)
+            n = Neg (b)
+            r = Concat <axis = -1> (n, a)
+            xc = Mul (x, cos)
+            rs = Mul (r, sin)
+            y = Add (xc, rs)
+        }
+
+    After:
+
+        agraph (float[1, 2, 3, 4] x, float[1, 1, 3, 4] cos, float[1, 1, 3, 4] sin) => (float[1, 2, 3, 4] y)
+        <float[1, 1, 1, 4] sin_signs = {-1.0, -1.0, 1.0, 1.0}> {
+            a, b = Split <axis = 3> (x)
+            xc = Mul (x, cos)
+            r_positive = Concat <axis = -1> (b, a)
+            sin_signed = Mul (sin, sin_signs)
+            rs = Mul (r_positive, sin_signed)
+            y = Add (xc, rs)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("Concat"):
+            sources = [_negated(value, node) for value in node.inputs]
+            if not any(sources) or node.outputs[0] is None:
+                continue
+            try:
+                product, rotated = _product(editor, node)
+                editor.replace(product, *_nodes(editor, node, sources, product, rotated))
+                editor.note("Negs are signs of a table")
+            except _NoTableError as reason:
+                editor.decline(node, str(reason))
+
+
+def _negated(value: Value | None, concat: Node) -> Value | None:
+    """Return what a Concat's input is the opposite of, with the same elements in the same order; None for no Neg."""
+    while value is not None and value.producer is not None and len(value.consumers) == 1:
+        node = value.producer
+        if node.scope is not concat.scope or value in concat.scope.outputs:
+            return None
+        if node.is_op("Neg"):
+            return node.input(0)
+        value = node.input(0) if node.is_op(*RESHAPING) else None
+    return None
+
+
+def _product(editor: Editor, concat: Node) -> tuple[Node, Value]:
+    """Return the Mul that reads a Concat, and the input of it that is the Concat with or without other dims."""
+    value = concat.outputs[0]
+    while value is not None:
+        if len(value.consumers) != 1 or editor.is_output(value):
+            raise _NoTableError("what it rotates has other readers")
+        node = value.consumers[0][0]
+        if node.scope is not concat.scope or not editor.is_free(node):
+            break
+        if node.is_op("Mul"):
+            return node, value
+        value = node.outputs[0] if node.is_op(*RESHAPING) and node.input(0) is value else None
+    raise _NoTableError("what it rotates is not multiplied by a table")
+
+
+def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value) -> list[NewNode]:
+    """Return what takes the place of the Mul."""
+    joined, out = concat.outputs[0], product.outputs[0]
+    table = next((value for value in product.inputs if value is not rotated), None)
+    if joined is None or out is None or table is None:
+        raise _NoTableError("what it rotates is not multiplied by a table")
+    signs = _signs(editor, concat, joined, sources, rotated)
+    before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()
+    if before is None or after is None:
+        raise _NoTableError(f"the dims of its table are not all numbers: {editor.shapes[table]}")
+    if len(before) > len(after) or math.prod(np.broadcast_shapes(before, signs.shape)) > math.prod(after):
+        raise _NoTableError("its table has more elements than what it rotates")
+    made: list[NewNode] = []
+    parts: list[NodeInput] = [
+        _part(editor, value, source, made) for value, source in zip(concat.inputs, sources, strict=True)
+    ]
+    name = editor.unique_name(f"{joined.name}_positive")
+    result: NodeInput = name
+    made.append(NewNode("Concat", parts, [name], {"axis": concat.attr("axis", 0)}, like=concat))
+    if rotated is not joined:
+        result = _reshaped(editor, result, after, f"{rotated.name}_positive", made)
+    signed = editor.unique_name(f"{table.name}_signed")
+    made.append(NewNode("Mul", [table, editor.constant(signs, f"{table.name}_signs")], [signed]))
+    return [*made, NewNode("Mul", [result, signed], [out.name], like=product)]
+
+
+def _signs(editor: Editor, concat: Node, joined: Value, sources: list[Value | None], rotated: Value) -> np.ndarray:
+    """Return the sign of each element of what is rotated, with dims of 1 where it is the same along an axis."""
+    tensor, axis = editor.shapes[joined], concat.attr("axis", 0)
+    dims, after = tensor.sizes(), editor.shapes[rotated].sizes()
+    if dims is None or after is None or axis is None or not 0 < math.prod(dims) <= MAX_SIGNS:
+        raise _NoTableError(f"the dims of what it rotates are not all numbers: {tensor}")
+    if tensor.dtype not in FLOATS:
+        raise _NoTableError("it does not rotate floats")
+    signs = []
+    for value, source in zip(concat.inputs, sources, strict=True):
+        part = editor.shapes[value].sizes() if value is not None else None
+        if part is None or (source is not None and editor.shapes[source].sizes() is None):
+            raise _NoTableError(f"the dims of what it rotates are not all numbers: {tensor}")
+        signs.append(np.full(part, 1 if source is None else -1, tensor_dtype_to_np_dtype(tensor.dtype)))
+    array = np.concatenate(signs, axis).reshape(after)
+    for index in range(array.ndim):
+        first = array.take([0], index)
+        array = first if (array == first).all() else array
+    return array
+
+
+def _part(editor: Editor, value: Value | None, source: Value | None, made: list[NewNode]) -> NodeInput:
+    """Return an input of the Concat without its Neg."""
+    if source is None or value is None:
+        return value
+    dims = editor.shapes[value].sizes()
+    if dims is None or editor.shapes[source].sizes() == dims:
+        return source
+    return _reshaped(editor, source, dims, f"{value.name}_positive", made)
+
+
+def _reshaped(editor: Editor, source: NodeInput, dims: tuple[int, ...], name: str, made: list[NewNode]) -> str:
+    name = editor.unique_name(name)
+    made.append(NewNode("Reshape", [source, editor.integers(dims, f"{name}_shape")], [name]))
+    return name
