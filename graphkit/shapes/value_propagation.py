@@ -16,7 +16,7 @@ import numpy as np
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, UNSIGNED
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.expr import Expr, TooComplexError, const
 from graphkit.shapes.tensor import Array, Element, Ratio, array_of
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare"]
@@ -33,8 +33,15 @@ def apply(name: str, arrays: list[Array], dtype: int) -> Array | None:
     """
     function = OPERATORS[name]
     is_float = dtype in FLOATS
+
+    def decided(*args: Element) -> Result:
+        try:
+            return function(args, is_float, dtype)
+        except TooComplexError:  # such as the least float32 plus what is only known as an expression
+            return None
+
     with np.errstate(all="ignore"):
-        result: Any = np.frompyfunc(lambda *args: function(args, is_float, dtype), len(arrays), 1)(*arrays)
+        result: Any = np.frompyfunc(decided, len(arrays), 1)(*arrays)
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     elements = result.ravel().tolist() if isinstance(result, np.ndarray) else [result]
     if not is_float:

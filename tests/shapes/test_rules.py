@@ -19,6 +19,11 @@ CASES = {
     "broadcast": (TWO + "{ y = Add(x, z) }", "[b, s, 64]"),
     "broadcast scalar": (ONE + "{ c = Constant<value_float = 2.0>() y = Mul(x, c) }", "[b, s, 64]"),
     "broadcast of dims of 1 or more": ("g (float[b] x, float[c] z) => (y) { y = Add(x, z) }", "[max(b, c)]"),
+    "a number that no integer holds, plus a dim": (
+        "g (float[b, s] x) => (y) { t = Shape(x) f = Cast<to = 1>(t) c = Constant<value_floats = [-3.4e38, 0.0]>() "
+        "y = Add(c, f) }",
+        "[2]",
+    ),
     "where": ("g (bool[b, 1] c, float[b, s] x, float[1] z) => (y) { y = Where(c, x, z) }", "[b, s]"),
     "cast": (ONE + "{ y = Cast<to = 7>(x) }", "[b, s, 64]"),
     "reshape": (ONE + "{ t = Constant<value_ints = [0, -1, 8, 8]>() y = Reshape(x, t) }", "[b, s, 8, 8]"),
