@@ -15,6 +15,7 @@ from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
+from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
@@ -89,6 +90,7 @@ PASSES: tuple[type[Pass], ...] = (
     ExpandToBroadcast,
     ReduceRank,
     RotarySignToTable,
+    CastInt64Away,
     PowToMul,
     NegToMul,
     LayerNormToPrimitives,

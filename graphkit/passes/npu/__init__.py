@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
+from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.reduce_rank import ReduceRank
@@ -25,6 +26,7 @@ NPU_PASSES: tuple[type[Rewrite], ...] = (
     ExpandToBroadcast,
     ReduceRank,
     RotarySignToTable,
+    CastInt64Away,
     FoldConstants,
     MergeCommonSubexpressions,
 )

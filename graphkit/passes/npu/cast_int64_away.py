@@ -1,0 +1,205 @@
+"""Let data that an export computes in int64 be int32, or what it is cast to in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnx import TensorProto
+from onnx.helper import get_attribute_value
+
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.graph.operators import RESHAPING
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.integer_bounds import Bounds, IntegerBounds
+
+__all__ = ["CastInt64Away"]
+
+INT32, INT64 = TensorProto.INT32, TensorProto.INT64
+NARROW = INTEGERS - {INT64, TensorProto.UINT64}  # int64 holds each of their elements
+COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+CALCULATING = frozenset({"Abs", "Add", "Max", "Min", "Mul", "Neg", "Sub"})
+JOINING = frozenset({"Concat", "Max", "Min"})  # all inputs are data
+LOOKING_UP = frozenset({"Gather", "GatherND", "GatherElements"})
+SOURCES = ("Cast", "ArgMax", "ArgMin")  # what gives int64 that is cast to int32
+MOVED = RESHAPING | LOOKING_UP | frozenset({"Concat", "Expand", "Slice", "Split", "Tile", "Transpose", "Where"})
+SINCE = {"Max": 12, "Min": 12, "Equal": 7, "Neg": 6, "Abs": 6, "Where": 9} | dict.fromkeys(COMPARING - {"Equal"}, 9)
+
+
+@dataclass(frozen=True)
+class CastInt64Away(Rewrite):
+    """Let data that is int64 be int32 where that is exact, or of the dtype that it is cast to in the end.
+
+    A Cast goes before what moves its data: a mask of int64 that is reshaped, expanded and cast to float is cast at
+    once. What is calculated in int64 is calculated in int32, and the Casts around it merge. What is left of int64 is at
+    inputs, outputs and at nodes that give no other dtype.
+
+    Legality: that a Cast moves is exact always; int32 only where constants, booleans, small integers and positions
+    bound all that goes in and comes out; a Cast to int64 and on to another dtype is one Cast where int64 loses nothing
+    of what it is given. What computes shapes (int64 of rank 0 or 1) is left.
+
+    Before:
+
+        agraph (bool[2, 3] seen, bool[2, 3] real) => (float[1, 2, 3] y) <int64[1] zero = {0}> {
+            a = Cast <to = 7> (seen)
+            b = Cast <to = 7> (real)
+            c = Mul (a, b)
+            d = Unsqueeze (c, zero)
+            y = Cast <to = 1> (d)
+        }
+
+    After:
+
+        agraph (bool[2, 3] seen, bool[2, 3] real) => (float[1, 2, 3] y) <int64[1] zero = {0}> {
+            a_int32 = Cast <to = 6> (seen)
+            b_int32 = Cast <to = 6> (real)
+            c_int32 = Mul (a_int32, b_int32)
+            d_cast = Cast <to = 1> (c_int32)
+            y = Unsqueeze (d_cast, zero)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("Cast"):
+            _merge(editor, node)
+        for node in editor.nodes(*sorted(MOVED)):
+            _cast_before(editor, node)
+        for node, read in _convertible(editor).items():
+            _calculate_in_int32(editor, node, read)
+
+
+def _merge(editor: Editor, node: Node) -> None:
+    """Let a Cast of a Cast read what the first one reads."""
+    value = node.input(0)
+    first = value.producer if value is not None else None
+    source = first.input(0) if first is not None and first.is_op("Cast") else None
+    if value is None or source is None or editor.shapes[value].dtype != INT64:
+        return
+    to, dtype = node.attr("to", int), editor.shapes[source].dtype
+    if dtype not in NARROW or (to not in INTEGERS and to not in FLOATS) or not editor.is_visible(source, node.scope):
+        return
+    if to != dtype:
+        editor.set_inputs(node, {0: source})
+    elif not editor.bypass(node, source):
+        return
+    editor.note("Casts by way of int64 are one")
+
+
+def _cast_before(editor: Editor, node: Node) -> None:
+    """Let what only Casts to one dtype read be cast before it is moved."""
+    out = node.outputs[0]
+    if out is None or len(node.outputs) > 1 or editor.is_output(out) or editor.shapes[out].dtype != INT64:
+        return
+    casts = sorted((consumer for consumer, _ in out.consumers), key=lambda consumer: consumer.index)
+    wanted = {cast.attr("to", int) if cast.is_op("Cast") else None for cast in casts}
+    to = wanted.pop() if len(wanted) == 1 else None
+    is_number = to is not None and to != INT64 and (to in INTEGERS or to in FLOATS)
+    if not is_number or not all(editor.is_free(cast) and cast.scope is node.scope for cast in casts):
+        return
+    made: list[NewNode] = []
+    inputs = list[NodeInput](node.inputs)
+    for index in _data(node):
+        name = editor.unique_name(f"{out.name}_cast")
+        made.append(NewNode("Cast", [node.inputs[index]], [name], {"to": to}))
+        inputs[index] = name
+    first = casts[0].outputs[0]
+    if first is None or any(cast.outputs[0] is None for cast in casts):
+        return
+    moved = NewNode(node.op_type, inputs, [first.name], _attributes(node), like=node)
+    editor.replace(casts[0], *made, moved)
+    for cast in casts[1:]:
+        editor.bypass(cast, first)
+    editor.note("Casts from int64 are before what moves the data")
+
+
+def _convertible(editor: Editor) -> dict[Node, list[int]]:
+    """Return the nodes that can do without int64, and which inputs of each are int64; nothing else needs these."""
+    bounds = IntegerBounds(editor)
+    found = {
+        node: read for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING)) if (read := _read(editor, node))
+    }
+    while found:
+        reasons = {
+            node: reason for node, read in found.items() if (reason := _reason(editor, bounds, node, read, found))
+        }
+        if not reasons:
+            break
+        for node, reason in reasons.items():
+            editor.decline(node, f"stays int64, for {reason}")
+            del found[node]
+    return found
+
+
+def _read(editor: Editor, node: Node) -> list[int]:
+    """Return which inputs of a node are int64 data: elements of no shape, or what it looks up by."""
+    out = node.outputs[0]
+    if out is None or len(node.outputs) > 1 or (_is_int64(editor, out) and editor.shapes[out].is_shape_like):
+        return []
+    data = [index for index in _data(node) if _is_int64(editor, node.inputs[index])]
+    indices = node.input(1) if node.op_type in LOOKING_UP else None
+    looks_up = _is_int64(editor, indices) and indices is not None and not indices.is_constant
+    return [*data, 1] if looks_up else data
+
+
+def _reason(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], found: Mapping[Node, list[int]]) -> str:
+    """Return why a node needs int64, "" where it does not."""
+    out = node.outputs[0]
+    assert out is not None
+    gives = _is_int64(editor, out)
+    if node.scope.opset() < SINCE.get(node.op_type, 1):
+        return "its opset has no such operator for int32"
+    values = [value for index in read if (value := node.inputs[index]) is not None]
+    for value in (*values, *([out] if gives else [])):
+        if not _fits(bounds.of(value)):
+            return f"'{value.name}' is not known to fit into int32"
+    for value in values:
+        if not (value.is_constant or value.producer in found or (value.producer and value.producer.is_op(*SOURCES))):
+            return f"'{value.name}' is int64"
+    if gives and editor.is_output(out):
+        return "it is an output"
+    reader = next((each for each, _ in out.consumers if gives and each not in found and not each.is_op("Cast")), None)
+    return f"{reader.label} reads int64" if reader is not None else ""
+
+
+def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
+    """Put Casts around a node that reads or gives int64, which merge with those around others."""
+    out = node.outputs[0]
+    assert out is not None
+    gives = _is_int64(editor, out)
+    made: list[NewNode] = []
+    inputs = list[NodeInput](node.inputs)
+    for index in read:
+        value = node.inputs[index]
+        name = editor.unique_name(f"{value.name if value is not None else out.name}_int32")
+        made.append(NewNode("Cast", [value], [name], {"to": INT32}))
+        inputs[index] = name
+    result = editor.unique_name(f"{out.name}_int32") if gives else out.name
+    made.append(NewNode(node.op_type, inputs, [result], _attributes(node), like=node))
+    if gives:
+        made.append(NewNode("Cast", [result], [out.name], {"to": INT64}))
+    editor.replace(node, *made)
+    editor.note(f"{node.op_type} nodes are in int32")
+
+
+def _data(node: Node) -> list[int]:
+    """Return which inputs are data of one dtype, as the output is."""
+    if node.op_type in JOINING:
+        return list(range(len(node.inputs)))
+    if node.is_op("Where"):
+        return [1, 2]
+    return [0, 1] if node.op_type in COMPARING or (node.op_type in CALCULATING and len(node.inputs) == 2) else [0]
+
+
+def _is_int64(editor: Editor, value: Value | None) -> bool:
+    return value is not None and editor.shapes[value].dtype == INT64
+
+
+def _fits(found: Bounds | None) -> bool:
+    return found is not None and found[0] >= -(2**31) and found[1] < 2**31
+
+
+def _attributes(node: Node) -> dict[str, object]:
+    return {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()}
