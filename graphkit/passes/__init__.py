@@ -26,6 +26,7 @@ from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
 from graphkit.passes.npu.neg_to_mul import NegToMul
 from graphkit.passes.npu.pow_to_mul import PowToMul
+from graphkit.passes.npu.reduce_interface_rank import ReduceInterfaceRank
 from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
@@ -86,6 +87,7 @@ PASSES: tuple[type[Pass], ...] = (
     StaticKvCache,
     TrilToConstant,
     WhereToArithmetic,
+    ReduceInterfaceRank,
     GatherToSlice,
     ExpandToBroadcast,
     ReduceRank,
