@@ -237,6 +237,8 @@ def _pad(editor: Editor, node: Node) -> Layout:
         raise TooManyAxesError("its opset has no pads as an input")
     pads = _numbers(editor, node, 1)
     named = _numbers(editor, node, 3) if node.input(3) is not None else list(range(len(dims)))
+    if len(pads) != 2 * len(named):
+        raise TooManyAxesError("it has no two pads for each axis")
     around = {axis % len(dims): (pads[i], pads[i + len(named)]) for i, axis in enumerate(named)}
     own = [axis for axis, pair in around.items() if any(pair)]
 
@@ -257,6 +259,8 @@ def _expand(editor: Editor, node: Node) -> Layout:
 def _tile(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     repeats = _numbers(editor, node, 1)
+    if len(repeats) != len(dims):
+        raise TooManyAxesError("it has no number of repeats for each axis")
     own = [axis for axis, count in enumerate(repeats) if count != 1]
 
     def constants(axes: Axes) -> Mapping[int, Sequence[int]]:

@@ -107,6 +107,8 @@ def _gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
 
 def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
     axis = _axis(node, len(dims))
+    if indices.ndim != len(dims):
+        raise NotTakenError("its indices have another rank than its data")
     rows = np.moveaxis(indices, axis, 0).reshape(indices.shape[axis], -1)
     if not (rows == rows[:, :1]).all():
         raise NotTakenError("its indices differ along other axes")
@@ -118,8 +120,10 @@ def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Int
     return {axis: rows[:, 0], **others}
 
 
-def _gather_nd(node: Node, _dims: Dims, indices: Integers) -> dict[int, Integers]:
+def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
     batch = node.attr("batch_dims", 0) or 0
+    if not 0 <= batch < indices.ndim or batch + indices.shape[-1] > len(dims):
+        raise NotTakenError("its indices have more columns than its data has axes")
     each = indices.reshape((-1, *indices.shape[batch:]))
     if not (each == each[:1]).all():
         raise NotTakenError("its indices differ along the batch")

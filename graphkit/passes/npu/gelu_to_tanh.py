@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
@@ -20,6 +19,7 @@ __all__ = ["GeluToTanh"]
 
 ROOT = math.sqrt(2 / math.pi)
 CUBIC = 0.044715
+CONTRIB_GELU = "com.microsoft.Gelu"
 NEAR = 1e-3  # how far exporters' sqrt(2), rounded to float16 or written with few digits, is off
 
 
@@ -28,9 +28,9 @@ class GeluToTanh(Rewrite):
     """Compute each Gelu by tanh in the place of erf: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
 
     This changes results: those of a Gelu by at most 4.8e-4, near x = 2.7 and x = -2.7. It runs only where it is asked
-    for by name. A Gelu with an attribute `approximate` gets it set to `tanh`; one that is spelled out gets a Tanh for
-    its Erf. Legality: the Erf is of `x / sqrt(2)`, and all that reads it is an Add of 1, whose result is multiplied by
-    x, or by half of x; any other Erf stays.
+    for by name. A Gelu with an attribute `approximate` gets it set to `tanh`, that of com.microsoft is spelled out, and
+    one that is spelled out gets a Tanh for its Erf. Legality: the Erf is of `x / sqrt(2)`, and all that reads it is an
+    Add of 1, whose result is multiplied by x, or by half of x; any other Erf stays.
 
     Before:
 
@@ -66,6 +66,10 @@ class GeluToTanh(Rewrite):
                 made = NewNode("Gelu", node.inputs, [node.outputs[0].name], {"approximate": "tanh"}, like=node)
                 editor.replace(node, made)
                 editor.note("Gelus are computed by tanh")
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                if node.operator == CONTRIB_GELU and editor.is_free(node):
+                    _spell_out(editor, node)
         for node in editor.nodes("Erf"):
             source = _gelu_of(editor, node)
             if source is None:
@@ -78,21 +82,43 @@ def _replace(editor: Editor, node: Node, x: Value) -> None:
     """Put Tanh in the place of Erf, under another name, for its elements differ."""
     out = node.outputs[0]
     assert out is not None
+    made = _tanh(editor, out, x)
+    if editor.replace_all_uses(out, made[-1].outputs[0]):
+        editor.insert_before(node, *made)
+        editor.note("Gelus are computed by tanh")
+
+
+def _spell_out(editor: Editor, node: Node) -> None:
+    """Put nodes of onnx's own operators in the place of a Gelu of com.microsoft, which always takes erf."""
+    x, out = node.input(0), node.outputs[0]
+    if x is None or out is None or editor.shapes[x].dtype not in FLOATS or editor.shapes[x].rank in (None, 0):
+        editor.decline(node, "it is not known to be a Gelu of floats of some rank")
+        return
+    made = _tanh(editor, out, x)
+    dtype = FLOATS[editor.shapes[x].dtype]
+    for op_type, role, number in (("Add", "one", 1), ("Mul", "half", 0.5)):
+        constant = editor.constant(np.array([number], dtype), f"{out.name}_{role}")
+        name = editor.unique_name(f"{out.name}_{role}_{op_type.lower()}")
+        made.append(NewNode(op_type, [made[-1].outputs[0], constant], [name]))
+    made.append(NewNode("Mul", [x, made[-1].outputs[0]], [out.name], like=node))
+    editor.replace(node, *made)
+    editor.note("Gelus are computed by tanh")
+
+
+def _tanh(editor: Editor, out: Value, x: Value) -> list[NewNode]:
+    """Return the nodes that compute the tanh; the last one gives it."""
     made: list[NewNode] = []
 
     def make(op_type: str, role: str, *inputs: NodeInput) -> NodeInput:
         made.append(NewNode(op_type, inputs, [editor.unique_name(f"{out.name}_{role}")]))
         return made[-1].outputs[0]
 
-    dtype = tensor_dtype_to_np_dtype(editor.shapes[x].dtype)
+    dtype = FLOATS[editor.shapes[x].dtype]
     cubic = editor.constant(np.array([ROOT * CUBIC], dtype), f"{out.name}_cubic")
     linear = editor.constant(np.array([ROOT], dtype), f"{out.name}_linear")
     factor = make("Add", "factor", make("Mul", "scaled", make("Mul", "square", x, x), cubic), linear)
-    tanh = make("Tanh", "tanh", make("Mul", "inner", x, factor))
-    assert isinstance(tanh, str)
-    if editor.replace_all_uses(out, tanh):
-        editor.insert_before(node, *made)
-        editor.note("Gelus are computed by tanh")
+    make("Tanh", "tanh", make("Mul", "inner", x, factor))
+    return made
 
 
 def _gelu_of(editor: Editor, node: Node) -> Value | None:

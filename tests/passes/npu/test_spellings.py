@@ -137,6 +137,13 @@ def test_a_gelu_is_told_to_approximate() -> None:
     assert GeluToTanh().run(outcome.model).model is outcome.model
 
 
+def test_a_gelu_of_onnxruntime_is_spelled_out() -> None:
+    model = graph("y = com.microsoft.Gelu (x)", "float[1000] x")
+    feed = {"x": np.linspace(-8, 8, 1000, dtype=np.float32)}
+    assert 4e-4 < error(GeluToTanh(), model, feed) <= GeluToTanh.largest_error
+    assert operators(GeluToTanh().run(model).model) == ["Mul", "Mul", "Add", "Mul", "Tanh", "Add", "Mul", "Mul"]
+
+
 @pytest.mark.parametrize(
     "nodes",
     [
