@@ -157,7 +157,7 @@ class ReduceRank(Rewrite):
         if tuple(before) == tuple(after):
             return source
         if isinstance(source, Value) and source.constant is not None:
-            return editor.tensor(_in_dims(source.constant, after), name)
+            return editor.tensor(_in_dims(source.constant, after), f"{source.name}_low")
         made.append(_reshape(editor, source, before, editor.unique_name(name), after))
         return made[-1].outputs[0]
 
