@@ -5,7 +5,7 @@ Every message says what was met, what was expected and, after a dash, what to do
 
 from __future__ import annotations
 
-__all__ = ["GraphkitError", "ModelError", "OutputError", "UsageError"]
+__all__ = ["GraphkitError", "ModelError", "OutputError", "TargetError", "UsageError"]
 
 
 class GraphkitError(Exception):
@@ -46,6 +46,21 @@ class ModelError(GraphkitError):
 
 class OutputError(GraphkitError):
     """An output that cannot be written, or must not be (it would overwrite an input)."""
+
+
+class TargetError(GraphkitError):
+    """A target file that cannot be read, or says what no target can.
+
+    Args:
+        problem: What was met and what was expected.
+        file: The file at fault.
+        key: The key at fault, such as `operators.facts[2].names`; "" where the file itself is.
+        hint: What the user can do.
+    """
+
+    def __init__(self, problem: str, *, file: str, key: str = "", hint: str) -> None:
+        self.problem, self.file, self.key, self.hint = problem, file, key, hint
+        super().__init__(f"{file}: {f'{key}: ' if key else ''}{problem} - {hint}")
 
 
 class UsageError(GraphkitError):

@@ -17,7 +17,7 @@ PACKAGE = Path(graphkit.__file__).parent
 LAYERS = (
     ("dtypes", "errors"),
     ("examples", "graph", "io", "render"),
-    ("contract", "model"),
+    ("contract", "model", "targets"),
     ("runtime", "shapes"),
     ("host",),
     ("constraints",),

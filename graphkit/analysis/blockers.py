@@ -1,0 +1,284 @@
+"""Blockers: the nodes that a target does not take, why, and which pass removes each; and what no source says.
+
+Nodes that compute from constants and shapes alone are told apart: folding removes them once the dims are numbers. A
+node in the body of an If, Loop or Scan that stays on the CPU stays there with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.analysis.lint import Lint, Obstacle
+from graphkit.analysis.macs import macs
+from graphkit.analysis.remedies import CAUSES, Cause
+from graphkit.graph.view import Node, Scope
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
+from graphkit.shapes.expr import TooComplexError
+from graphkit.targets import Target
+
+__all__ = ["Blockers", "Share", "blockers"]
+
+SHOWN = 5  # nodes of one group, in a text
+NO_REWRITE = "no rewrite known"
+FREEZABLE: tuple[Cause, str] = ("dynamic shape", "dims of the inputs")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of a model stays on the CPU.
+
+    Attributes:
+        nodes: Nodes that stay there.
+        macs: Their multiply-accumulates: a number, an expression in the input dims, or "?" where it is too large.
+        part: What part of all multiply-accumulates that is, None where it depends on the dims or there are none.
+    """
+
+    nodes: int
+    macs: str
+    part: float | None
+
+
+@dataclass(frozen=True)
+class Blockers(Result):
+    """What keeps a model from a target.
+
+    Attributes:
+        target: Name of the target.
+        dims: The input dims that were given, by symbol or input.
+        nodes: Nodes that are linted; constants and what folding removes are not among them.
+        folded: Nodes that folding removes.
+        blockers: What keeps nodes from the target, in file order; the opset, which is no node's, first.
+        unknown: What no source says of a node, or no shape tells.
+        macs: Multiply-accumulates of all nodes, as in `Share`.
+        uncounted: Paths of nodes whose multiply-accumulates are not known.
+        as_is: What stays on the CPU of the model as it is.
+        frozen: What stays there once the dims are frozen and shape arithmetic is folded.
+    """
+
+    title: ClassVar[str] = "Blockers"
+    target: str
+    dims: str
+    nodes: int
+    folded: int
+    blockers: tuple[Obstacle, ...]
+    unknown: tuple[Obstacle, ...]
+    macs: str
+    uncounted: tuple[str, ...]
+    as_is: Share
+    frozen: Share
+
+    def heading(self) -> str:
+        return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"
+
+    def findings(self) -> tuple[str, ...]:
+        if not self.blockers:
+            return ()
+        groups = _groups(self.blockers)
+        what = ", ".join(f"{key[1]} {len(rows):,}" for key, rows in groups.items())
+        return (f"{self.target} does not take {self.as_is.nodes:,} of {self.nodes:,} nodes: {what}",)
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(self._verdict(), "warning" if self.blockers else "plain")
+        if self.folded:
+            more = f"{self.folded:,} more node{' computes' if self.folded == 1 else 's compute'}"
+            yield Prose(f"{more} from constants and shapes alone: folding removes them once the dims are numbers.")
+        if self.nodes:
+            yield self._shares()
+        if self.uncounted:
+            yield Prose(
+                f"The multiply-accumulates of {_count(len(self.uncounted))} are not known, such as {self.uncounted[0]}."
+            )
+        yield from _tables(self.blockers, "What it does not take", "Pass that removes it")
+        if self.unknown:
+            yield from _tables(self.unknown, "What no source says, and no shape tells", "")
+
+    def _verdict(self) -> str:
+        if not self.blockers:
+            open_ = (
+                f"; of {_count(len({(o.scope, o.node) for o in self.unknown}))} it is not known" if self.unknown else ""
+            )
+            return f"0 blockers: nothing is known that keeps {self.target} from any of {_count(self.nodes)}{open_}."
+        return f"{self.target} does not take {self.as_is.nodes:,} of {_count(self.nodes)}."
+
+    def _shares(self) -> Table:
+        rows = [("as it is", self.as_is)]
+        if self.as_is != self.frozen:
+            rows.append(("dims frozen, shapes folded", self.frozen))
+        return Table(
+            (
+                Column("Stays on the CPU"),
+                Column("Nodes", "number"),
+                Column("Of all", "number"),
+                Column("MACs", "number"),
+                Column("Of all", "number"),
+            ),
+            [
+                (name, one.nodes, _percent(one.nodes / self.nodes), _macs_text(one.macs), _percent(one.part))
+                for name, one in rows
+            ],
+        )
+
+
+def blockers(model: Model, target: Target, spec: DimSpec = AS_DECLARED, *, shapes: Shapes | None = None) -> Blockers:
+    """Return what keeps a model from a target.
+
+    Args:
+        model: The model.
+        target: The target.
+        spec: Sizes of input dims, as if they were frozen.
+        shapes: What was inferred of the model at these sizes, where that is known already.
+
+    Raises:
+        UsageError: The model has no such symbol or input, or the sizes contradict each other.
+    """
+    return _Model(target, shapes or infer(model, spec)).result(_spec_text(spec))
+
+
+class _Model:
+    """The nodes of a model, with what keeps each from a target and what it multiplies."""
+
+    def __init__(self, target: Target, shapes: Shapes) -> None:
+        self.target, self.shapes, self.lint = target, shapes, Lint(target, shapes)
+        self.folded = 0
+        self.linted: list[Node] = []
+        self.found: dict[Node, tuple[Obstacle, ...]] = {}
+        self.unknown: list[Obstacle] = []
+        self._walk(shapes.model.graph)
+
+    def _walk(self, scope: Scope) -> None:
+        for node in scope.nodes:
+            if node.is_op("Constant"):
+                continue
+            if self.lint.folds(node):
+                self.folded += sum(1 for body in node.bodies.values() for one in body.walk() for _ in one.nodes) + 1
+                continue
+            self.linted.append(node)
+            self.found[node], unknown = self.lint.obstacles(node)
+            self.unknown += unknown
+            for body in node.bodies.values():
+                self._walk(body)
+
+    def result(self, dims: str) -> Blockers:
+        counts = {node: macs(node, self.shapes) for node in self.linted}
+        total = _sum(counts.values())
+        as_is = self._share({node for node in self.linted if self.found[node]}, counts, total)
+        kept = {node for node in self.linted if any((o.cause, o.what) != FREEZABLE for o in self.found[node])}
+        return Blockers(
+            target=self.target.name,
+            dims=dims,
+            nodes=len(self.linted),
+            folded=self.folded,
+            blockers=(*self._opset(), *(one for node in self.linted for one in self.found[node])),
+            unknown=tuple(self.unknown),
+            macs=_text(total),
+            uncounted=tuple(node.path for node, count in counts.items() if count is None),
+            as_is=as_is,
+            frozen=self._share(kept, counts, total),
+        )
+
+    def _opset(self) -> Iterator[Obstacle]:
+        limit, opset = self.target.max_opset, self.shapes.model.graph.opset()
+        if limit is not None and opset > limit.value:
+            reason = f"at most {limit.value} ({limit.source.key})"
+            yield Obstacle("", "", "", "opset", f"opset {opset}", reason, "", None, "", "", None)
+
+    def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
+        """Return the share of blocked nodes and of those in their bodies."""
+        stays = [node for node in self.linted if node in blocked or self._is_inside(node, blocked)]
+        own = _sum(counts[node] for node in stays)
+        return Share(len(stays), _text(own), _part(own, total))
+
+    @staticmethod
+    def _is_inside(node: Node, blocked: set[Node]) -> bool:
+        owner = node.scope.owner
+        while owner is not None:
+            if owner in blocked:
+                return True
+            owner = owner.scope.owner
+        return False
+
+
+def _sum(counts: Iterable[Expr | None]) -> Expr | None:
+    """Return the sum of what is known, None where it outgrows an expression."""
+    total = const(0)
+    try:
+        for count in counts:
+            total = total if count is None else total + count
+    except TooComplexError:
+        return None
+    return total
+
+
+def _part(own: Expr | None, total: Expr | None) -> float | None:
+    if own is None or total is None or total == 0:
+        return None
+    if own == 0 or own == total:
+        return 0.0 if own == 0 else 1.0
+    part, whole = own.constant, total.constant
+    return None if part is None or whole is None else part / whole
+
+
+def _text(count: Expr | None) -> str:
+    return "?" if count is None else str(count)
+
+
+def _macs_text(text: str) -> str:
+    if text.isdecimal():
+        return f"{int(text):,}"
+    return "depends on dims"
+
+
+def _percent(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:.3g} %"
+
+
+def _count(number: int) -> str:
+    return f"{number:,} node{'' if number == 1 else 's'}"
+
+
+def _spec_text(spec: DimSpec) -> str:
+    sizes = [f"{name}={size}" for name, size in spec.dims]
+    return ", ".join([*sizes, *(f"{name}={'x'.join(map(str, shape))}" for name, shape in spec.inputs)])
+
+
+Group = tuple[Cause, str, str, str | None]
+
+
+def _groups(found: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
+    """Return obstacles by cause, what, operator and pass, in the order in which they are met."""
+    groups: dict[Group, list[Obstacle]] = {}
+    for one in found:
+        op = one.op if one.cause in ("operator", "control flow", "function") else ""
+        groups.setdefault((one.cause, one.what, op, one.pass_name), []).append(one)
+    return dict(sorted(groups.items(), key=lambda item: CAUSES.index(item[0][0])))
+
+
+def _tables(found: Sequence[Obstacle], title: str, passes: str) -> Iterator[Block]:
+    groups = _groups(found)
+    if not groups:
+        return
+    columns = [Column("Cause"), Column("What", "code"), Column("Because", "note"), Column("Nodes", "number")]
+    yield Table(
+        (*columns, *([Column(passes)] if passes else [])),
+        [
+            (cause, what, rows[0].reason, len(rows), *([name or NO_REWRITE] if passes else []))
+            for (cause, what, _, name), rows in groups.items()
+        ],
+        title=title,
+    )
+    for (cause, what, _, name), rows in groups.items():
+        if cause == "opset":
+            continue
+        shown = [(f"{row.scope}/{row.node}" if row.scope else row.node, row.op, row.dtype, row.dims) for row in rows]
+        yield Table(
+            (Column("Node", "code"), Column("Op"), Column("Dtype"), Column("Dims", "note")),
+            [(node, op, dtype, dims) for node, op, dtype, dims in shown[:SHOWN]],
+            title=f"{cause}: {what}{f', {name}' if name else ''}",
+        )
+        if len(rows) > SHOWN:
+            yield Prose(f"... and {len(rows) - SHOWN:,} more (see the JSON).")

@@ -1,0 +1,161 @@
+"""Lints the nodes of a model for a target, one after the other: what keeps each from it, and what no source says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from graphkit.analysis.remedies import Cause, remedy
+from graphkit.analysis.rulings import ruling
+from graphkit.graph.types import dtype_name
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value, as_text
+from graphkit.shapes import Shapes, is_known
+from graphkit.targets import Target
+
+__all__ = ["Lint", "Obstacle"]
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason why a node may not, or cannot, be placed on a target.
+
+    Attributes:
+        scope: Path of the scope of the node, "" for the main graph.
+        node: Its name, or its operator and position where it has none.
+        op: Its operator.
+        cause: What kind of reason it is.
+        what: What of the node it is: the operator, the rank, the dims, the dtype.
+        reason: Who says so, or why it is not known.
+        tensor: The tensor that shows it.
+        rank: Of that tensor, None where unknown.
+        dtype: Of that tensor, "?" where unknown.
+        dims: Of that tensor, such as `[1, 8, sequence_length, 64]`.
+        pass_name: The pass that removes it, None where none is known.
+    """
+
+    scope: str
+    node: str
+    op: str
+    cause: Cause
+    what: str
+    reason: str
+    tensor: str
+    rank: int | None
+    dtype: str
+    dims: str
+    pass_name: str | None
+
+
+class Lint:
+    """What a target says of the nodes of one model."""
+
+    def __init__(self, target: Target, shapes: Shapes) -> None:
+        self.target, self.shapes, self.tensors = target, shapes, shapes.model.shape_tensors
+        self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
+
+    def folds(self, node: Node) -> bool:
+        """Whether folding removes a node once the dims are numbers: it is computed from constants and shapes alone."""
+        values = [value for value in node.outputs if value is not None]
+        return node.is_op("Identity") or (bool(values) and all(self._folds(value) for value in values))
+
+    def _folds(self, value: Value) -> bool:
+        if value not in self.tensors.derived:
+            return False
+        return all(self._has_known_dims(source) for source in self.tensors.sources(value))
+
+    def _has_known_dims(self, value: Value) -> bool:
+        return value in self.tensors.derived or self.shapes[value].is_known
+
+    def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
+        """Return what keeps a node from the target, and what no source says, or no shape tells, of it."""
+        found = list(self._obstacles(node))
+        return tuple(one for one, refuses in found if refuses), tuple(one for one, refuses in found if not refuses)
+
+    def _obstacles(self, node: Node) -> Iterator[tuple[Obstacle, bool]]:
+        if (node.domain, node.op_type) in self.local:
+            yield self._obstacle(node, "function", node.operator, "a function of the model", None), True
+            return
+        said = ruling(node, self.target, self.shapes)
+        if said.verdict != "allowed":
+            cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
+            yield self._obstacle(node, cause, node.operator, said.reason, None), said.verdict == "refused"
+        values = self._data(node)
+        yield from self._rank(node, values)
+        yield from self._dims(node, values)
+        yield from self._dtypes(node, values)
+
+    def _data(self, node: Node) -> list[Value]:
+        """Return the tensors that a node computes with, those that it reads as a shape left out."""
+        reads = value_inputs(node)
+        inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
+        values = [*(value for value in node.outputs if value is not None), *inputs]
+        return list(dict.fromkeys(values))
+
+    def _rank(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
+        limit = self.target.max_rank
+        if limit is None:
+            return
+        ranks = {value: rank for value in values if (rank := self.shapes[value].rank) is not None}
+        highest = max(ranks, key=lambda value: ranks[value], default=None)
+        if highest is not None and ranks[highest] > limit.value:
+            reason = f"at most {limit.value} ({limit.source.key})"
+            yield self._obstacle(node, "rank", f"rank {ranks[highest]}", reason, highest), True
+            return
+        if not self.target.needs_static_shapes:  # which says more of a tensor of unknown rank
+            for value in values:
+                if value not in ranks:
+                    yield self._obstacle(node, "rank", "unknown rank", self.shapes.reason(value), value), False
+                    return
+
+    def _dims(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
+        if self.target.static_shapes is None or not self.target.needs_static_shapes:
+            return
+        dynamic = [value for value in values if self.shapes[value].sizes() is None]
+        unfreezable = [value for value in dynamic if not self.shapes[value].is_known]
+        if unfreezable:
+            reason = self.shapes.reason(unfreezable[0]) or "its dims are not known"
+            found = self._obstacle(
+                node, "dynamic shape", "dims not known", reason, unfreezable[0], can_be_removed=False
+            )
+            yield found, True
+        elif dynamic:
+            reason = f"dims must be numbers ({self.target.static_shapes.source.key})"
+            yield self._obstacle(node, "dynamic shape", "dims of the inputs", reason, dynamic[0]), True
+
+    def _dtypes(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
+        met = set()
+        for value in values:
+            dtype = self.shapes[value].dtype
+            if value in self.tensors.derived or not dtype or dtype in met:
+                continue
+            met.add(dtype)
+            name = dtype_name(dtype)
+            fact = self.target.dtypes[name]
+            if fact is None or fact.verdict == "unknown":
+                yield self._obstacle(node, "dtype", name, "no source says", value), False
+            elif fact.verdict == "refused":
+                reason = f"{fact.note or 'refused'} ({fact.source.key})"
+                yield self._obstacle(node, "dtype", name, reason, value, can_be_removed=name == "int64"), True
+
+    def _obstacle(
+        self, node: Node, cause: Cause, what: str, reason: str, value: Value | None, can_be_removed: bool = True
+    ) -> Obstacle:
+        shown = value or next((output for output in node.outputs if output is not None), None)
+        found = None if shown is None else self.shapes[shown]
+        dims = None if found is None or found.dims is None else found.dims
+        return Obstacle(
+            node.scope.path,
+            node.label,
+            node.operator,
+            cause,
+            what,
+            reason,
+            "" if shown is None else shown.name,
+            None if dims is None else len(dims),
+            dtype_name(found.dtype) if found is not None and found.dtype else "?",
+            "?" if dims is None else f"[{', '.join(str(dim) if is_known(dim) else '?' for dim in dims)}]",
+            remedy(cause, node, self.tensors) if can_be_removed else None,
+        )

@@ -1,0 +1,24 @@
+"""Targets: what compilers take, as TOML files of facts with their sources, and what reads them.
+
+target = load_target("ethos-u65")  # or the path of a file of your own
+target.operators["Gather"]         # a Fact, or None where no source says
+"""
+
+from __future__ import annotations
+
+from graphkit.targets.read import NAMES, load_target, tflite_spellings
+from graphkit.targets.target import Condition, Fact, Facts, Limit, Source, Spelling, Target, Verdict
+
+__all__ = [
+    "NAMES",
+    "Condition",
+    "Fact",
+    "Facts",
+    "Limit",
+    "Source",
+    "Spelling",
+    "Target",
+    "Verdict",
+    "load_target",
+    "tflite_spellings",
+]

@@ -1,0 +1,184 @@
+"""Target: what sources say of a compiler, each fact with its source; what none says is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from typing import Literal
+
+__all__ = ["ANYTHING", "Condition", "Fact", "Facts", "Limit", "Source", "Spelling", "Target", "Verdict"]
+
+Verdict = Literal["allowed", "refused", "unknown"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document, a file of a repository, or what a tool printed.
+
+    Attributes:
+        key: What facts call it.
+        title: What it is, with its version.
+        url: Where it is, "" where it is not on the web.
+        date: When it was written, or read where it does not say.
+    """
+
+    key: str
+    title: str
+    url: str
+    date: date
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.date}"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number, or a yes or no, such as the highest rank."""
+
+    value: int
+    source: Source
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of a node; inputs go by their names in the ONNX specification.
+
+    Attributes:
+        constant: Inputs that must be constant.
+        dtypes: The dtypes that the first input may have; empty for any.
+        max_rank: The highest rank of its tensors.
+        attributes: Values of attributes.
+        producers: Operators that inputs must come from.
+        readers: The operator of all that read its output, "" for any.
+    """
+
+    constant: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    max_rank: int | None = None
+    attributes: Mapping[str, str | int | float] = field(default_factory=dict)
+    producers: Mapping[str, str] = field(default_factory=dict)
+    readers: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        yield from (f"constant {name}" for name in self.constant)
+        if self.dtypes:
+            yield f"dtype {' or '.join(self.dtypes)}"
+        if self.max_rank is not None:
+            yield f"rank at most {self.max_rank}"
+        yield from (f"{name} = {value}" for name, value in self.attributes.items())
+        yield from (f"{name} from {op}" for name, op in self.producers.items())
+        if self.readers:
+            yield f"read by {self.readers} alone"
+
+
+ANYTHING = Condition()
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a source says of some operators or dtypes.
+
+    Attributes:
+        verdict: Whether they are allowed. An allowed operator whose condition does not hold is refused.
+        names: Of operators as `Node.operator` names them, or of dtypes.
+        source: Who says so.
+        note: What else it says, "" for nothing.
+        condition: Under which an operator is allowed.
+    """
+
+    verdict: Verdict
+    names: tuple[str, ...]
+    source: Source
+    note: str = ""
+    condition: Condition = ANYTHING
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about operators of ONNX or of TFLite, or about dtypes.
+
+    Attributes:
+        facts: In the order of the file; no name is in two.
+        otherwise: What is true of a name that no fact has.
+        source: Who says that, None where nobody does.
+        note: What else it says.
+    """
+
+    facts: tuple[Fact, ...] = ()
+    otherwise: Verdict = "unknown"
+    source: Source | None = None
+    note: str = ""
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Fact]:
+        return {name: fact for fact in self.facts for name in fact.names}
+
+    def __getitem__(self, name: str) -> Fact | None:
+        """Return what is said of a name, None where no source says anything."""
+        found = self._by_name.get(name)
+        if found is None and self.source is not None:
+            return Fact(self.otherwise, (name,), self.source, self.note or "not in its list")
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def names(self, verdict: Verdict) -> tuple[str, ...]:
+        """Return the names with this verdict."""
+        return tuple(name for fact in self.facts if fact.verdict == verdict for name in fact.names)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The operators of TFLite that an operator of ONNX becomes, where a condition holds of the node."""
+
+    becomes: tuple[str, ...]
+    source: Source
+    condition: Condition = ANYTHING
+
+
+@dataclass(frozen=True)
+class Target:
+    """What sources say of a compiler.
+
+    Attributes:
+        name: Such as `ethos-u65`.
+        description: In one sentence.
+        sources: In the order of the file.
+        max_rank: The highest rank of a tensor.
+        static_shapes: Whether every dim must be a number.
+        max_opset: The newest opset of the default domain.
+        quantized: Whether it takes quantised models only.
+        operators: Of ONNX; they come before what is said of TFLite.
+        dtypes: Of data that is not constant.
+        tflite: Operators of TFLite, None for a compiler that does not take TFLite.
+
+    A limit is None where no source says it.
+    """
+
+    name: str
+    description: str
+    sources: tuple[Source, ...]
+    max_rank: Limit | None = None
+    static_shapes: Limit | None = None
+    max_opset: Limit | None = None
+    quantized: Limit | None = None
+    operators: Facts = Facts()
+    dtypes: Facts = Facts()
+    tflite: Facts | None = None
+
+    @property
+    def needs_static_shapes(self) -> bool:
+        """Whether a source says that every dim must be a number."""
+        return self.static_shapes is not None and bool(self.static_shapes.value)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether a source says that it takes quantised models only."""
+        return self.quantized is not None and bool(self.quantized.value)
