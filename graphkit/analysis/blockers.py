@@ -1,7 +1,7 @@
 """Blockers: the nodes that a target does not take, why, and which pass removes each; and what no source says.
 
-Nodes that compute from constants and shapes alone are told apart: folding removes them once the dims are numbers. A
-node in the body of an If, Loop or Scan that stays on the CPU stays there with it.
+Nodes that compute from constants and shapes alone, or change nothing, are told apart: folding removes them once the
+dims are numbers. A node in the body of an If, Loop or Scan that stays on the CPU stays there with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
-from graphkit.analysis.remedies import CAUSES, Cause
+from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
 from graphkit.graph.view import Node, Scope
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
@@ -25,7 +25,7 @@ __all__ = ["Blockers", "Share", "blockers"]
 
 SHOWN = 5  # nodes of one group, in a text
 NO_REWRITE = "no rewrite known"
-FREEZABLE: tuple[Cause, str] = ("dynamic shape", "dims of the inputs")
+FREEZABLE: tuple[Cause, str] = ("dynamic shape", INPUT_DIMS)
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,15 @@ class Blockers(Result):
             return ()
         groups = _groups(self.blockers)
         what = ", ".join(f"{key[1]} {len(rows):,}" for key, rows in groups.items())
-        return (f"{self.target} does not take {self.as_is.nodes:,} of {self.nodes:,} nodes: {what}",)
+        return (f"{self.target} does not take {self.as_is.nodes:,} of {_count(self.nodes)}: {what}",)
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self._verdict(), "warning" if self.blockers else "plain")
         if self.folded:
             more = f"{self.folded:,} more node{' computes' if self.folded == 1 else 's compute'}"
-            yield Prose(f"{more} from constants and shapes alone: folding removes them once the dims are numbers.")
+            yield Prose(
+                f"{more} from constants and shapes alone, or nothing: folding removes them once dims are numbers."
+            )
         if self.nodes:
             yield self._shares()
         if self.uncounted:
@@ -274,10 +276,9 @@ def _tables(found: Sequence[Obstacle], title: str, passes: str) -> Iterator[Bloc
     for (cause, what, _, name), rows in groups.items():
         if cause == "opset":
             continue
-        shown = [(f"{row.scope}/{row.node}" if row.scope else row.node, row.op, row.dtype, row.dims) for row in rows]
         yield Table(
-            (Column("Node", "code"), Column("Op"), Column("Dtype"), Column("Dims", "note")),
-            [(node, op, dtype, dims) for node, op, dtype, dims in shown[:SHOWN]],
+            (Column("Node", "code"), Column("Op"), Column("Rank", "number"), Column("Dtype"), Column("Dims", "note")),
+            [(row.path, row.op, row.rank, row.dtype, row.dims) for row in rows[:SHOWN]],
             title=f"{cause}: {what}{f', {name}' if name else ''}",
         )
         if len(rows) > SHOWN:

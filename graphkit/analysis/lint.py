@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from graphkit.analysis.remedies import Cause, remedy
+from graphkit.analysis.remedies import INPUT_DIMS, Cause, Known, remedy
 from graphkit.analysis.rulings import ruling
-from graphkit.graph.types import dtype_name
+from graphkit.dtypes import dtype_name
+from graphkit.graph.operators import RANDOM
+from graphkit.graph.types import TensorType
+from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known
@@ -48,26 +51,31 @@ class Obstacle:
     dims: str
     pass_name: str | None
 
+    @property
+    def path(self) -> str:
+        """The name of the node, after the path of its scope where that is not the main graph."""
+        return f"{self.scope}/{self.node}" if self.scope else self.node
+
 
 class Lint:
     """What a target says of the nodes of one model."""
 
     def __init__(self, target: Target, shapes: Shapes) -> None:
-        self.target, self.shapes, self.tensors = target, shapes, shapes.model.shape_tensors
+        self.target, self.shapes = target, shapes
+        self.known = _known(shapes)
         self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
 
     def folds(self, node: Node) -> bool:
-        """Whether folding removes a node once the dims are numbers: it is computed from constants and shapes alone."""
+        """Whether folding removes a node once dims are numbers: it computes from constants and shapes, or nothing."""
         values = [value for value in node.outputs if value is not None]
-        return node.is_op("Identity") or (bool(values) and all(self._folds(value) for value in values))
+        return self._changes_nothing(node) or (
+            bool(values) and all(_rests_on_shapes(value, self.shapes) for value in values)
+        )
 
-    def _folds(self, value: Value) -> bool:
-        if value not in self.tensors.derived:
-            return False
-        return all(self._has_known_dims(source) for source in self.tensors.sources(value))
-
-    def _has_known_dims(self, value: Value) -> bool:
-        return value in self.tensors.derived or self.shapes[value].is_known
+    def _changes_nothing(self, node: Node) -> bool:
+        source = node.input(0)
+        is_cast = node.is_op("Cast") and source is not None and self.shapes[source].dtype == node.attr("to", -1)
+        return node.is_op("Identity") or is_cast
 
     def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
         """Return what keeps a node from the target, and what no source says, or no shape tells, of it."""
@@ -82,6 +90,8 @@ class Lint:
         if said.verdict != "allowed":
             cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
             yield self._obstacle(node, cause, node.operator, said.reason, None), said.verdict == "refused"
+            if cause == "control flow" and said.verdict == "refused":
+                return
         values = self._data(node)
         yield from self._rank(node, values)
         yield from self._dims(node, values)
@@ -117,19 +127,17 @@ class Lint:
         unfreezable = [value for value in dynamic if not self.shapes[value].is_known]
         if unfreezable:
             reason = self.shapes.reason(unfreezable[0]) or "its dims are not known"
-            found = self._obstacle(
-                node, "dynamic shape", "dims not known", reason, unfreezable[0], can_be_removed=False
-            )
+            found = self._obstacle(node, "dynamic shape", "dims not known", reason, unfreezable[0])
             yield found, True
         elif dynamic:
             reason = f"dims must be numbers ({self.target.static_shapes.source.key})"
-            yield self._obstacle(node, "dynamic shape", "dims of the inputs", reason, dynamic[0]), True
+            yield self._obstacle(node, "dynamic shape", INPUT_DIMS, reason, dynamic[0]), True
 
     def _dtypes(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
         met = set()
         for value in values:
             dtype = self.shapes[value].dtype
-            if value in self.tensors.derived or not dtype or dtype in met:
+            if not dtype or dtype in met or _rests_on_shapes(value, self.shapes):
                 continue
             met.add(dtype)
             name = dtype_name(dtype)
@@ -138,11 +146,9 @@ class Lint:
                 yield self._obstacle(node, "dtype", name, "no source says", value), False
             elif fact.verdict == "refused":
                 reason = f"{fact.note or 'refused'} ({fact.source.key})"
-                yield self._obstacle(node, "dtype", name, reason, value, can_be_removed=name == "int64"), True
+                yield self._obstacle(node, "dtype", name, reason, value), True
 
-    def _obstacle(
-        self, node: Node, cause: Cause, what: str, reason: str, value: Value | None, can_be_removed: bool = True
-    ) -> Obstacle:
+    def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
         shown = value or next((output for output in node.outputs if output is not None), None)
         found = None if shown is None else self.shapes[shown]
         dims = None if found is None or found.dims is None else found.dims
@@ -157,5 +163,36 @@ class Lint:
             None if dims is None else len(dims),
             dtype_name(found.dtype) if found is not None and found.dtype else "?",
             "?" if dims is None else f"[{', '.join(str(dim) if is_known(dim) else '?' for dim in dims)}]",
-            remedy(cause, node, self.tensors) if can_be_removed else None,
+            remedy(cause, what, node, self.known),
         )
+
+
+def _known(shapes: Shapes) -> Known:
+    graph, tensors = shapes.model.graph, shapes.model.shape_tensors
+    found = {node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None}
+    return Known(tensors, found, _hosted(shapes, found))
+
+
+def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
+    """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
+    found = {value for value in shapes.model.graph.inputs if _is_counting(shapes[value].dtype)}
+    for scope in shapes.model.graph.walk():
+        for node in scope.nodes:
+            if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
+                continue
+            read = [value for value in node.inputs if value is not None]
+            if all(value in found or _rests_on_shapes(value, shapes) for value in read):
+                found.update(value for value in node.outputs if value is not None)
+    return found
+
+
+def _is_counting(dtype: int) -> bool:
+    return dtype != 0 and not TensorType(dtype, None).is_float
+
+
+def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:
+    """Whether a value is computed from constants, and from shapes that follow from those of the inputs."""
+    tensors = shapes.model.shape_tensors
+    if value not in tensors.derived:
+        return False
+    return all(source in tensors.derived or shapes[source].is_known for source in tensors.sources(value))

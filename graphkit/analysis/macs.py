@@ -65,7 +65,10 @@ def _macs(node: Node, shapes: Shapes) -> Expr | None:
 
 def _einsum(node: Node, shapes: Shapes) -> Expr | None:
     """Return one for each combination of all indices; None where some of them are not named."""
-    terms = node.attr("equation", "").replace(" ", "").partition("->")[0].split(",") if node.inputs else []
+    equation = node.attr("equation", str)
+    terms = [] if equation is None else equation.replace(" ", "").partition("->")[0].split(",")
+    if len(terms) != len(node.inputs):
+        return None
     sizes: dict[str, Expr] = {}
     for index, term in enumerate(terms):
         dims = _dims(node, shapes, index)

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+from onnx import TensorProto
+
 from graphkit.graph.shape_tensors import ShapeTensors
-from graphkit.graph.uses import table_entries
+from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value
 
-__all__ = ["CAUSES", "REMEDIES", "Cause", "remedy"]
+__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "remedy"]
 
 Cause = Literal["opset", "control flow", "function", "operator", "rank", "dtype", "dynamic shape"]
+INPUT_DIMS = "dims of the inputs"
 CAUSES: tuple[Cause, ...] = get_args(Cause)  # in the order of a report
-Applies = Callable[[Node, ShapeTensors], bool]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What decides between passes.
+
+    Attributes:
+        tensors: Which values are shape arithmetic.
+        lookups: Nodes that look rows of a constant table up by ids as they come in.
+        hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
+    """
+
+    tensors: ShapeTensors
+    lookups: Collection[Node]
+    hosted: Collection[Value]
+
+    def rests_on_hosted(self, node: Node) -> bool:
+        """Whether a node computes from such values alone."""
+        return all(value in self.hosted for value in node.outputs if value is not None)
+
+
+Applies = Callable[[Node, Known], bool]
 
 
 class Remedy(NamedTuple):
@@ -21,69 +46,92 @@ class Remedy(NamedTuple):
 
     Attributes:
         cause: Of the blocker.
-        op: Its operator, "" for any.
+        of: Its operator, or what of the node it is, such as a dtype; "" for any.
         pass_name: The pass.
         applies: What else must be true of the node.
     """
 
     cause: Cause
-    op: str
+    of: str
     pass_name: str
     applies: Applies
 
 
-def _always(node: Node, tensors: ShapeTensors) -> bool:  # noqa: ARG001 - every condition takes both
+def _always(node: Node, known: Known) -> bool:  # noqa: ARG001 - every condition takes both
     return True
 
 
-def _looks_up_a_table(node: Node, tensors: ShapeTensors) -> bool:
-    """Whether the first input is a constant table, and the indices are computed."""
+def _looks_tokens_up(node: Node, known: Known) -> bool:
+    """Whether a node looks tokens up, or does nothing but move the ids to such a node."""
+    if node in known.lookups:
+        return True
+    outputs = [value for value in node.outputs if value is not None]
+    return known.rests_on_hosted(node) and any(
+        found in known.lookups for value in outputs for found, _ in lookups(value)
+    )
+
+
+def _rests_on_hosted(node: Node, known: Known) -> bool:
+    return known.rests_on_hosted(node)
+
+
+def _looks_up(node: Node, known: Known) -> bool:
+    """Whether the first input is a constant table, perhaps dequantized, and the indices are computed."""
     table = node.input(0)
-    is_table = table is not None and (table in tensors.static or table_entries(node, table) is not None)
-    return is_table and not _is_static(node.input(1), tensors)
+    is_table = table is not None and (table in known.tensors.static or table_entries(node, table) is not None)
+    return is_table and node.input(1) not in known.tensors.static
 
 
-def _has_constant_indices(node: Node, tensors: ShapeTensors) -> bool:
-    return _is_static(node.input(1), tensors)
+def _has_constant_indices(node: Node, known: Known) -> bool:
+    return node.input(1) in known.tensors.static
 
 
-def _fills(node: Node, tensors: ShapeTensors) -> bool:
+def _fills(node: Node, known: Known) -> bool:
     """Whether one of the values that a Where chooses from is computed from no data, as the floor of a mask is."""
-    return any(node.input(index) in tensors.derived for index in (1, 2))
+    return any(node.input(index) in known.tensors.derived for index in (1, 2))
 
 
-def _reads_scores(node: Node, tensors: ShapeTensors) -> bool:  # noqa: ARG001 - every condition takes both
-    """Whether it guards the result of a Softmax."""
+def _masks(node: Node, known: Known) -> bool:
+    return node.is_op("Where") and _fills(node, known)
+
+
+def _gives_int64(node: Node, known: Known) -> bool:  # noqa: ARG001 - every condition takes both
+    return node.attr("to", 0) == TensorProto.INT64
+
+
+def _guards_softmax(node: Node, known: Known) -> bool:  # noqa: ARG001 - every condition takes both
     source = node.input(0)
     return source is not None and source.producer is not None and source.producer.is_op("Softmax")
 
 
-def _is_static(value: Value | None, tensors: ShapeTensors) -> bool:
-    return value in tensors.static
-
-
 REMEDIES: tuple[Remedy, ...] = (
-    Remedy("operator", "Gather", "extract-embedding", _looks_up_a_table),
-    Remedy("operator", "GatherND", "extract-embedding", _looks_up_a_table),
+    Remedy("operator", "", "extract-embedding", _looks_tokens_up),
+    Remedy("operator", "", "extract-host-values", _rests_on_hosted),
+    Remedy("operator", "Gather", "extract-embedding", _looks_up),
+    Remedy("operator", "GatherND", "extract-embedding", _looks_up),
     Remedy("operator", "Gather", "gather-to-slice", _has_constant_indices),
     Remedy("operator", "GatherND", "gather-to-slice", _has_constant_indices),
     Remedy("operator", "Where", "masked-fill-to-add", _fills),
     Remedy("operator", "Where", "where-to-arithmetic", _always),
-    Remedy("operator", "IsNaN", "masked-fill-to-add", _reads_scores),
+    Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
     Remedy("operator", "Trilu", "tril-to-constant", _always),
     Remedy("operator", "Expand", "expand-to-broadcast", _always),
     Remedy("operator", "Erf", "gelu-to-tanh", _always),
     Remedy("operator", "Gelu", "gelu-to-tanh", _always),
-    Remedy("operator", "Cast", "cast-int64-away", _always),
+    Remedy("operator", "Cast", "cast-int64-away", _gives_int64),
     Remedy("control flow", "If", "specialize-input", _always),
     Remedy("function", "", "inline-functions", _always),
     Remedy("rank", "", "reduce-rank", _always),
-    Remedy("dynamic shape", "", "freeze-dims", _always),
-    Remedy("dtype", "", "cast-int64-away", _always),
+    Remedy("dynamic shape", INPUT_DIMS, "freeze-dims", _always),
+    Remedy("dtype", "", "extract-embedding", _looks_tokens_up),
+    Remedy("dtype", "", "extract-host-values", _rests_on_hosted),
+    Remedy("dtype", "IsNaN", "masked-fill-to-add", _guards_softmax),
+    Remedy("dtype", "bool", "masked-fill-to-add", _masks),
+    Remedy("dtype", "int64", "cast-int64-away", _always),
 )
 
 
-def remedy(cause: Cause, node: Node, tensors: ShapeTensors) -> str | None:
+def remedy(cause: Cause, what: str, node: Node, known: Known) -> str | None:
     """Return the pass that removes a blocker, None where none is known."""
-    fitting = (row for row in REMEDIES if row.cause == cause and row.op in ("", node.operator))
-    return next((row.pass_name for row in fitting if row.applies(node, tensors)), None)
+    fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
+    return next((row.pass_name for row in fitting if row.applies(node, known)), None)

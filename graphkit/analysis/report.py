@@ -10,7 +10,7 @@ from graphkit.analysis.architecture import architecture
 from graphkit.analysis.fit import DECODERS, Fit, fit
 from graphkit.analysis.interface import interface
 from graphkit.analysis.optimize import optimized
-from graphkit.analysis.sections import SECTIONS, Material, ReportOptions
+from graphkit.analysis.sections import Material, ReportOptions, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
 from graphkit.model import Model
@@ -118,7 +118,7 @@ def report(
     Raises:
         ModelError: An analysis finds the model broken, or needs a data file that is missing.
     """
-    wanted = [section for section in SECTIONS if not options.only or section.name in options.only]
+    wanted = sections_of(options)
     pending = _optimizing(model) if options.optimize and any(section.compares for section in wanted) else None
     given = Material(model, options)
     sections: dict[str, Result] = {}

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from onnx import AttributeProto, defs, helper
 
-from graphkit.graph.types import dtype_name
+from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes
 from graphkit.targets import Condition, Fact, Target, Verdict, tflite_spellings
@@ -72,6 +72,7 @@ def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
     parts = [
         *(_is_constant(_named_input(node, name), shapes) for name in condition.constant),
         *(_attribute(node, name) == value for name, value in condition.attributes.items()),
+        *(_is_filled_with(_named_input(node, name), value, shapes) for name, value in condition.values.items()),
         *(_comes_from(_named_input(node, name), op) for name, op in condition.producers.items()),
         *([_is_read_by(node, condition.readers)] if condition.readers else []),
         *([_has_dtype(node, condition.dtypes, shapes)] if condition.dtypes else []),
@@ -84,6 +85,11 @@ def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
 
 def _is_constant(value: Value | None, shapes: Shapes) -> bool:
     return value is None or value in shapes.model.shape_tensors.static
+
+
+def _is_filled_with(value: Value | None, number: float, shapes: Shapes) -> bool:
+    elements = None if value is None else shapes[value].elements
+    return bool(elements) and all(element == number for element in elements or ())
 
 
 def _comes_from(value: Value | None, op: str) -> bool:

@@ -18,9 +18,10 @@ from graphkit.render.result import Result
 
 if TYPE_CHECKING:
     from graphkit.analysis.hazards import Hazards
-    from graphkit.shapes import Shapes
+    from graphkit.shapes import DimSpec, Shapes
+    from graphkit.targets import Target
 
-__all__ = ["SECTIONS", "SECTION_NAMES", "HazardCheck", "Material", "ReportOptions", "Section"]
+__all__ = ["BLOCKERS", "SECTIONS", "SECTION_NAMES", "HazardCheck", "Material", "ReportOptions", "Section", "sections_of"]
 
 HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
 
@@ -30,12 +31,14 @@ class ReportOptions:
     """Options of a report.
 
     Attributes:
-        only: Names of the sections to show, from `SECTION_NAMES`; empty for all.
+        only: Names of the sections to show, from `SECTION_NAMES`, and `blockers` for a target; empty for all.
         optimize: Compare the shape operators before and after onnxoptimizer, and show the origins after it.
         full: Show the lists in shape origins in full.
         hash_weights: Read all weights to find tied tensors.
         context: Number of positions for which to state the memory of a KV cache.
         check: Function that runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`.
+        target: The target to look for blockers for, None for none.
+        spec: Input dims at which to look for them, None for those declared.
     """
 
     only: tuple[str, ...] = ()
@@ -44,11 +47,16 @@ class ReportOptions:
     hash_weights: bool = False
     context: int = DEFAULT_CONTEXT
     check: HazardCheck | None = None
+    target: Target | None = None
+    spec: DimSpec | None = None
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.only if name not in SECTION_NAMES]
+        if self.target is None and BLOCKERS.name in self.only:
+            raise UsageError("the section 'blockers' is about a target - name one with --target")
+        known = SECTION_NAMES if self.target is None else (*SECTION_NAMES, BLOCKERS.name)
+        unknown = [name for name in self.only if name not in known]
         if unknown:
-            raise UsageError(f"no section '{unknown[0]}' - choose from {', '.join(SECTION_NAMES)}")
+            raise UsageError(f"no section '{unknown[0]}' - choose from {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,16 @@ def _hazards(given: Material) -> Result:
     return found if given.options.check is None else given.options.check(given.model, found, given.shapes)
 
 
+def _blockers(given: Material) -> Result:
+    from graphkit.analysis.blockers import blockers
+
+    target, spec = given.options.target, given.options.spec
+    assert target is not None
+    if spec is None or not (spec.dims or spec.inputs or spec.ranges):
+        return blockers(given.model, target, shapes=given.shapes)
+    return blockers(given.model, target, spec)
+
+
 SECTIONS = (
     Section("summary", lambda given: summary(given.model, hash_weights=given.options.hash_weights)),
     Section("architecture", lambda given: architecture(given.model)),
@@ -127,3 +145,10 @@ SECTIONS = (
     Section("control-flow", lambda given: control_flow(given.model)),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
+BLOCKERS = Section("blockers", _blockers, needs_shapes=True)  # of a report for a target
+
+
+def sections_of(options: ReportOptions) -> tuple[Section, ...]:
+    """Return the sections that options ask for, in order."""
+    every = SECTIONS if options.target is None else (*SECTIONS, BLOCKERS)
+    return tuple(section for section in every if not options.only or section.name in options.only)

@@ -1,7 +1,7 @@
 """The command line, the only part of graphkit that prints.
 
-Exit codes: 0 for success, 1 for findings with `--strict` or a failed proof, 2 for bad input or an output that cannot be
-written, 130 and 143 when SIGINT or SIGTERM stops the process.
+Exit codes: 0 for success; 1 for findings with `--strict`, blockers with `--fail-on blockers` or a failed proof; 2 for bad
+input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import click
 from graphkit import __version__
 from graphkit.cli.lowering import lower
 from graphkit.cli.output import say
-from graphkit.cli.reading import examples, program, report, shapes
+from graphkit.cli.reading import examples, program, report, shapes, targets
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
 from graphkit.cli.streams import StoppedError, interruptible, written_out
 from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
 
-COMMANDS = (report, shapes, program, fold, split_merged, lower, rewrite, explain, verify, examples)
+COMMANDS = (report, shapes, program, fold, split_merged, lower, rewrite, explain, verify, targets, examples)
 
 
 class _InOrder(click.Group):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
+    from graphkit.shapes import DimSpec
+    from graphkit.targets import Target
 
-__all__ = ["examples", "program", "report", "shapes"]
+__all__ = ["examples", "program", "report", "shapes", "targets"]
+
+FAILURES = ("blockers",)
 
 SUFFIXES = {
     ".md": Format.markdown,
@@ -64,7 +68,10 @@ SUFFIXES = {
 )
 @limit_options
 @count_option("--group", 1, "Group of shape origins to draw with dot or mermaid.")
+@click.option("--target", metavar="NAME|FILE", help="Show what keeps the model from a target; see graphkit targets.")
+@size_options
 @click.option("--strict", is_flag=True, help="Exit with code 1 if there are findings.")
+@click.option("--fail-on", type=choice(FAILURES), help="Exit with code 1 if there are blockers for the --target.")
 def report(
     models: Sequence[str],
     format: str | None,
@@ -77,11 +84,15 @@ def report(
     check_hazards: bool,
     limits: Limits,
     group: int,
+    target: str | None,
+    sizes: SizeWords,
     strict: bool,
+    fail_on: str | None,
 ) -> None:
-    """Explain models: their interface, KV cache, shape operators, shape origins, hazards and control flow.
+    """Explain models: interface, KV cache, shape operators and origins, hazards, control flow and blockers.
 
-    MODEL is a model file, a folder of them, or example:NAME.
+    MODEL is a model file, a folder of them, or example:NAME. --dim, --input and --range say at which dims to look for
+    blockers.
     """
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
@@ -89,7 +100,8 @@ def report(
     from graphkit.model import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
-    options = ReportOptions(sections, optimize, full, hash, context, _hazard_check(limits) if check_hazards else None)
+    check = _hazard_check(limits) if check_hazards else None
+    options = ReportOptions(sections, optimize, full, hash, context, check, *_lint_options(target, sizes, fail_on))
     by_suffix = SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text
     chosen = Format(format) if format else by_suffix
     with proving(limits, check_hazards), progress_on_terminal() as progress:
@@ -117,9 +129,44 @@ def report(
         sys.stdout.write(text)
     findings = result.findings() if result is not None else ()
     if strict and findings:
-        for finding in findings:
-            say(f"Finding: {finding}", is_error=True)
-        raise SystemExit(1)
+        _fail_with(findings)
+    if fail_on is not None and result is not None and (blocked := _blocked(result)):
+        _fail_with(blocked)
+
+
+def _fail_with(findings: Iterable[str]) -> NoReturn:
+    for finding in findings:
+        say(f"Finding: {finding}", is_error=True)
+    raise SystemExit(1)
+
+
+def _lint_options(name: str | None, sizes: SizeWords, fail_on: str | None) -> tuple[Target | None, DimSpec | None]:
+    """Return the target to lint for, and the dims to do that at."""
+    from graphkit.errors import UsageError
+
+    if name is None:
+        if fail_on is not None:
+            raise UsageError(f"--fail-on {fail_on}: blockers are those for a target - name one with --target")
+        if any(sizes):
+            raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
+        return None, None
+    from graphkit.targets import load_target
+
+    return load_target(name), sizes.read()
+
+
+def _blocked(result: Result) -> list[str]:
+    """Return what keeps models from the target of a report."""
+    from graphkit.analysis.report import Comparison, Report
+    from graphkit.analysis.sections import BLOCKERS
+
+    reports = result.reports if isinstance(result, Comparison) else (result,)
+    found = []
+    for one in reports:
+        assert isinstance(one, Report)
+        section = one.sections.get(BLOCKERS.name)
+        found += [] if section is None else [f"{one.model}: {finding}" for finding in section.findings()]
+    return found
 
 
 def _hazard_check(limits: Limits) -> HazardCheck:
@@ -154,6 +201,21 @@ def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
 
     drawing = group_drawing(optimized(model) if optimize else model, group)
     return dot(drawing) if chosen is Format.dot else mermaid(drawing)
+
+
+@click.command()
+@click.argument("target", metavar="[NAME|FILE]", required=False)
+@format_option
+def targets(target: str | None, format: str) -> None:
+    """List the NPU compilers that models can be linted for, or what is known of one, with sources.
+
+    NAME is one that the list has, FILE a TOML file of your own.
+    """
+    from graphkit.analysis.target_facts import target_facts
+    from graphkit.analysis.target_facts import targets as every_target
+    from graphkit.targets import load_target
+
+    show(every_target() if target is None else target_facts(load_target(target)), Format(format))
 
 
 @click.command()

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import dtype_name
 from graphkit.targets.target import ANYTHING, Condition, Fact, Facts, Limit, Source, Spelling, Target, Verdict
 from graphkit.targets.toml import Section, read_toml
 
@@ -19,7 +19,7 @@ NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-h
 FOLDER = Path(__file__).parent
 LIMITS = ("max_rank", "static_shapes", "max_opset", "quantized")
 VERDICTS = ("allowed", "refused", "unknown")
-CONDITION = ("constant", "dtypes", "max_rank", "attributes", "producers", "readers")
+CONDITION = ("constant", "dtypes", "max_rank", "attributes", "values", "producers", "readers")
 Sources = Mapping[str, Source]
 
 
@@ -136,6 +136,7 @@ def _condition(row: Section) -> Condition:
         _dtypes(row, "dtypes") if "dtypes" in row else (),
         row.number("max_rank") if "max_rank" in row else None,
         row.mapping("attributes", _is_plain, "a text or a number"),
+        row.mapping("values", lambda value: _is_plain(value) and not isinstance(value, str), "a number"),
         row.mapping("producers", lambda value: isinstance(value, str), "the name of an operator"),
         row.text("readers", ""),
     )

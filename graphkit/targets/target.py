@@ -51,6 +51,7 @@ class Condition:
         dtypes: The dtypes that the first input may have; empty for any.
         max_rank: The highest rank of its tensors.
         attributes: Values of attributes.
+        values: Numbers that all elements of inputs must be.
         producers: Operators that inputs must come from.
         readers: The operator of all that read its output, "" for any.
     """
@@ -59,6 +60,7 @@ class Condition:
     dtypes: tuple[str, ...] = ()
     max_rank: int | None = None
     attributes: Mapping[str, str | int | float] = field(default_factory=dict)
+    values: Mapping[str, int | float] = field(default_factory=dict)
     producers: Mapping[str, str] = field(default_factory=dict)
     readers: str = ""
 
@@ -72,6 +74,7 @@ class Condition:
         if self.max_rank is not None:
             yield f"rank at most {self.max_rank}"
         yield from (f"{name} = {value}" for name, value in self.attributes.items())
+        yield from (f"{name} = {value}" for name, value in self.values.items())
         yield from (f"{name} from {op}" for name, op in self.producers.items())
         if self.readers:
             yield f"read by {self.readers} alone"

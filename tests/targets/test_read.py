@@ -154,7 +154,7 @@ WRONG = {
     OWN
     + FACT
     + "where = { colour = 3 }": "operators.facts[0].where.colour: no such key is known - there are constant, "
-    "dtypes, max_rank, attributes, producers, readers",
+    "dtypes, max_rank, attributes, values, producers, readers",
     OWN + FACT.replace("allowed", "refused") + "where = { max_rank = 3 }": "operators.facts[0].where: only what is "
     'allowed has a condition - take it out, or write is = "allowed"',
     OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes.axis: '[1]' is not "

@@ -1,0 +1,240 @@
+"""Target facts: the targets there are, and what is said of one, each fact with its source and date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from onnx.defs import get_all_schemas
+
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.targets import NAMES, Facts, Limit, Spelling, Target, load_target, tflite_spellings
+from graphkit.targets.target import ANYTHING
+
+__all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", "Targets", "target_facts", "targets"]
+
+Answer = Literal["allowed", "in part", "refused", "unknown"]
+LIMITS = {"max_rank": "highest rank", "static_shapes": "static shapes", "max_opset": "newest opset"}
+LIMITS |= {"quantized": "quantised only"}
+
+
+@dataclass(frozen=True)
+class OperatorCounts:
+    """How many operators of ONNX a target takes; `in_part` under conditions."""
+
+    allowed: int
+    in_part: int
+    refused: int
+    unknown: int
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """A limit; the value is "unknown" where no source says it."""
+
+    limit: str
+    value: str
+    note: str
+    source: str
+
+
+@dataclass(frozen=True)
+class FactRow:
+    """A fact about operators of ONNX or TFLite, or about dtypes.
+
+    Attributes:
+        of: What it is about.
+        verdict: `allowed`, `refused`, `unknown`, or `as in TFLite`: as that which it becomes there.
+        names: Of the operators or dtypes; "all others" for what is true of those.
+        note: What the source says besides.
+        condition: Under which it is allowed, "" for always.
+        source: Key of the source.
+    """
+
+    of: str
+    verdict: str
+    names: tuple[str, ...]
+    note: str
+    condition: str
+    source: str
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A source."""
+
+    key: str
+    title: str
+    url: str
+    date: str
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.date}"
+
+
+@dataclass(frozen=True)
+class TargetFacts(Result):
+    """What is said of one target.
+
+    Attributes:
+        name, description: Of the target.
+        operators: How many operators of ONNX it takes.
+        limits: On ranks, shapes, opsets.
+        facts: In the order of the file.
+        sources: Of all of these.
+    """
+
+    title: ClassVar[str] = "Target"
+    name: str
+    description: str
+    operators: OperatorCounts
+    limits: tuple[LimitRow, ...]
+    facts: tuple[FactRow, ...]
+    sources: tuple[SourceRow, ...]
+
+    def heading(self) -> str:
+        return f"{self.title} {self.name}"
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(self.description)
+        yield Table(
+            (Column("Limit", "code"), Column("Value"), Column("Source"), Column("Note", "note")),
+            [(row.limit, row.value, row.source, row.note or None) for row in self.limits],
+        )
+        ops = self.operators
+        yield Prose(
+            f"Of the operators of ONNX, {ops.allowed:,} are allowed, {ops.in_part:,} allowed under conditions, "
+            f"{ops.refused:,} refused, {ops.unknown:,} unknown."
+        )
+        for of in dict.fromkeys(row.of for row in self.facts):
+            yield Table(
+                (Column("Names", "code"), Column("Is"), Column("Source"), Column("If", "note"), Column("Note", "note")),
+                [
+                    (
+                        ", ".join(row.names),
+                        row.verdict,
+                        row.source,
+                        f"only with {row.condition}" if row.condition else None,
+                        row.note or None,
+                    )
+                    for row in self.facts
+                    if row.of == of
+                ],
+                title=of,
+            )
+        yield Table(
+            (Column("Source", "code"), Column("Date"), Column("Title", "note"), Column("Where", "note")),
+            [(row.key, row.date, row.title, row.url or None) for row in self.sources],
+            title="Sources",
+        )
+
+
+@dataclass(frozen=True)
+class Targets(Result):
+    """The targets that ship with graphkit."""
+
+    title: ClassVar[str] = "Targets"
+    targets: tuple[TargetFacts, ...]
+
+    def blocks(self) -> Iterator[Block]:
+        yield Table(
+            (
+                Column("Target", "code"),
+                Column("Rank"),
+                Column("Static"),
+                Column("Opset"),
+                Column("Allowed", "number"),
+                Column("In part", "number"),
+                Column("Refused", "number"),
+                Column("Unknown", "number"),
+            ),
+            [_row(one) for one in self.targets],
+            title="Limits, and operators of ONNX",
+        )
+        yield Table(
+            (Column("Target", "code"), Column("What it is", "note"), Column("Sources", "note")),
+            [(one.name, one.description, "; ".join(map(str, one.sources))) for one in self.targets],
+            title="What they are, and where the facts come from",
+        )
+        yield Prose("`graphkit targets NAME` shows the facts of one; a TOML file of your own works by its path.")
+
+
+def _row(one: TargetFacts) -> tuple[str | int, ...]:
+    values = {row.limit: row.value for row in one.limits}
+    ops = one.operators
+    return (
+        one.name,
+        *(values[LIMITS[name]] for name in ("max_rank", "static_shapes", "max_opset")),
+        *(ops.allowed, ops.in_part, ops.refused, ops.unknown),
+    )
+
+
+def targets() -> Targets:
+    """Return the targets that ship with graphkit."""
+    return Targets(tuple(target_facts(load_target(name)) for name in NAMES))
+
+
+def target_facts(target: Target) -> TargetFacts:
+    """Return what is said of a target."""
+    spelled = tflite_spellings() if target.tflite is not None else {}
+    used = {row.source for rows in spelled.values() for row in rows}
+    return TargetFacts(
+        target.name,
+        target.description,
+        _counts(target),
+        tuple(_limit(text, getattr(target, name)) for name, text in LIMITS.items()),
+        (
+            *_facts("Operators of ONNX", target.operators, "as in TFLite" if target.tflite is not None else "unknown"),
+            *(_facts("Operators of TFLite", target.tflite) if target.tflite is not None else ()),
+            *_facts("Dtypes of data", target.dtypes),
+        ),
+        tuple(
+            SourceRow(one.key, one.title, one.url, one.date.isoformat())
+            for one in (*target.sources, *sorted(used, key=str))
+        ),
+    )
+
+
+def _limit(text: str, limit: Limit | None) -> LimitRow:
+    if limit is None:
+        return LimitRow(text, "unknown", "", "")
+    value = limit.value
+    shown = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    return LimitRow(text, shown, limit.note, limit.source.key)
+
+
+def _facts(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRow]:
+    for fact in facts.facts:
+        yield FactRow(of, fact.verdict, fact.names, fact.note, str(fact.condition), fact.source.key)
+    if facts.source is not None:
+        yield FactRow(of, facts.otherwise, ("all others",), facts.note, "", facts.source.key)
+    else:
+        yield FactRow(of, otherwise, ("all others",), "", "", "")
+
+
+def _counts(target: Target) -> OperatorCounts:
+    names = {schema.name for schema in get_all_schemas() if not schema.domain}
+    answers = [_answer(target, name) for name in names]
+    return OperatorCounts(*(answers.count(one) for one in ("allowed", "in part", "refused", "unknown")))
+
+
+def _answer(target: Target, name: str) -> Answer:
+    """Return whether a target takes an operator, whatever the node."""
+    if target.tflite is None or name in target.operators:
+        fact = target.operators[name]
+        if fact is None:
+            return "unknown"
+        return "in part" if fact.condition != ANYTHING else fact.verdict
+    found = {_spelled(target.tflite, row) for row in tflite_spellings().get(name, ())}
+    if len(found) > 1:
+        return "in part"
+    return found.pop() if found else "unknown"
+
+
+def _spelled(tflite: Facts, row: Spelling) -> Answer:
+    verdicts = {"unknown" if (fact := tflite[name]) is None else fact.verdict for name in row.becomes}
+    if "refused" in verdicts:
+        return "refused"
+    return "unknown" if "unknown" in verdicts else "allowed"

@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx.parser
+import pytest
+
+import graphkit.passes as passes
+from graphkit.analysis.blockers import Blockers, blockers
+from graphkit.analysis.remedies import CAUSES, REMEDIES
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.shapes import DimSpec
+from graphkit.targets import Target, load_target
+
+GENERIC = load_target("generic-npu")
+RealModel = Callable[[str], Model]
+
+
+def model(text: str, opsets: str = '"" : 18') -> Model:
+    return Model.from_proto(onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> g {text}"))
+
+
+def own(folder: Path, text: str) -> Target:
+    path = folder / "own.toml"
+    head = 'name = "own"\ndescription = "Mine."\n[sources.manual]\ntitle = "Manual"\ndate = 2026-01-02\n'
+    path.write_text(head + text)
+    return load_target(path)
+
+
+def rows(found: Blockers) -> list[tuple[str, str, str, str | None]]:
+    return [(one.path, one.cause, one.what, one.pass_name) for one in found.blockers]
+
+
+def open_rows(found: Blockers) -> list[tuple[str, str, str]]:
+    return [(one.path, one.cause, one.what) for one in found.unknown]
+
+
+STEP = model("""(int64[1, 4] ids, float[1, 4, 2] x) => (float[2, 2, 1, 1, 4] y, float[1, 4, 4] s)
+<float[3, 2] table = {1, 2, 3, 4, 5, 6}, float floor = {-1000}, int64[5] shape = {2, 2, 1, 1, 4}> {
+    [look] e = Gather (table, ids)
+    [sum] h = Add (e, x)
+    [turn] t = Transpose <perm = [0, 2, 1]> (x)
+    [scores] a = MatMul (h, t)
+    [compare] c = Greater (a, floor)
+    [fill] s = Where (c, a, floor)
+    [five] y = Reshape (a, shape)
+}""")
+STEP_TEXT = """\
+Blockers for generic-npu
+
+Warning: generic-npu does not take 3 of 7 nodes.
+
+Stays on the CPU  Nodes  Of all  MACs  Of all
+──────────────────────────────────────────────
+as it is              3  42.9 %     0     0 %
+
+What it does not take
+Cause     What                             Nodes  Pass that removes it
+───────────────────────────────────────────────────────────────────────
+operator  Gather                               1  extract-embedding
+            no lookups in data (graphkit)
+operator  Where                                1  masked-fill-to-add
+            no selection (graphkit)
+rank      rank 5                               1  reduce-rank
+            at most 4 (graphkit)
+dtype     int64                                1  extract-embedding
+            no int64 data (graphkit)
+
+operator: Gather, extract-embedding
+Node         Op      Rank  Dtype
+───────────────────────────────────
+look         Gather     3  float32
+  [1, 4, 2]
+
+operator: Where, masked-fill-to-add
+Node         Op     Rank  Dtype
+──────────────────────────────────
+fill         Where     3  float32
+  [1, 4, 4]
+
+rank: rank 5, reduce-rank
+Node               Op       Rank  Dtype
+──────────────────────────────────────────
+five               Reshape     5  float32
+  [2, 2, 1, 1, 4]
+
+dtype: int64, extract-embedding
+Node      Op      Rank  Dtype
+──────────────────────────────
+look      Gather     2  int64
+  [1, 4]
+
+"""
+
+
+def test_blockers_by_cause_with_the_pass_that_removes_each() -> None:
+    found = blockers(STEP, GENERIC)
+    assert found.to_text() == STEP_TEXT
+    assert found.macs == "32"  # 4 x 4 scores of 2
+    assert found.findings() == ("generic-npu does not take 3 of 7 nodes: Gather 1, Where 1, rank 5 1, int64 1",)
+
+
+def test_blockers_as_json() -> None:
+    plain = json.loads(blockers(STEP, GENERIC).to_json())
+    assert plain["blockers"][0] == {
+        "scope": "",
+        "node": "look",
+        "op": "Gather",
+        "cause": "operator",
+        "what": "Gather",
+        "reason": "no lookups in data (graphkit)",
+        "tensor": "e",
+        "rank": 3,
+        "dtype": "float32",
+        "dims": "[1, 4, 2]",
+        "pass_name": "extract-embedding",
+    }
+    assert plain["as_is"] == {"nodes": 3, "macs": "0", "part": 0.0}
+
+
+def test_markdown_and_html_escape_names_of_a_model() -> None:
+    hostile = model("(float[2] x) => (float[2] y) { y = Trilu (x) }")
+    hostile.proto.graph.node[0].name = "<b>|`x`\x1b[31m"
+    found = blockers(Model.from_proto(hostile.proto), GENERIC)
+    assert "<b>" not in found.to_html()
+    assert "\x1b" not in found.to_text() + found.to_markdown() + found.to_html()
+    assert "operator: Trilu" in found.to_markdown()
+
+
+def test_no_blockers() -> None:
+    found = blockers(model("(float[1, 2] x) => (float[1, 2] y) { y = Relu (x) }"), GENERIC)
+    assert found.to_text() == (
+        "Blockers for generic-npu\n\n0 blockers: nothing is known that keeps generic-npu from any of 1 node.\n\n"
+        "Stays on the CPU  Nodes  Of all  MACs  Of all\n──────────────────────────────────────────────\n"
+        "as it is              0     0 %     0\n\n"
+    )
+    assert found.findings() == ()
+
+
+DYNAMIC = model("""(float[b, n, 8] x, float[8, 4] w) => (float[A, B, C] y, int64[one] left) {
+    s = Shape (x)
+    i = Constant <value_ints = [0]> ()
+    batch = Gather (s, i)
+    m = Constant <value_ints = [-1]> ()
+    t = Concat <axis = 0> (batch, m)
+    flat = Reshape (x, t)
+    back = Reshape (flat, s)
+    same = Identity (back)
+    still = Cast <to = 1> (same)
+    [product] y = MatMul (still, w)
+    left = Cast <to = 7> (t)
+}""")
+
+
+def test_shape_arithmetic_that_folding_removes_is_told_apart() -> None:
+    found = blockers(DYNAMIC, GENERIC)
+    assert (found.nodes, found.folded) == (3, 6)  # Shape, Gather, Concat, Identity and two Casts that change nothing
+    assert rows(found) == [
+        ("Reshape#5", "dynamic shape", "dims of the inputs", "freeze-dims"),
+        ("Reshape#6", "dynamic shape", "dims of the inputs", "freeze-dims"),
+        ("product", "dynamic shape", "dims of the inputs", "freeze-dims"),
+    ]
+    assert (found.as_is.nodes, found.frozen.nodes) == (3, 0)
+    assert (found.as_is.macs, found.as_is.part, found.frozen.part) == ("32*b*n", 1.0, 0.0)
+    text = found.to_text()
+    assert "6 more nodes compute from constants and shapes alone, or nothing: folding\nremoves" in text
+    assert "dims frozen, shapes folded      0     0 %                0     0 %" in text
+
+
+def test_dims_that_are_given_count_as_frozen() -> None:
+    found = blockers(DYNAMIC, GENERIC, DimSpec.of(dims={"b": 2, "n": 5}))
+    assert rows(found) == []
+    assert found.heading() == "Blockers for generic-npu at b=2, n=5"
+    assert (found.macs, found.as_is) == ("320", found.frozen)
+    by_input = blockers(DYNAMIC, GENERIC, DimSpec.of(inputs={"x": (2, 5, 8)}))
+    assert (by_input.macs, by_input.dims) == ("320", "x=2x5x8")
+    with pytest.raises(UsageError, match="no input has a dim 'c'"):
+        blockers(DYNAMIC, GENERIC, DimSpec.of(dims={"c": 1}))
+
+
+def test_dims_that_depend_on_data_have_no_pass() -> None:
+    found = blockers(
+        model("""(float[1, 4] x) => (float[N] y) {
+            [where] n = NonZero (x)
+            s = Shape (n)
+            i = Constant <value_ints = [1]> ()
+            k = Gather (s, i)
+            [made] y = ConstantOfShape (k)
+        }"""),
+        GENERIC,
+    )
+    assert rows(found) == [
+        ("where", "operator", "NonZero", None),
+        ("where", "dynamic shape", "dims not known", None),
+        ("where", "dtype", "int64", "cast-int64-away"),
+        ("Shape#1", "dynamic shape", "dims not known", None),
+        ("Shape#1", "dtype", "int64", "cast-int64-away"),
+        ("Gather#3", "operator", "Gather", "gather-to-slice"),
+        ("Gather#3", "dtype", "int64", "cast-int64-away"),
+        ("made", "dynamic shape", "dims not known", None),
+    ]
+    assert found.folded == 0  # what is computed from the extent of data is data
+    assert (found.as_is.nodes, found.frozen.nodes) == (4, 4)
+
+
+def test_what_no_source_says_is_told_apart(tmp_path: Path) -> None:
+    found = blockers(
+        STEP, own(tmp_path, '[operators]\nfacts = [{ is = "allowed", names = ["Add"], source = "manual" }]')
+    )
+    assert rows(found) == []
+    assert [row for row in open_rows(found) if row[0] in ("sum", "five")] == [
+        ("sum", "dtype", "float32"),
+        ("five", "operator", "Reshape"),
+        ("five", "dtype", "float32"),
+    ]
+    assert "What no source says, and no shape tells" in found.to_text()
+    assert "; of 7 nodes it is not known." in found.to_text().replace("\n", " ")
+
+
+CONDITIONS = """
+[operators]
+otherwise = "allowed"
+source = "manual"
+[[operators.facts]]
+is = "allowed"
+names = ["Gather"]
+source = "manual"
+where = { constant = ["indices"], attributes = { axis = 1 } }
+[[operators.facts]]
+is = "allowed"
+names = ["Relu"]
+source = "manual"
+note = "floats"
+where = { dtypes = ["float32"], max_rank = 2 }
+[dtypes]
+otherwise = "allowed"
+source = "manual"
+"""
+
+
+def test_conditions_of_an_operator(tmp_path: Path) -> None:
+    text = model(
+        """(float[2, 2] x, float[1, 2, 2] z, double[2] d, int64[1] j, custom) => (float[2] y) <int64[1] i = {0}> {
+        [right] a = Gather <axis = 1> (x, i)
+        [axis] b = Gather (x, i)
+        [computed] c = Gather <axis = 1> (x, j)
+        [flat] e = Relu (x)
+        [deep] f = Relu (z)
+        [wide] k = Relu (d)
+    }""".replace(", custom", "")
+    )
+    found = blockers(text, own(tmp_path, CONDITIONS))
+    assert [(path, what) for path, _, what, _ in rows(found)] == [
+        ("axis", "Gather"),
+        ("computed", "Gather"),
+        ("deep", "Relu"),
+        ("wide", "Relu"),
+    ]
+    reasons = {one.node: one.reason for one in found.blockers}
+    assert reasons["axis"] == "taken with constant indices, axis = 1 only (manual)"
+    assert reasons["deep"] == "taken with dtype float32, rank at most 2 only (manual)"
+
+
+def test_a_condition_that_cannot_be_decided_is_unknown(tmp_path: Path) -> None:
+    text = model("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", '"" : 18, "custom" : 1')
+    found = blockers(text, own(tmp_path, CONDITIONS))
+    assert rows(found) == []
+    assert open_rows(found) == [("relu", "operator", "Relu")]
+    assert found.unknown[0].reason == (
+        "taken with dtype float32, rank at most 2 only, which is not known here (manual)"
+    )
+
+
+def test_an_unknown_rank_is_unknown_where_shapes_need_not_be_static(tmp_path: Path) -> None:
+    text = model("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", '"" : 18, "custom" : 1')
+    rank = '[max_rank]\nvalue = 4\nsource = "manual"\n'
+    loose = blockers(text, own(tmp_path, rank))
+    assert ("relu", "rank", "unknown rank") in open_rows(loose)
+    strict = blockers(text, own(tmp_path, rank + '[static_shapes]\nvalue = true\nsource = "manual"'))
+    assert ("relu", "dynamic shape", "dims not known", None) in rows(strict)
+
+
+BRANCHES = model("""(bool go, float[2, 2] x, float[2, 2] w) => (float[2, 2] y, float[2, 2] z) {
+    [choose] y = If (go) <
+        then_branch = one () => (float[2, 2] a) { [inner] a = MatMul (x, w) },
+        else_branch = two () => (float[2, 2] b) { [lower] b = Trilu <upper = 0> (x) }
+    >
+    [outer] z = MatMul (x, w)
+}""")
+
+
+def test_what_is_in_a_branch_stays_with_its_if() -> None:
+    found = blockers(BRANCHES, GENERIC)
+    assert rows(found) == [
+        ("choose", "control flow", "If", "specialize-input"),
+        ("choose/else_branch/lower", "operator", "Trilu", "tril-to-constant"),
+    ]
+    assert (found.nodes, found.as_is.nodes, found.as_is.macs, found.as_is.part) == (4, 3, "8", 0.5)
+
+
+def test_a_loop_has_no_pass() -> None:
+    text = model("""(float[2] x) => (float[2] y) {
+        n = Constant <value_int = 3> ()
+        yes = Constant <value = bool {1}> ()
+        [again] y = Loop (n, yes, x) <body = b (int64 i, bool go, float[2] a) => (bool on, float[2] c) {
+            on = Identity (go)
+            c = Neg (a)
+        }>
+    }""")
+    assert rows(blockers(text, GENERIC)) == [("again", "control flow", "Loop", None)]
+
+
+def test_a_function_of_the_model_is_to_be_inlined() -> None:
+    parsed = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
+        g (float[2] x) => (float[2] y) { [call] y = local.twice (x) }
+        <domain: "local", opset_import: ["" : 18]> twice (a) => (b) { b = Trilu (a) }""")
+    assert rows(blockers(Model.from_proto(parsed), GENERIC)) == [
+        ("call", "function", "local.twice", "inline-functions")
+    ]
+
+
+def test_an_opset_that_is_too_new() -> None:
+    text = "(float[2] x) => (float[2] y) { y = Relu (x) }"
+    assert rows(blockers(model(text, '"" : 19'), load_target("rk3588"))) == []
+    found = blockers(model(text, '"" : 20'), load_target("rk3588"))
+    assert rows(found) == [("", "opset", "opset 20", None)]
+    assert "opset  opset 20                 1  no rewrite known" in found.to_text()
+
+
+def by_tflite(target: str, body: str) -> list[str]:
+    """Return the operators of a model that a target refuses."""
+    words = "<float two = {2}, float four = {4}, int64[1] i = {1}, float[8, 1] w = {1, 2, 3, 4, 5, 6, 7, 8}>"
+    text = model(f"(float[1, 4, 8] x, float[1, 4, 8] z) => (float[1, 4, 8] y) {words} {{ {body} }}")
+    return [one.op for one in blockers(text, load_target(target)).blockers]
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ("y = Div (x, z)", ["Div"]),
+        ("y = Div (x, two)", []),
+        ("s = Sqrt (z) y = Div (x, s)", []),
+        ("s = Sqrt (z) d = Div (x, s) y = Add (d, s)", ["Sqrt"]),
+        ("y = Sqrt (x)", ["Sqrt"]),
+        ("y = Pow (x, two)", []),
+        ("y = Pow (x, four)", ["Pow"]),
+        ("y = MatMul (x, w)", []),
+        ("y = Gather <axis = 1> (x, i)", ["Gather"]),
+        ("y = Softmax (x)", []),
+        ("y = Erf (x)", ["Erf"]),
+        ("y = Neg (x)", []),
+    ],
+)
+def test_operators_by_what_they_become_in_tflite(body: str, refused: list[str]) -> None:
+    assert by_tflite("ethos-u65", body) == refused
+
+
+def test_targets_differ() -> None:
+    assert by_tflite("ethos-u85", "y = Gather <axis = 1> (x, i)") == ["Gather"]
+    assert by_tflite("ethos-u85", "y = Gather (x, i)") == []
+    assert by_tflite("mediatek-litert", "y = Neg (x)") == ["Neg"]
+    assert by_tflite("mediatek-litert", "y = Div (x, z)") == []
+    assert by_tflite("qnn-htp", "y = Erf (x)") == ["Erf"]
+
+
+def test_the_reason_names_what_an_operator_becomes() -> None:
+    found = blockers(STEP, load_target("ethos-u65"))
+    reasons = {one.node: one.reason for one in found.blockers if one.cause == "operator"}
+    assert reasons["fill"] == "becomes SELECT_V2: not in its list: scheduled on the CPU (vela)"
+    assert reasons["look"] == "becomes CAST, GATHER, LESS: not in its list: scheduled on the CPU (vela)"
+
+
+def test_a_custom_operator_is_unknown() -> None:
+    text = model("(float[2] x) => (float[2] y) { y = custom.Odd (x) }", '"" : 18, "custom" : 1')
+    found = blockers(text, load_target("ethos-u65"))
+    assert [(one.what, one.reason) for one in found.unknown if one.cause == "operator"] == [
+        ("custom.Odd", "no source says what it becomes in TFLite")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("io", "body", "pass_name"),
+    [
+        ("(int64[1, 4] ids) => (float y)", "i = Cast <to = 6> (ids) y = Gather (table, i)", "extract-embedding"),
+        ("(int64[1, 4] mask) => (float y)", "i = CumSum (mask, zero) y = Gather (table, i)", "extract-host-values"),
+        ("(float[1, 4, 2] x) => (float y)", "y = Gather <axis = 1> (x, one)", "gather-to-slice"),
+        ("(float[4, 2] x, float[3] s) => (float y)", "k = ArgMax (s) y = Gather (table, k)", "extract-embedding"),
+        ("(float[4, 2] x, float[3] s) => (float y)", "k = ArgMax (s) y = Gather (x, k)", None),
+        ("(float[4] x, bool[4] c) => (float y)", "y = Where (c, x, floor)", "masked-fill-to-add"),
+        ("(float[4] x, float[4] z) => (float y)", "c = Less (x, z) y = Where (c, x, z)", "where-to-arithmetic"),
+        ("(int64[4] m) => (float y)", "c = Equal (m, one) y = Where (c, floor, floor)", "extract-host-values"),
+        ("(float[4, 4] x) => (float y)", "y = Trilu (x)", "tril-to-constant"),
+        ("(float[4, 4] x) => (int64 y)", "y = NonZero (x)", None),
+    ],
+)
+def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | None) -> None:
+    words = "<float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64 one = {1}, int64 zero = {0}, float floor = {-9}>"
+    found = blockers(model(f"{io} {words} {{ {body} }}"), GENERIC)
+    assert [one.pass_name for one in found.blockers if one.cause == "operator"] == [pass_name]
+
+
+# Passes that the table names and that are still to come
+PENDING = {
+    *("cast-int64-away", "expand-to-broadcast", "gather-to-slice", "gelu-to-tanh", "masked-fill-to-add", "reduce-rank"),
+    *("tril-to-constant", "where-to-arithmetic"),
+}
+
+
+def test_the_passes_that_the_table_names_exist() -> None:
+    files = {path.stem.replace("_", "-") for path in Path(passes.__file__).parent.rglob("*.py")}
+    assert {row.pass_name for row in REMEDIES} - files <= PENDING
+
+
+def test_every_row_of_the_table_has_a_cause_and_an_operator() -> None:
+    assert {row.cause for row in REMEDIES} <= set(CAUSES)
+    operators = {schema.name for schema in onnx.defs.get_all_schemas()}
+    named = {row.of for row in REMEDIES if row.cause in ("operator", "control flow") and row.of}
+    assert named <= operators
+
+
+def test_dims_of_length_0_are_dims() -> None:
+    found = blockers(model("(float[0, 2] x, float[2, 3] w) => (float[0, 3] y) { y = MatMul (x, w) }"), GENERIC)
+    assert (rows(found), found.macs, found.as_is.part) == ([], "0", None)
+
+
+def test_a_model_without_nodes() -> None:
+    found = blockers(model("(float[2] x) => (float[2] x) { }"), GENERIC)
+    assert found.to_text() == (
+        "Blockers for generic-npu\n\n0 blockers: nothing is known that keeps generic-npu from any of 0 nodes.\n\n"
+    )
+
+
+def test_real_models(real_model: RealModel) -> None:
+    found = blockers(real_model("opus-mt-en-fr/decoder_with_past_model"), GENERIC)
+    assert found.frozen.nodes < 10 < found.folded
+    assert found.uncounted == ()
+    assert {one.pass_name for one in found.blockers} <= {"extract-embedding", "extract-host-values", "freeze-dims"}
+    quantized = blockers(real_model("detr-resnet-50/model_quantized"), load_target("ethos-u85"))
+    assert {one.op for one in quantized.unknown} == {"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger"}
