@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "graphkit.analysis.architecture": ("Architecture", "architecture"),
+    "graphkit.analysis.blockers": ("Blockers", "blockers"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
     "graphkit.analysis.fit": ("Fit", "fit"),
     "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
@@ -29,7 +30,7 @@ _HOMES = {
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
     "graphkit.analysis.what_if": ("WhatIf", "what_if"),
-    "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "UsageError"),
+    "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "TargetError", "UsageError"),
     "graphkit.workflows.fold": ("FoldOptions", "FoldReport", "fold_file"),
     "graphkit.graph.networks": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
@@ -42,12 +43,13 @@ _HOMES = {
     "graphkit.workflows.split": ("SplitOptions", "SplitReport", "split_file"),
     "graphkit.shapes.dim_spec": ("DimSpec",),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
+    "graphkit.targets": ("Target", "load_target"),
     "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.proof": ("RewriteProof",),
     "graphkit.verify.rewrite": ("verify_rewrite",),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
-_ROOMS = ("passes", "rewrite", "shapes", "verify")  # packages with public names of their own
+_ROOMS = ("passes", "rewrite", "shapes", "targets", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME)

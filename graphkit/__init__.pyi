@@ -1,6 +1,7 @@
 # What type checkers see of the package; at run time `__init__.py` imports each name when it is first used.
 
 from graphkit.analysis.architecture import Architecture, architecture
+from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.control_flow import ControlFlow, control_flow
 from graphkit.analysis.fit import Fit, fit
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
@@ -15,7 +16,7 @@ from graphkit.analysis.shape_ops import ShapeOps, shape_ops
 from graphkit.analysis.summary import Summary, summary
 from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
 from graphkit.analysis.what_if import WhatIf, what_if
-from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+from graphkit.errors import GraphkitError, ModelError, OutputError, TargetError, UsageError
 from graphkit.graph.networks import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, load
@@ -25,6 +26,7 @@ from graphkit.render.result import Result
 from graphkit.save import save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
+from graphkit.targets import Target, load_target
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
@@ -36,12 +38,13 @@ from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 __version__: str
 
 __all__ = [
-    "Architecture", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions", "FoldReport", "GraphkitError",
-    "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelError", "Node", "Origins", "OutputError",
-    "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer",
-    "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "TensorShapes", "UsageError", "Value",
-    "WhatIf", "WhyShape", "architecture", "check_hazards", "compare", "cone", "control_flow", "fit", "fold",
-    "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "optimized", "origins",
-    "remaining_shapes", "report", "save_models", "shape_ops", "split_file", "split_merged", "summary",
-    "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "Architecture", "Blockers", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions", "FoldReport",
+    "GraphkitError", "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelError", "Node", "Origins",
+    "OutputError", "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps",
+    "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError",
+    "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "blockers", "check_hazards",
+    "compare", "cone", "control_flow", "fit", "fold", "fold_file", "from_graphsurgeon", "hazards", "interface",
+    "kv_cache", "load", "load_target", "optimized", "origins", "remaining_shapes", "report", "save_models",
+    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
+    "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip
