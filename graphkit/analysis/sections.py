@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec, Shapes
     from graphkit.targets import Target
 
-__all__ = ["BLOCKERS", "SECTIONS", "SECTION_NAMES", "HazardCheck", "Material", "ReportOptions", "Section", "sections_of"]
+__all__ = [
+    "BLOCKERS",
+    "SECTIONS",
+    "SECTION_NAMES",
+    "HazardCheck",
+    "Material",
+    "ReportOptions",
+    "Section",
+    "sections_of",
+]
 
 HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
 

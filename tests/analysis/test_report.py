@@ -31,7 +31,7 @@ def test_chosen_sections_keep_the_order_of_the_report(real_model: RealModel) -> 
 
 def test_a_section_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     section = Section("dims", lambda given: interface(given.shapes.model), needs_shapes=True)
-    monkeypatch.setattr("graphkit.analysis.report.SECTIONS", (section,))
+    monkeypatch.setattr("graphkit.analysis.sections.SECTIONS", (section,))
     made = report(load("example:merged-decoder"), progress=(told := []).append)
     assert (tuple(made.sections), told) == (("dims",), ["shapes", "dims"])
 
