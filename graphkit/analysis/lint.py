@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from onnx import TensorProto
+
 from graphkit.analysis.remedies import INPUT_DIMS, Cause, Known, remedy
 from graphkit.analysis.rulings import ruling
 from graphkit.dtypes import dtype_name
 from graphkit.graph.operators import RANDOM
-from graphkit.graph.types import TensorType
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, as_text
@@ -187,7 +188,8 @@ def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
 
 
 def _is_counting(dtype: int) -> bool:
-    return dtype != 0 and not TensorType(dtype, None).is_float
+    """Whether an input of a dtype holds ids, positions, lengths or masks: neither activations nor pixels."""
+    return dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 
 
 def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:

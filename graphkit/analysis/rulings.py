@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from onnx import AttributeProto, defs, helper
+from onnx import defs
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.view import Node, Value, as_text
+from graphkit.graph.attributes import T, attribute_value
+from graphkit.graph.view import Node, Value
 from graphkit.shapes import Shapes
 from graphkit.targets import Condition, Fact, Target, Verdict, tflite_spellings
 from graphkit.targets.target import ANYTHING
 
 __all__ = ["Ruling", "ruling"]
+
+MAX_OPSET = 1 << 31  # what onnx counts them with
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
     """Return whether a condition holds of a node, None where that is not known."""
     parts = [
         *(_is_constant(_named_input(node, name), shapes) for name in condition.constant),
-        *(_attribute(node, name) == value for name, value in condition.attributes.items()),
+        *(_has_attribute(node, name, value) for name, value in condition.attributes.items()),
         *(_is_filled_with(_named_input(node, name), value, shapes) for name, value in condition.values.items()),
         *(_comes_from(_named_input(node, name), op) for name, op in condition.producers.items()),
         *([_is_read_by(node, condition.readers)] if condition.readers else []),
@@ -122,19 +125,22 @@ def _named_input(node: Node, name: str) -> Value | None:
     return node.input(names.index(name)) if name in names else None
 
 
-def _attribute(node: Node, name: str) -> object:
-    """Return what an attribute is, its default where it is not given."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)
-        formal = None if schema is None else schema.attributes.get(name)
-        attribute = None if formal is None else formal.default_value
-    if attribute is None or attribute.type == AttributeProto.UNDEFINED:
-        return None
-    value = helper.get_attribute_value(attribute)
-    return as_text(value) if isinstance(value, bytes) else value
+def _has_attribute(node: Node, name: str, value: str | float) -> bool:
+    if isinstance(value, str):
+        return _attribute(node, name, str) == value
+    return (_attribute(node, name, int) if isinstance(value, int) else _attribute(node, name, float)) == value
+
+
+def _attribute(node: Node, name: str, kind: type[T]) -> T | None:
+    """Return what an attribute is, its default where it is not given; None where it is of another kind."""
+    if name in node.attributes:
+        return node.attr(name, kind)
+    schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    formal = None if schema is None else schema.attributes.get(name)
+    return None if formal is None else attribute_value(formal.default_value, kind)
 
 
 @lru_cache(maxsize=256)
 def _schema(op: str, opset: int, domain: str) -> defs.OpSchema | None:
-    return defs.get_schema(op, opset, domain) if defs.has(op, opset, domain) else None
+    known = 0 < opset < MAX_OPSET and defs.has(op, opset, domain)
+    return defs.get_schema(op, opset, domain) if known else None

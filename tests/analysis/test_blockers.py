@@ -440,3 +440,26 @@ def test_real_models(real_model: RealModel) -> None:
     assert {one.pass_name for one in found.blockers} <= {"extract-embedding", "extract-host-values", "freeze-dims"}
     quantized = blockers(real_model("detr-resnet-50/model_quantized"), load_target("ethos-u85"))
     assert {one.op for one in quantized.unknown} == {"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger"}
+
+
+@pytest.mark.parametrize("opset", [0, -3, 1 << 40, (1 << 63) - 1])
+def test_an_opset_that_cannot_be(opset: int, tmp_path: Path) -> None:
+    broken = model("(float[2, 2] x, int64[1] i) => (float[1, 2] y) { y = Gather (x, i) }")
+    broken.proto.opset_import[0].version = opset
+    found = blockers(Model.from_proto(broken.proto), own(tmp_path, CONDITIONS))
+    assert [one.what for one in found.blockers] == ["Gather"]
+
+
+def test_an_attribute_that_cannot_be_read(tmp_path: Path) -> None:
+    broken = model("(float[2, 2] x) => (float[1, 2] y) <int64[1] i = {0}> { y = Gather <axis = 1> (x, i) }")
+    attribute = broken.proto.graph.node[0].attribute[0]
+    assert rows(blockers(broken, own(tmp_path, CONDITIONS))) == []
+    attribute.ref_attr_name = "nothing"
+    found = blockers(Model.from_proto(broken.proto), own(tmp_path, CONDITIONS))
+    assert [one.what for one in found.blockers] == ["Gather"]
+
+
+def test_pixels_of_whole_numbers_are_data() -> None:
+    text = "(uint8[4, 2] image, bool[4, 2] c) => (float y) <float floor = {-9}> {"
+    found = blockers(model(f"{text} f = Cast <to = 1> (image) y = Where (c, f, floor) }}"), GENERIC)
+    assert [one.pass_name for one in found.blockers] == ["masked-fill-to-add"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 from mutators import mutate
 
+from graphkit.analysis.blockers import blockers
 from graphkit.analysis.origins import group_drawing
 from graphkit.analysis.report import report
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
@@ -30,7 +31,8 @@ from graphkit.render.dot import dot
 from graphkit.render.markdown import mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome
-from graphkit.shapes import infer, program
+from graphkit.shapes import DimSpec, infer, program
+from graphkit.targets import NAMES, load_target
 
 __all__ = ["STAGES", "attempt"]
 
@@ -96,6 +98,12 @@ def _dims(rng: random.Random, model: Model) -> dict[str, int]:
     return {name: rng.choice(SIZES) for name in names if name.isidentifier() and rng.random() < 0.5}
 
 
+def _blockers(rng: random.Random, model: Model) -> None:
+    target = load_target(rng.choice(NAMES))
+    _check_result(blockers(model, target))
+    _check_result(blockers(model, target, DimSpec.of(dims=_dims(rng, model))))
+
+
 def _infer(rng: random.Random, model: Model) -> None:
     _check_result(tensor_shapes(model))
     shapes = infer(model, dims=_dims(rng, model))
@@ -152,6 +160,7 @@ def _rewrite(rng: random.Random, model: Model) -> None:
 STAGES: Mapping[str, Stage] = {
     "load": _read,
     "report": _report,
+    "blockers": _blockers,
     "infer": _infer,
     "fold": _fold,
     "split": _split,
