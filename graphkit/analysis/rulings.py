@@ -43,11 +43,13 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
     if fact.condition == ANYTHING:
         return Ruling(fact.verdict, note)
     held = _holds(node, fact.condition, shapes)
+    if held:
+        return Ruling("allowed", note)
     if held is None:
         return Ruling("unknown", f"taken with {fact.condition} only, which is not known here ({fact.source.key})")
-    return (
-        Ruling("allowed", note) if held else Ruling("refused", f"taken with {fact.condition} only ({fact.source.key})")
-    )
+    if fact.otherwise == "unknown":
+        return Ruling("unknown", f"surely taken with {fact.condition} only: {note}")
+    return Ruling(fact.otherwise, f"taken with {fact.condition} only ({fact.source.key})")
 
 
 def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:

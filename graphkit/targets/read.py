@@ -121,12 +121,13 @@ def _facts(table: Section, sources: Sources, kind: str) -> Facts:
 
 
 def _fact(row: Section, sources: Sources, kind: str) -> Fact:
-    row.only("is", "names", "source", "note", *(["where"] if kind == "operators" else []))
+    row.only("is", "names", "source", "note", *(["where", "else"] if kind == "operators" else []))
     verdict = cast(Verdict, row.choice("is", VERDICTS))
     condition = _condition(row.section("where"))
     if condition != ANYTHING and verdict != "allowed":
         raise row.wrong("where", "only what is allowed has a condition", 'take it out, or write is = "allowed"')
-    return Fact(verdict, READERS[kind](row), _source(row, sources), row.text("note", ""), condition)
+    otherwise = cast(Verdict, row.choice("else", VERDICTS)) if "else" in row else "refused"
+    return Fact(verdict, READERS[kind](row), _source(row, sources), row.text("note", ""), condition, otherwise)
 
 
 def _condition(row: Section) -> Condition:

@@ -88,11 +88,12 @@ class Fact:
     """What a source says of some operators or dtypes.
 
     Attributes:
-        verdict: Whether they are allowed. An allowed operator whose condition does not hold is refused.
+        verdict: Whether they are allowed.
         names: Of operators as `Node.operator` names them, or of dtypes.
         source: Who says so.
         note: What else it says, "" for nothing.
         condition: Under which an operator is allowed.
+        otherwise: What it is where the condition does not hold.
     """
 
     verdict: Verdict
@@ -100,6 +101,7 @@ class Fact:
     source: Source
     note: str = ""
     condition: Condition = ANYTHING
+    otherwise: Verdict = "refused"
 
 
 @dataclass(frozen=True)

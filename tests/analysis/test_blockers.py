@@ -351,11 +351,23 @@ def by_tflite(target: str, body: str) -> list[str]:
         ("y = Gather <axis = 1> (x, i)", ["Gather"]),
         ("y = Softmax (x)", []),
         ("y = Erf (x)", ["Erf"]),
-        ("y = Neg (x)", []),
+        ("y = Neg (x)", ["Neg"]),
+        ("y = Exp (x)", []),
     ],
 )
 def test_operators_by_what_they_become_in_tflite(body: str, refused: list[str]) -> None:
     assert by_tflite("ethos-u65", body) == refused
+
+
+def test_a_condition_beyond_which_nothing_is_known() -> None:
+    for rank, unknown in (("4, 8", []), ("1, 4, 8", []), ("1, 2, 4, 8", ["ReduceMean"])):
+        text = model(f"(float[{rank}] x) => (float y) <int64[1] last = {{-1}}> {{ y = ReduceMean (x, last) }}")
+        found = blockers(text, load_target("ethos-u65"))
+        assert (rows(found), [one.what for one in found.unknown]) == ([], unknown)
+    assert found.unknown[0].reason == (
+        "surely taken with rank at most 3 only: MEAN over the depth only where the height, the width or the depth is 1 "
+        "(vela)"
+    )
 
 
 def test_targets_differ() -> None:
