@@ -67,5 +67,5 @@ def lower(
         made = lower_folder(path, output, options, progress=progress)
     show(made, format)
     if made.findings():
-        say(f"The proof failed. The files in {output} are kept, unverified.", is_error=True)
+        say(f"Not done: {made.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)

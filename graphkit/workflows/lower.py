@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from graphkit.analysis.blockers import Blockers
 from graphkit.contract import Contract, Method, Source, Table
 from graphkit.contract.guide import guide
 from graphkit.errors import OutputError, UsageError
@@ -23,6 +24,7 @@ from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
+from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, Originals, verify_lowering
 from graphkit.workflows.lowering import Lowered, LowerSizes, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
@@ -70,6 +72,7 @@ class LoweredFile:
         nodes: Its nodes.
         rank: The highest rank of its tensors.
         inputs, outputs: How many.
+        blockers: What the target still refuses.
         changes: What was done, a sentence each.
     """
 
@@ -78,6 +81,7 @@ class LoweredFile:
     rank: int
     inputs: int
     outputs: int
+    blockers: Blockers
     changes: tuple[str, ...]
 
 
@@ -106,7 +110,12 @@ class LowerReport(Result):
         return f"Lowering of {self.source} for {self.target}"
 
     def findings(self) -> tuple[str, ...]:
-        return self.proof.findings() if self.proof is not None else ()
+        left = [
+            f"{file.name}: {self.target} refuses {len(file.blockers.blockers):,} nodes"
+            for file in self.files
+            if file.blockers.blockers
+        ]
+        return (*left, *(self.proof.findings() if self.proof is not None else ()))
 
     def blocks(self) -> Iterator[Block]:
         names = [file.name for file in self.files]
@@ -118,11 +127,16 @@ class LowerReport(Result):
                 Column("Highest rank", "number"),
                 Column("Inputs", "number"),
                 Column("Outputs", "number"),
+                Column("Blockers", "number"),
             ),
-            [(file.name, file.nodes, file.rank, file.inputs, file.outputs) for file in self.files],
+            [(f.name, f.nodes, f.rank, f.inputs, f.outputs, len(f.blockers.blockers)) for f in self.files],
         )
         if self.state_bytes:
             yield Prose(f"The host keeps {self.state_bytes:,} bytes of state.")
+        for file in self.files:
+            if file.blockers.blockers:
+                yield Heading(f"What {self.target} refuses of {file.name}")
+                yield from file.blockers.blocks()
         yield Heading("What was done")
         yield Rows(
             (Column("Model", "code"), Column("Change")),
@@ -187,8 +201,9 @@ def lower_folder(
 
 def _lowered(pipeline: Pipeline, options: LowerOptions, progress: Callable[[str], None]) -> list[Lowered]:
     pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
+    target = load_target(options.target)
     sizes = LowerSizes(
-        options.batch, options.src_len, options.max_cache_len, dict(options.dims), options.mask_floor, pad
+        options.batch, options.src_len, options.max_cache_len, dict(options.dims), options.mask_floor, pad, target
     )
     parts = []
     if pipeline.encoder is not None:
@@ -337,5 +352,11 @@ def _file(part: Lowered) -> LoweredFile:
     ranks = [len(dims) for value in shapes if (dims := shapes[value].dims) is not None]
     graph = part.model.graph
     return LoweredFile(
-        part.method.file, len(graph.nodes), max(ranks, default=0), len(graph.inputs), len(graph.outputs), part.changes
+        part.method.file,
+        len(graph.nodes),
+        max(ranks, default=0),
+        len(graph.inputs),
+        len(graph.outputs),
+        part.blockers,
+        part.changes,
     )

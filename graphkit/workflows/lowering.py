@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import By, Method, Port, Source, State
 from graphkit.dtypes import dtype_name
@@ -16,18 +17,26 @@ from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.passes import PASSES
 from graphkit.passes.fold import fold
+from graphkit.passes.npu import NPU_PASSES
+from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
 from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
+from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.static_kv_cache import StaticKvCache, growths
 from graphkit.rewrite.base import Declined, Pass, copy_proto
+from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs
 from graphkit.shapes import Shapes, infer
+from graphkit.targets import Target, load_target
 from graphkit.workflows.host_tables import HostTable, Setting, host_tables
 
 __all__ = ["LowerSizes", "Lowered", "lower_model"]
 
+MAX_ROUNDS = 8
+ERROR = 1e-4  # the largest that a pass may make unasked
 MASKS = {
     "slots_mask": "added to scores: 0 at the slots in use and, last, at the new token; the floor elsewhere",
     "source_mask": "added to scores: 0 at the valid positions of the source, the floor at its padding",
@@ -45,6 +54,7 @@ class LowerSizes:
         dims: Numbers for other symbols.
         floor: What is added to scores that do not count.
         pad: The token that pads.
+        target: What is to take the models.
     """
 
     batch: int
@@ -53,6 +63,7 @@ class LowerSizes:
     dims: Mapping[str, int] = field(default_factory=dict)
     floor: float = -1e9
     pad: int = 0
+    target: Target = field(default_factory=lambda: load_target("generic-npu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +77,7 @@ class Lowered:
         states: What the host keeps.
         changes: What was done, a sentence each.
         declined: What was not, and why.
+        blockers: What the target still refuses.
     """
 
     method: Method
@@ -74,6 +86,7 @@ class Lowered:
     states: tuple[State, ...]
     changes: tuple[str, ...]
     declined: tuple[Declined, ...]
+    blockers: Blockers
 
 
 def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
@@ -104,6 +117,9 @@ class _Lowering:
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes = name, model, sizes
         self.model = fold(model, keep_fusions=False).model
+        self.changes: list[str] = []
+        self.declined: list[Declined] = []
+        self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard())
         self.pasts = {value.name: entry for value, entry in model.roles.pasts.items()}
         self.setting = _setting(self.model, sizes, is_decoder=bool(self.pasts))
         self.tables: dict[str, np.ndarray] = {}
@@ -111,8 +127,6 @@ class _Lowering:
         self.writes: dict[str, str] = {}
         self.axes: dict[str, int] = {}
         self.became: dict[str, str] = {}
-        self.changes: list[str] = []
-        self.declined: list[Declined] = []
 
     @property
     def is_decoder(self) -> bool:
@@ -186,7 +200,21 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in left}
         outcome = fold(self.model, dims=numbers, keep_fusions=False)
         self.model = drop_dead_inputs(outcome.model)
-        self.declined += outcome.declined
+        self._rewrite(*(kind() for kind in NPU_PASSES))
+        for _ in range(MAX_ROUNDS):
+            before = self.model
+            self._rewrite(*self._remedies(), *(kind() for kind in NPU_PASSES))
+            if self.model is before:
+                break
+        self.model = drop_dead_inputs(self.model)
+
+    def _remedies(self) -> Iterator[Rewrite]:
+        """Yield the passes that remove what the target still refuses, those that change results left out."""
+        found = blockers(self.model, self.sizes.target)
+        wanted = {obstacle.pass_name for obstacle in found.blockers}
+        for kind in PASSES:
+            if kind.name() in wanted and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
+                yield kind()
 
     def result(self) -> Lowered:
         """Return the model with its place in the contract."""
@@ -202,7 +230,15 @@ class _Lowering:
         when = "step" if self.is_decoder else "once"
         method = Method(self.name, f"{self.name}.onnx", "step" if when == "step" else "once", inputs, outputs, became)
         states = tuple(self._state(port) for port in inputs if port.source is not None and port.source.kind == "state")
-        return Lowered(method, self.model, self.tables, states, tuple(self.changes), tuple(self.declined))
+        return Lowered(
+            method,
+            self.model,
+            self.tables,
+            states,
+            tuple(self.changes),
+            tuple(self.declined),
+            blockers(self.model, self.sizes.target),
+        )
 
     def _input(self, value: Value, shapes: Shapes) -> Port:
         shape, dtype = _fixed(value, shapes)
@@ -236,6 +272,12 @@ class _Lowering:
         proto.graph.input.extend(kept)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(table.array), table.name))
         self.model = self.model.with_proto(proto)
+
+    def _rewrite(self, *rewrites: Rewrite) -> None:
+        outcome = run_to_fixpoint(self.model, rewrites)
+        self.model = outcome.model
+        self.changes += outcome.changes
+        self.declined += outcome.declined
 
     def _run(self, step: Pass) -> None:
         outcome = step.run(self.model)
@@ -271,8 +313,3 @@ def _fixed(value: Value, shapes: Shapes) -> tuple[tuple[int, ...], str]:
     if dims is None or None in sizes:
         raise UsageError(f"'{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
     return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
-
-
-def total_bytes(tables: Sequence[np.ndarray]) -> int:
-    """Return how many bytes some tables take."""
-    return sum(table.nbytes for table in tables)
