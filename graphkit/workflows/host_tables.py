@@ -189,7 +189,8 @@ def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: li
     dims = shapes[each.source.value].dims
     assert dims is not None
     if by == "position":
-        slots = [axis for axis, dim in enumerate(dims) if dim.symbols & (setting.past | setting.total)]
+        shapes_seen = zip(*(found.shape for found in arrays), strict=True)  # an axis may grow that no symbol tells of
+        slots = [axis for axis, seen in enumerate(shapes_seen) if len(set(seen)) > 1]
         if slots:
             if not each.is_mask or len(slots) > 1:
                 raise UsageError(f"'{each.source.value.name}' is as long as the cache, and is no mask")

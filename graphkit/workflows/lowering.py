@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 import onnx.numpy_helper
+from onnx import helper
 
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.constraints.symbol_sizes import symbol_roles
@@ -165,6 +166,7 @@ class _Lowering:
         self._run(ExtractHostValues())
         for table, each in zip(tables, found, strict=True):
             original = each.source.value.name
+            self._fix_dims(table)
             for name in each.source.dependence.inputs:
                 self.became[name] = table.name
             if table.kind == "constant":
@@ -264,6 +266,16 @@ class _Lowering:
         attention = "cross-attention" if self.original.roles.is_cross(entry) else "self-attention"
         layer = ".".join(map(str, entry.slot.index))
         return f"the {entry.slot.kind} cache of the {attention}" + (f" of layer {layer}" if layer else "")
+
+    def _fix_dims(self, table: HostTable) -> None:
+        """Declare the dims of an input as they are: not all of them need follow from the dims of others."""
+        shape = table.array.shape if table.kind == "constant" else table.array.shape[1:]
+        proto = copy_proto(self.model)
+        for info in proto.graph.input:
+            if info.name == table.name:
+                kind = info.type.tensor_type.elem_type
+                info.CopyFrom(helper.make_tensor_value_info(table.name, kind, shape, info.doc_string))
+        self.model = self.model.with_proto(proto)
 
     def _bake(self, table: HostTable) -> None:
         proto = copy_proto(self.model)
