@@ -82,7 +82,7 @@ class Host:
         Raises:
             UsageError: The cache is full.
         """
-        if self.position > self.contract.sizes["capacity"]:
+        if self.position >= self.contract.sizes["positions"]:
             raise UsageError(f"the cache is full: it has {self.contract.sizes['capacity']} slots")
         for method in self.contract.methods:
             if method.when == "step":
@@ -104,7 +104,7 @@ class Host:
         for token in prompt:
             logits = self.step(token)
         tokens = [int(logits.argmax())]
-        while len(tokens) < steps and tokens[-1] != end and self.position <= self.contract.sizes["capacity"]:
+        while len(tokens) < steps and tokens[-1] != end and self.position < self.contract.sizes["positions"]:
             tokens.append(int(self.step(tokens[-1]).argmax()))
         return tokens
 

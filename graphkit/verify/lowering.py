@@ -207,7 +207,7 @@ class _Proof:
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
         if not self.contract.sizes["capacity"]:
             return SourceRun(length, difference, 0, None, 0, 0, failure)
-        steps = self.contract.sizes["capacity"] + 1
+        steps = self.contract.sizes["positions"]
         worst, at = self._forced(steps)
         failure = failure or at
         self.host.start(source, **user)

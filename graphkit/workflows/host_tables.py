@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput
 from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes, parse
 
 __all__ = ["HostTable", "Setting", "host_tables"]
@@ -93,7 +94,7 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
     by = {each.name: _chosen_by(each, model, setting) for each in found}
     tables = []
     with IsolatedSession(part) as session:
-        counts: dict[By, Iterable[int]] = {
+        counts: dict[By, Sequence[int]] = {
             "position": range(setting.capacity + 1),
             "valid_length": range(1, setting.source + 1),
         }
@@ -101,12 +102,37 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
             wanted = [each for each in found if by[each.name] == which]
             if not wanted:
                 continue
-            runs = [session.run(_feed(part, roles, setting, which, number)) for number in numbers]
+            runs = _runs(session, part, roles, setting, which, numbers)
             for each in wanted:
                 arrays = [run[each.name] for run in runs]
                 tables.append(_table(each, shapes, setting, which, arrays))
     order = {each.name: index for index, each in enumerate(found)}
     return sorted(tables, key=lambda table: order[table.name])
+
+
+def _runs(
+    session: IsolatedSession,
+    part: Model,
+    roles: Mapping[str, Role],
+    setting: Setting,
+    which: By,
+    numbers: Sequence[int],
+) -> list[dict[str, np.ndarray]]:
+    """Return what the part gives for each number; where its positions end with the slots, the last one is left out."""
+    runs: list[dict[str, np.ndarray]] = []
+    for number in numbers:
+        try:
+            runs.append(session.run(_feed(part, roles, setting, which, number)))
+        except RunError as error:
+            if which == "position" and number == setting.capacity > 0:
+                break
+            if which == "position" and number > 0:
+                raise UsageError(
+                    f"the model has no position {number}, so its cache has at most {number} slots - "
+                    f"give --max-cache-len {number}"
+                ) from error
+            raise
+    return runs
 
 
 def _named(each: HostInput, shapes: Shapes) -> NewInput:

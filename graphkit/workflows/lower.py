@@ -279,6 +279,7 @@ def _contract(
         "batch": options.batch,
         "source": source,
         "capacity": options.max_cache_len if is_decoder else 0,
+        "positions": min((options.max_cache_len + 1, *_rows(parts, tables))) if is_decoder else 0,
     }
     tokens = dict(pipeline.tokens)
     if options.pad is not None:
@@ -288,6 +289,15 @@ def _contract(
     return Contract(
         options.target, sizes, tokens, options.mask_floor, methods, tables, states, tuple(_loop(parts)), _adds(methods)
     )
+
+
+def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
+    """Yield the rows of each table that the position chooses from."""
+    rows = {table.name: table.rows for table in tables}
+    for part in parts:
+        for port in part.method.inputs:
+            if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
+                yield rows[port.source.of]
 
 
 def _takes_text(method: Method) -> bool:
@@ -308,7 +318,7 @@ def _loop(parts: Sequence[Lowered]) -> Iterator[str]:
         yield f"For each token: run `{step.file}` on it."
         if any(port.writes for port in step.outputs):
             yield "Write each new key and value into slot `position` of its state; add 1 to `position`."
-        yield "The largest logit is the next token. Stop at the end token, or when all slots are in use and one more."
+        yield "The largest logit is the next token. Stop at the end token, or after `positions` tokens."
 
 
 def _adds(methods: Sequence[Method]) -> str:
