@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from graphkit.graph.view import Scope, as_text
 from graphkit.io import external, tensors
 from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
+from graphkit.io.scratch import Scratch
 from graphkit.io.wire import Buffer
 
 __all__ = ["Model", "load"]
@@ -38,6 +39,7 @@ class Model:
     source: Source
     _maps: dict[Path, Buffer] = field(default_factory=dict, repr=False)
     _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared by what rewrites make of it
+    _scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     @classmethod
     def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
@@ -51,7 +53,7 @@ class Model:
 
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
-        return Model(replace(self.source, proto=proto), self._maps, self._is_sound)
+        return Model(replace(self.source, proto=proto), self._maps, self._is_sound, self._scratch)
 
     def check_soundness(self) -> None:
         """Check, once, that a rewrite can tell what the graph means; what a rewrite makes of a sound model is sound.
@@ -142,7 +144,7 @@ class Model:
                 tensor=tensor.name,
                 hint="fetch or export it again",
             )
-        if path not in self._maps:
+        if path not in self._maps or len(self._maps[path]) < offset + length:  # the scratch file grows
             self._maps[path] = external.map_file(path)
         return memoryview(self._maps[path])[offset : offset + length]
 
@@ -162,7 +164,31 @@ class Model:
     def _data_path(self, location: str, offset: int) -> Path:
         if self.path is not None and location == self.path.name and offset in self.references:
             return self.path
+        if location == self._scratch.location:
+            return self._scratch.path
         return external.find_data_file(self.path or Path("model.onnx"), location).path
+
+    def is_made(self, tensor: onnx.TensorProto) -> bool:
+        """Whether `make_tensor` made a tensor, so that no file has it yet that stays."""
+        return any(entry.key == "location" and entry.value == self._scratch.location for entry in tensor.external_data)
+
+    def make_tensor(self, name: str, dtype: int, dims: Sequence[int], parts: Iterable[bytes]) -> onnx.TensorProto:
+        """Return a tensor of new bytes, kept on disk, for this model and what is rewritten from it.
+
+        Args:
+            name: Its name.
+            dtype: A TensorProto.DataType.
+            dims: Its dims.
+            parts: Its bytes, little-endian, part by part.
+
+        Raises:
+            OutputError: There is no room for them.
+        """
+        start, length = self._scratch.append(parts)
+        tensor = onnx.TensorProto(name=name, data_type=dtype, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
+        for key, value in (("location", self._scratch.location), ("offset", str(start)), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+        return tensor
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
         """Return a tensor's values, read from its file where it is external.
@@ -190,6 +216,12 @@ class Model:
         full.CopyFrom(self.proto)
         if self.path is not None:
             tensors.restore(full, self.path, self.references)
+        for tensor, _ in tensors.walk_tensors(full):
+            if self.is_made(tensor):
+                payload = bytes(self.payload(tensor))
+                del tensor.external_data[:]
+                tensor.ClearField("data_location")
+                tensor.raw_data = payload
         return full
 
 

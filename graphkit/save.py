@@ -200,6 +200,11 @@ def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorPr
             f"{folder}: is not the folder of {model.path}, and data in place can only be referred to from there - "
             "write there, or use --weights shared"
         )
+    if made := next((tensor for tensor in external if model.is_made(tensor)), None):
+        raise OutputError(
+            f"{model.label}: '{made.name}' is a new weight, which is in no file that can be referred to in place - "
+            "use --weights shared"
+        )
     missing = {data.location for data in model.source.data_files if data.size is None}  # which need not be there yet
     _pieces(model, [tensor for tensor in external if extent(tensor).location not in missing])
 

@@ -101,6 +101,12 @@ def _folder(model: Model) -> Path:
 @click.option(
     "--no-fusions", is_flag=True, help="Remove more nodes, even those that onnxruntime's own fusions look for."
 )
+@click.option(
+    "--fuse",
+    is_flag=True,
+    help="Put constants into the weights of Conv, Gemm and MatMul, and those of one input into one. Changes the last "
+    "digits: the default tolerance is 1e-5 of the largest magnitude then.",
+)
 @weights_option
 @no_verify_option
 @overwrite_option
@@ -113,6 +119,7 @@ def fold(
     sizes: SizeWords,
     limit: int,
     no_fusions: bool,
+    fuse: bool,
     weights: Placement,
     no_verify: bool,
     overwrite: bool,
@@ -129,7 +136,7 @@ def fold(
         from graphkit.workflows.fold import FoldOptions, fold_file
 
         spec = sizes.read()
-        options = FoldOptions(spec, limit, weights, not no_verify, overwrite, tolerance, limits, not no_fusions)
+        options = FoldOptions(spec, limit, weights, not no_verify, overwrite, tolerance, limits, not no_fusions, fuse)
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
     show(made, format)

@@ -33,6 +33,9 @@ from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
 from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
+from graphkit.passes.fusion.fuse_constants import FuseConstants
+from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
+from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
@@ -47,7 +50,7 @@ from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.fixpoint import Rewrite
 
-__all__ = ["FOLDING", "PASSES"]
+__all__ = ["FOLDING", "FUSING", "PASSES"]
 
 # What `graphkit fold` runs to a fixpoint, in the order in which they may take a node.
 FOLDING: tuple[type[Rewrite], ...] = (
@@ -66,6 +69,9 @@ FOLDING: tuple[type[Rewrite], ...] = (
     MergeCommonSubexpressions,
 )
 
+# What `graphkit fold --fuse` runs too: it changes the last digits of results.
+FUSING: tuple[type[Rewrite], ...] = (FuseConstants, MergeSiblingMatmuls, MatmulAddToGemm)
+
 PASSES: tuple[type[Pass], ...] = (
     InlineFunctions,
     SpecializeInput,
@@ -73,6 +79,7 @@ PASSES: tuple[type[Pass], ...] = (
     InlineConstantIf,
     DropEmptyOutputs,
     *FOLDING,
+    *FUSING,
     RematerializeShapes,
     EliminateDeadCode,
     DropUnusedInputs,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from graphkit.model import Model
-from graphkit.passes import FOLDING
+from graphkit.passes import FOLDING, FUSING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.freeze_dims import FreezeDims
@@ -33,6 +33,7 @@ def fold(
     ranges: Mapping[str, Bounds] | None = None,
     limit: int = FOLD_LIMIT,
     keep_fusions: bool = True,
+    fuse: bool = False,
 ) -> Outcome:
     """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
 
@@ -48,6 +49,8 @@ def fold(
         limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
         keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for. Other runtimes get fewer
             nodes without.
+        fuse: Whether constants go into the weights of linear operators, and such operators into each other: fewer
+            nodes still, but the last digits of results change. What `keep_fusions` keeps is given up.
 
     Declared input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.declarations`.
 
@@ -67,7 +70,7 @@ def fold(
     declined: tuple[Declined, ...] = ()
     counts: Counts = Counter()
     for _ in range(MAX_ROUNDS):
-        outcome = run_to_fixpoint(model, _rewrites(limit), spec, counts, keep_fusions=keep_fusions)
+        outcome = run_to_fixpoint(model, _rewrites(limit, fuse), spec, counts, keep_fusions=keep_fusions)
         declined = outcome.declined
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
@@ -79,5 +82,6 @@ def fold(
     return Outcome(model, (*changes, *described(counts)), declined)
 
 
-def _rewrites(limit: int) -> tuple[Rewrite, ...]:
-    return tuple(FoldConstants(limit) if kind is FoldConstants else kind() for kind in FOLDING)
+def _rewrites(limit: int, fuse: bool) -> tuple[Rewrite, ...]:
+    kinds = (*FOLDING, *FUSING) if fuse else FOLDING
+    return tuple(FoldConstants(limit) if kind is FoldConstants else kind() for kind in kinds)

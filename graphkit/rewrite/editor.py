@@ -8,7 +8,7 @@ edited once in a round; a second rewrite finds it taken and waits for the next r
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,12 +19,13 @@ import onnx.numpy_helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Scope, Value, all_scopes
+from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
 from graphkit.rewrite.edits import Edits, NewNode
 from graphkit.rewrite.fusions import fused_nodes
-from graphkit.rewrite.rebuild import rebuilt
+from graphkit.rewrite.rebuild import INITIALIZERS_SINCE, rebuilt
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.registration import forget_on_registration
 
@@ -173,6 +174,20 @@ class Editor(Edits):
             self._constants[key] = self.unique_name(name)
             self.tensors.append(onnx.numpy_helper.from_array(np.array(array, order="C"), self._constants[key]))
         return self._constants[key]
+
+    def weight(self, name: str, dtype: int, dims: Sequence[int], parts: Iterable[bytes]) -> str:
+        """Return the name of a constant that every graph can read, whose bytes stay on disk where they are many.
+
+        Raises:
+            OutputError: There is no room for them.
+        """
+        chosen = self.unique_name(name)
+        tensor = self.model.make_tensor(chosen, dtype, dims, parts)
+        if (payload_size(tensor) or 0) < DEFAULT_THRESHOLD or self.model.proto.ir_version < INITIALIZERS_SINCE:
+            inline = bytes(self.model.payload(tensor))
+            tensor = onnx.TensorProto(name=chosen, data_type=dtype, dims=dims, raw_data=inline)
+        self.tensors.append(tensor)
+        return chosen
 
     def tensor(self, tensor: onnx.TensorProto, name: str) -> str:
         """Add a tensor as a constant that every graph can read, and return its name."""

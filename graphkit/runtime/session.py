@@ -124,15 +124,17 @@ def content(model: Model) -> tuple[bytes, Path | None]:
     """Return a model whose weights stay in their files, and the folder that these are in.
 
     onnxruntime wants no links that lead out of that folder, such as those of the cache of Hugging Face: then the files
-    that they lead to are named.
+    that they lead to are named. So are they where a rewrite made weights, which lie in a folder of their own.
     """
     external = [tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == TensorProto.EXTERNAL]
     real = {path: Path(os.path.realpath(path)) for path in {model.piece(tensor)[0] for tensor in external}}
-    if not real or model.path is None:
+    is_as_read = not any(model.is_made(tensor) for tensor in external)
+    if not real or (is_as_read and model.path is None):
         return model.proto.SerializeToString(), None
-    folder = Path(os.path.realpath(model.path.parent))
-    if all(file.is_relative_to(folder) for file in real.values()):
-        return model.proto.SerializeToString(), folder
+    if is_as_read and model.path is not None:
+        folder = Path(os.path.realpath(model.path.parent))
+        if all(file.is_relative_to(folder) for file in real.values()):
+            return model.proto.SerializeToString(), folder
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     folder = Path(os.path.commonpath([file.parent for file in real.values()]))

@@ -34,9 +34,13 @@ class Difference:
     problem: str = ""
     exact: bool = False
 
-    def within(self, tolerance: float) -> bool:
-        """Whether the absolute or the relative difference is at most the tolerance, and nothing else differs."""
-        return not self.problem and min(self.absolute, self.relative) <= tolerance
+    def within(self, tolerance: float, *, of_magnitude: bool = False) -> bool:
+        """Whether the absolute or the relative difference is at most the tolerance, and nothing else differs.
+
+        With `of_magnitude` it is the difference relative to the largest magnitude in the output.
+        """
+        found = self.scaled if of_magnitude else min(self.absolute, self.relative)
+        return not self.problem and found <= tolerance
 
 
 def compare_outputs(expected: Mapping[str, Output], actual: Mapping[str, Output]) -> list[Difference]:

@@ -28,7 +28,7 @@ from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.evidence import LevelProof
 from graphkit.verify.running import Run
 
-__all__ = ["FACTOR", "LevelRuns", "has_float16", "level_tolerance", "prove_level"]
+__all__ = ["FACTOR", "FLOAT32_TOLERANCE", "LevelRuns", "has_float16", "level_tolerance", "prove_level"]
 
 FLOAT32_TOLERANCE = 1e-4  # sums of thousands of products in another order, with room for a layer or two that amplify
 FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
+from graphkit.verify.compare import Difference
 from graphkit.verify.evidence import LevelProof, WeightProof
 
 __all__ = ["OutputProof", "RewriteProof", "RunProof", "SkippedRun", "run_text"]
@@ -77,7 +78,7 @@ class RewriteProof(Result):
 
     Attributes:
         original, rewritten: What was compared.
-        tolerance: Largest difference, absolute or relative, that counts as equal.
+        tolerance: Largest difference that counts as equal, absolute or relative.
         fixed: Sizes that the rewritten model, or the user, fixes.
         runs: What was run.
         skipped: What the original itself cannot run.
@@ -86,6 +87,7 @@ class RewriteProof(Result):
         level: The rewritten model at onnxruntime's default level.
         notes: What to know of the proof, a sentence each.
         failures: Why it failed, a sentence each.
+        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output.
     """
 
     title: ClassVar[str] = "Proof"
@@ -100,11 +102,16 @@ class RewriteProof(Result):
     level: LevelProof
     notes: tuple[str, ...]
     failures: tuple[str, ...]
+    of_magnitude: bool = False
 
     @property
     def passed(self) -> bool:
         """Whether both ran, and nothing differs by more than the tolerance."""
         return bool(self.runs) and not self.failures
+
+    def covers(self, difference: Difference) -> bool:
+        """Whether a difference is within the tolerance."""
+        return difference.within(self.tolerance, of_magnitude=self.of_magnitude)
 
     def heading(self) -> str:
         return f"Proof of {self.rewritten} against {self.original}"
@@ -114,7 +121,8 @@ class RewriteProof(Result):
 
     def blocks(self) -> Iterator[Block]:
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
-        yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}.")
+        measure = " of the largest magnitude" if self.of_magnitude else ""
+        yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
         if self.runs:
             yield self._run_table()
             yield from self._output_blocks()

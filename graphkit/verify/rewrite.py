@@ -21,14 +21,22 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.verify.evidence import LevelProof, WeightProof
-from graphkit.verify.levels import FLOAT16_TOLERANCE, LevelRuns, has_float16, level_tolerance, prove_level
+from graphkit.verify.levels import (
+    FLOAT16_TOLERANCE,
+    FLOAT32_TOLERANCE,
+    LevelRuns,
+    has_float16,
+    level_tolerance,
+    prove_level,
+)
 from graphkit.verify.proof import RewriteProof, SkippedRun
 from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
 from graphkit.verify.tally import compared
 from graphkit.verify.weights import changed_weights
 
-__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "verify_rewrite"]
+__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "fusing_tolerance", "verify_rewrite"]
 
+FUSING_TOLERANCE = 1e-5  # of float32, where weights are calculated with; measured: at most 1e-6
 RUNS = 7  # assignments to run at, for each value of the flags
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
@@ -47,6 +55,7 @@ def verify_rewrite(
     ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
     tolerance: float | None = None,
+    of_magnitude: bool = False,
     seed: int = 0,
     runs: int = RUNS,
     limits: Limits = DEFAULT_LIMITS,
@@ -71,6 +80,8 @@ def verify_rewrite(
         values: Arrays for inputs by name, instead of generated ones.
         tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0; for a model that has
             float16 tensors `FLOAT16_TOLERANCE`. With a tolerance above 0, weights that differ are a note.
+        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, which is how rounding in
+            other places is measured.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
         limits: What a model may take of time and memory.
@@ -85,7 +96,7 @@ def verify_rewrite(
     """
     with isolation(limits):
         spec = spec | DimSpec.of(dims, inputs, ranges)
-        return _proof(original, rewritten, spec, values, tolerance, seed, runs, progress)
+        return _proof(original, rewritten, spec, values, tolerance, of_magnitude, seed, runs, progress)
 
 
 def _proof(
@@ -94,6 +105,7 @@ def _proof(
     spec: DimSpec,
     values: Mapping[str, object] | None,
     tolerance: float | None,
+    of_magnitude: bool,
     seed: int,
     runs: int,
     progress: Callable[[str], None],
@@ -108,7 +120,7 @@ def _proof(
     numbers, relations = solve([*fixed_by(before, after), *given_shapes(before, spec.shapes)], spec.numbers)
     names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
-    proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), ())
+    proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude)
     if reason := _unprovable(before, after):
         return replace(proof, failures=(reason,))
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
@@ -222,6 +234,12 @@ def _unprovable(before: Model, after: Model) -> str:
 def default_tolerance(model: Model) -> float:
     """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round."""
     return FLOAT16_TOLERANCE if has_float16(model) else 0.0
+
+
+def fusing_tolerance(model: Model) -> float:
+    """Return the tolerance, relative to the largest magnitude in an output, for rewrites that round at other places."""
+    tolerance = level_tolerance(model)
+    return FUSING_TOLERANCE if tolerance <= FLOAT32_TOLERANCE else tolerance
 
 
 def _loaded(source: Model | str | Path) -> Model:

@@ -29,8 +29,8 @@ def compared(
             continue
         found = [one for one in compare_outputs(run.expected, actual) if one.output in tallies]
         for difference in found:
-            tallies[difference.output].add(difference, run.expected[difference.output], number, proof.tolerance)
-        results.append(_run_proof(run, found, proof.tolerance))
+            tallies[difference.output].add(difference, run.expected[difference.output], number, proof)
+        results.append(_run_proof(run, found, proof))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     notes = [f"Nothing is compared of output {', '.join(empty)}, which never has a finite element."] if empty else []
@@ -53,12 +53,12 @@ class _Tally:
     finite: int = 0
     failure: str = ""
 
-    def add(self, difference: Difference, expected: Output, run: int, tolerance: float) -> None:
+    def add(self, difference: Difference, expected: Output, run: int, proof: RewriteProof) -> None:
         elements, finite = element_counts(expected)
         self.elements, self.finite = self.elements + elements, self.finite + finite
         if not difference.exact and (self.worst is None or difference.absolute > self.worst.absolute):
             self.worst, self.run = difference, run
-        if not self.failure and not difference.within(tolerance):
+        if not self.failure and not proof.covers(difference):
             self.failure = _text(difference)
 
     def proof(self, name: str, is_there: bool) -> OutputProof:
@@ -79,8 +79,8 @@ def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
     return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
 
 
-def _run_proof(run: Run, found: Sequence[Difference], tolerance: float) -> RunProof:
-    failing = [one for one in found if not one.within(tolerance)]
+def _run_proof(run: Run, found: Sequence[Difference], proof: RewriteProof) -> RunProof:
+    failing = [one for one in found if not proof.covers(one)]
     failure = f"{failing[0].output} {_text(failing[0])}" if failing else ""
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
     return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure)

@@ -21,7 +21,7 @@ from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models, unused_text
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.verify.proof import RewriteProof
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite import fusing_tolerance, verify_rewrite
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
@@ -42,6 +42,8 @@ class FoldOptions:
         tolerance: Largest difference that still counts as equal; see `graphkit.verify.verify_rewrite`.
         limits: Time and memory that a model may take in the proof.
         keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for.
+        fuse: Whether constants go into weights, and onnxruntime's fusions are given up; the proof has a tolerance
+            then, by default `fusing_tolerance`, relative to the largest magnitude in an output.
     """
 
     spec: DimSpec = AS_DECLARED
@@ -52,6 +54,7 @@ class FoldOptions:
     tolerance: float | None = None
     limits: Limits = DEFAULT_LIMITS
     keep_fusions: bool = True
+    fuse: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,16 +145,18 @@ def fold_file(
     if options.verify:
         check_files(model)
     progress("folding")
-    outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions)
+    outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
     proof = None
+    is_default = options.fuse and options.tolerance is None
     if options.verify:
         proof = verify_rewrite(
             model.path if model.path is not None else model,
             output,
             options.spec,
-            tolerance=options.tolerance,
+            tolerance=fusing_tolerance(model) if is_default else options.tolerance,
+            of_magnitude=is_default,
             limits=options.limits,
             progress=progress,
         )

@@ -1,0 +1,1 @@
+"""Passes that put several operators into one, which changes the last digits of results."""

@@ -1,0 +1,300 @@
+"""Fuse what is done to each channel with constants into the weights of linear operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx.helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.affine import AFFINE_OPERATORS, Affine, Channels, Reason, affine_of
+from graphkit.rewrite.channels import moved
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.linear import LINEAR_OPERATORS, Linear, linear_of
+from graphkit.rewrite.weights import PrecisionError, read, rounded, scaled, spread, summed
+
+__all__ = ["FuseConstants"]
+
+
+@dataclass(frozen=True)
+class FuseConstants(Rewrite):
+    """Fuse constant Mul, Div, Add, Sub and BatchNormalization into the weights of Conv, ConvTranspose, Gemm and MatMul.
+
+    Changes the last digits of results: numbers are rounded once where they were rounded several times. The new weights
+    are calculated in float64, part by part, and have the size of the old ones.
+
+    Legality, behind the operator: each constant is one number for each channel of its result, or one for all; operators
+    that only move elements may stand between, as far as the channels stay together or the number is the same for all.
+    Before it: one number for each channel of the data, and nothing is added to what a convolution pads with zeros.
+    Nothing else reads the weight, or what is in between; all constants are known and stay as they are at run time; the
+    type can hold the product. Where a bias has to stay as an Add behind a MatMul, at least one node has to go.
+
+    Before:
+
+        agraph (float[N, 1, 4] x) => (float[N, 1, 4] y)
+        <float[1, 1, 1] w = {3.0}, float[1, 1, 1] scale = {2.0}, float[1] shift = {0.5}> {
+            a = Conv (x, w)
+            b = Mul (a, scale)
+            y = Add (b, shift)
+        }
+
+    After:
+
+        agraph (float[N, 1, 4] x) => (float[N, 1, 4] y)
+        <float[1, 1, 1] w_fused = {6.0}, float[1] w_bias = {0.5}> {
+            y = Conv (x, w_fused, w_bias)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in list(editor.nodes(*LINEAR_OPERATORS)):
+            linear = linear_of(node, editor.shapes)
+            if isinstance(linear, Reason):
+                _decline(editor, node, linear)
+                continue
+            chain = _Chain(editor, linear)
+            chain.follow()
+            chain.climb()
+            if chain.gain() > 0:
+                _fuse(editor, chain)
+
+
+def _decline(editor: Editor, node: Node, reason: str) -> None:
+    """Say why a node stays, where there is something to fuse with it."""
+    out = node.outputs[0]
+    readers = [reader for reader, _ in out.consumers] if out is not None else []
+    if reason and any(reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader) for reader in readers):
+        editor.decline(node, reason)
+
+
+def _has_constant(node: Node) -> bool:
+    return any(value is not None and value.is_constant for value in node.inputs)
+
+
+@dataclass
+class _Chain:
+    """A linear operator, and the nodes before and after it that go into its weights.
+
+    Attributes:
+        editor: The editor.
+        linear: The operator.
+        behind: The nodes after it up to the last one that is fused, in order; those that move elements stay.
+        before: What is done to the data.
+        after: What is done to the result.
+        start: The data before all that.
+        fused: The nodes that go.
+    """
+
+    editor: Editor
+    linear: Linear
+    behind: list[Node] = field(default_factory=list)
+    before: Affine = field(default_factory=Affine.identity)
+    after: Affine = field(default_factory=Affine.identity)
+    start: Value | None = None
+    fused: list[Node] = field(default_factory=list)
+
+    def follow(self) -> None:
+        """Find what is done to the result."""
+        value, channels = self.linear.node.outputs[0], self.linear.result
+        moves: list[Node] = []
+        while value is not None:
+            reader = self._only_reader(value)
+            if reader is None or not self.editor.is_free(reader):
+                return
+            behind = moved(reader, value, channels, self.editor.shapes)
+            if behind is not None:
+                moves.append(reader)
+                channels = behind
+            else:
+                found = self._affine(reader, value, channels)
+                if found is None:
+                    return
+                self.after = self.after.then(found)
+                self.behind += [*moves, reader]
+                self.fused.append(reader)
+                moves = []
+            value = reader.outputs[0]
+
+    def climb(self) -> None:
+        """Find what is done to the data."""
+        reader, value = self.linear.node, self.linear.node.inputs[self.linear.data]
+        while value is not None:
+            self.start = value
+            node = value.producer
+            if node is None or not node.is_op(*AFFINE_OPERATORS) or not self.editor.is_free(node):
+                return
+            source = next((one for one in node.inputs if one is not None and one.constant is None), None)
+            if source is None or self._only_reader(value) is not reader:
+                return
+            found = self._affine(node, source, self.linear.source)
+            if found is None or not self._is_same_shape(node, source, value) or not self._can_shift(node, found):
+                return
+            self.before = found.then(self.before)
+            self.fused.append(node)
+            reader, value = node, source
+
+    def _only_reader(self, value: Value) -> Node | None:
+        """Return the only node that reads a value; say so where a node could be fused but for others."""
+        readers = [reader for reader, _ in value.consumers]
+        if len(readers) == 1 and not self.editor.is_output(value) and readers[0].scope is value.scope:
+            return readers[0]
+        for reader in readers:
+            if value.producer is self.linear.node and reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader):
+                self.editor.decline(reader, f"what '{self.linear.node.label}' gives is read elsewhere too")
+        return None
+
+    def _affine(self, node: Node, value: Value, channels: Channels) -> Affine | None:
+        found = affine_of(self.editor.model, node, value, channels, self.linear.tensor.data_type)
+        if isinstance(found, Affine):
+            return found
+        if found:
+            self.editor.decline(node, f"not fused with '{self.linear.node.label}': {found}")
+        return None
+
+    def _is_same_shape(self, node: Node, source: Value, value: Value) -> bool:
+        one, other = self.editor.shapes[source].dims, self.editor.shapes[value].dims
+        if one is not None and one == other:
+            return True
+        self.editor.decline(node, "it may give a larger tensor than it reads")
+        return False
+
+    def _can_shift(self, node: Node, found: Affine) -> bool:
+        if not found.shifts:
+            return True
+        if self.linear.is_padded:
+            self.editor.decline(node, f"'{self.linear.node.label}' pads what it adds to with zeros")
+            return False
+        return self.linear.node.op_type != "MatMul" or len(self.linear.tensor.dims) == 2
+
+    def gain(self) -> int:
+        """Return how many nodes fewer there will be."""
+        needs_add = self.linear.bias is None and (self.after.shifts or self.before.shifts)
+        return len(self.fused) - needs_add
+
+
+def _fuse(editor: Editor, chain: _Chain) -> None:
+    """Put a linear operator with other weights in the place of the last node of a chain."""
+    linear = chain.linear
+    try:
+        weight = _weight(editor, chain)
+        bias = _bias(editor, chain)
+    except (PrecisionError, ModelError) as error:
+        editor.decline(linear.node, str(error))
+        return
+    if isinstance(weight, Reason) or isinstance(bias, Reason):
+        editor.decline(linear.node, str(weight if isinstance(weight, Reason) else bias))
+        return
+    _emit(editor, chain, weight, bias)
+    editor.note("constants are fused into weights", len(chain.fused))
+
+
+def _weight(editor: Editor, chain: _Chain) -> NodeInput | Reason:
+    """Return the weight of the new node, the old one where no factor changes it."""
+    linear = chain.linear
+    value = linear.node.inputs[linear.weight]
+    assert value is not None
+    if not chain.after.scales and not chain.before.scales:
+        return value
+    if len(value.consumers) > 1 or editor.is_output(value):
+        return Reason(f"its weight '{value.name}' is read elsewhere too")
+    factors = (
+        spread(chain.after.scale, linear.view, linear.gives),
+        spread(chain.before.scale, linear.view, linear.takes),
+    )
+    parts = scaled(read(editor.model, linear.tensor, linear.view), linear.tensor.data_type, *factors)
+    return editor.weight(f"{value.name}_fused", linear.tensor.data_type, linear.tensor.dims, parts)
+
+
+def _bias(editor: Editor, chain: _Chain) -> NodeInput | Reason:
+    """Return the bias of the new node, None where it needs none."""
+    linear, node = chain.linear, chain.linear.node
+    old = node.input(linear.bias) if linear.bias is not None else None
+    if old is not None and not (chain.after.scales or chain.after.shifts or chain.before.shifts):
+        return old
+    numbers = _old_bias(editor, linear, old)
+    if isinstance(numbers, Reason):
+        return numbers
+    if chain.before.shifts:
+        factor = spread(chain.before.shift, linear.view, linear.takes)
+        alpha = node.attr("alpha", 1.0) if node.op_type == "Gemm" else 1.0
+        numbers = numbers + (alpha or 0.0) * summed(
+            read(editor.model, linear.tensor, linear.view), factor, linear.gives
+        )
+    numbers = chain.after.scale * numbers + chain.after.shift
+    if old is None and not numbers.any():
+        return None
+    weight = node.inputs[linear.weight]
+    assert weight is not None
+    full = rounded(np.broadcast_to(numbers, (linear.result.count,)), linear.tensor.data_type)
+    if linear.bias is None and linear.result.axis == linear.result.rank - 2:
+        full = full[:, None]
+    name = old.name if old is not None else f"{weight.name}_bias"
+    return editor.constant(full, f"{name}_fused" if old is not None else name)
+
+
+def _old_bias(editor: Editor, linear: Linear, old: Value | None) -> np.ndarray | Reason:
+    """Return what is added already, in float64, one number a channel or one."""
+    if old is None:
+        return np.zeros(1)
+    tensor = old.constant
+    if tensor is None:
+        return Reason("its bias is not constant")
+    dims = [dim for dim in tensor.dims if dim != 1]
+    if dims not in ([], [linear.result.count]) or (dims and tensor.dims[-1] != linear.result.count):
+        return Reason("its bias is not one number for each channel")
+    beta = linear.node.attr("beta", 1.0) if linear.node.op_type == "Gemm" else 1.0
+    if beta is None:
+        return Reason("its beta is not known")
+    return beta * editor.model.array(tensor).astype(np.float64).reshape(-1)
+
+
+def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> None:
+    """Say which nodes take the place of the last node, or of the operator itself where that is the last one."""
+    linear, node = chain.linear, chain.linear.node
+    names = _names(editor, chain)
+    inputs: list[NodeInput] = list(node.inputs)
+    inputs[linear.data], inputs[linear.weight] = chain.start, weight
+    new: list[NewNode] = []
+    if linear.bias is not None:
+        inputs[linear.bias :] = [bias] if bias is not None else []
+        new.append(NewNode(node.op_type, inputs, [names[0]], _attributes(node, bias), like=node))
+    elif bias is None:
+        new.append(NewNode(node.op_type, inputs, [names[0]], like=node))
+    else:
+        product = editor.unique_name(f"{names[0]}_product")
+        new.append(NewNode(node.op_type, inputs, [product], like=node))
+        new.append(NewNode("Add", [product, bias], [names[0]]))
+    source = names[0]
+    moves = [mover for mover in chain.behind if mover not in chain.fused]
+    for mover, name in zip(moves, names[1:], strict=True):
+        new.append(NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], _attributes(mover, None), like=mover))
+        source = name
+    last = chain.behind[-1] if chain.behind else node
+    editor.replace(last, *new)
+    for gone in {node, *chain.behind} - {last}:
+        editor.set_inputs(gone, {})
+
+
+def _names(editor: Editor, chain: _Chain) -> list[str]:
+    """Return what the operator and each node behind it that moves elements give; the last one gives the result."""
+    moves = [mover for mover in chain.behind if mover not in chain.fused]
+    last = chain.behind[-1] if chain.behind else chain.linear.node
+    result = last.outputs[0]
+    assert result is not None
+    given = [chain.linear.node, *moves][:-1] if moves else []
+    outs = [node.outputs[0] for node in given]
+    return [*(editor.unique_name(f"{out.name}_fused") for out in outs if out is not None), result.name]
+
+
+def _attributes(node: Node, bias: NodeInput) -> Mapping[str, Any]:
+    """Return a node's attributes; a bias of our own is added once."""
+    found = {name: onnx.helper.get_attribute_value(attribute) for name, attribute in node.attributes.items()}
+    if bias is not None and isinstance(bias, str):
+        found.pop("beta", None)
+    return found

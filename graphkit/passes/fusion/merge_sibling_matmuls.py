@@ -1,0 +1,195 @@
+"""Merge linear operators that read the same tensor into one, and split what it gives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.affine import Affine, Reason, affine_of
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.linear import Linear, linear_of
+from graphkit.rewrite.weights import joined, read, rounded
+
+__all__ = ["MergeSiblingMatmuls"]
+
+SPLIT_INPUT_SINCE = 13  # of Split: before, the sizes are an attribute
+ANY_SIZES_SINCE = 2
+
+
+@dataclass(frozen=True)
+class MergeSiblingMatmuls(Rewrite):
+    """Merge MatMuls, or Gemms, of one tensor with constant weights into one and a Split, such as query, key and value.
+
+    The sums are the same, but a kernel may add them up in another order for a larger matrix: the last digits of
+    results may change. The weights are joined part by part; together they are as large as before.
+
+    Legality: the tensor is the left operand, the weights are matrices of one type that nothing else reads, and what
+    follows each is nothing, or an Add of one constant number for each column, which becomes part of one Add. Gemms have
+    the same attributes and constant biases. Nothing is merged where more nodes would be left.
+
+    Before:
+
+        agraph (float[N, 2] x) => (float[N, 1] y, float[N, 1] z)
+        <float[2, 1] v = {1.0, 2.0}, float[2, 1] w = {3.0, 4.0}> {
+            y = MatMul (x, v)
+            z = MatMul (x, w)
+        }
+
+    After:
+
+        agraph (float[N, 2] x) => (float[N, 1] y, float[N, 1] z)
+        <float[2, 2] v_joined = {1.0, 3.0, 2.0, 4.0}, int64[2] y_sizes = {1, 1}> {
+            y_joined = MatMul (x, v_joined)
+            y, z = Split <axis: int = 1> (y_joined, y_sizes)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        groups: dict[tuple[object, int], list[_Sibling]] = defaultdict(list)
+        waiting: set[object] = set()
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                if node.is_op("MatMul", "Gemm") and len(node.inputs) > 1 and node.scope.opset() >= ANY_SIZES_SINCE:
+                    _sort(editor, node, groups, waiting)
+        for key, siblings in groups.items():
+            if len(siblings) > 1 and key[0] not in waiting and _gain(siblings) >= 0:
+                _merge(editor, siblings)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sibling:
+    """One of several operators that read the same tensor.
+
+    Attributes:
+        linear: The operator.
+        add: The node that adds a bias to what it gives, where one does.
+        bias: That bias, or the operator's own, one number a column or one; None where it adds nothing.
+        out: What they give.
+    """
+
+    linear: Linear
+    add: Node | None
+    bias: np.ndarray | None
+    out: Value
+
+
+def _sort(editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sibling]], waiting: set[object]) -> None:
+    """Put a node to those that can be merged with it; note a group of which a node is being changed."""
+    key = (node.scope, node.inputs[0], node.op_type, node.attr("transA", 0), node.attr("transB", 0))
+    found = _sibling(editor, node)
+    if editor.is_taken(node) or (found is not None and found.add is not None and editor.is_taken(found.add)):
+        waiting.add(key)
+    elif found is not None:
+        groups[key, found.linear.tensor.data_type].append(found)
+
+
+def _sibling(editor: Editor, node: Node) -> _Sibling | None:
+    linear, out = linear_of(node, editor.shapes), node.outputs[0]
+    if isinstance(linear, Reason) or linear.data != 0 or len(linear.tensor.dims) != 2 or out is None:
+        return None
+    weight = node.inputs[1]
+    if weight is None or len(weight.consumers) > 1 or editor.is_fused(node):
+        return None
+    if any(editor.is_fused(reader) for reader, _ in out.consumers):
+        return None
+    if node.op_type == "Gemm":
+        bias = _own_bias(editor, linear)
+        return None if isinstance(bias, Reason) else _Sibling(linear, None, bias, out)
+    reader = out.consumers[0][0] if len(out.consumers) == 1 else None
+    if reader is None or not reader.is_op("Add") or reader.scope is not node.scope or editor.is_output(out):
+        return _Sibling(linear, None, None, out)
+    added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
+    result = reader.outputs[0]
+    if not isinstance(added, Affine) or result is None:
+        return _Sibling(linear, None, None, out)
+    return _Sibling(linear, reader, added.shift, result)
+
+
+def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | Reason | None:
+    value = linear.node.input(2)
+    if linear.node.attr("alpha", 1.0) != 1.0 or linear.node.attr("beta", 1.0) != 1.0:
+        return Reason("it scales its product or its bias")
+    if value is None:
+        return None
+    tensor, count = value.constant, linear.result.count
+    if tensor is None or list(tensor.dims) not in ([], [1], [count], [1, 1], [1, count]):
+        return Reason("its bias is not one constant number for each column")
+    try:
+        return editor.model.array(tensor).reshape(-1)
+    except ModelError as error:  # its data file is missing
+        return Reason(str(error))
+
+
+def _gain(siblings: Sequence[_Sibling]) -> int:
+    """Return how many nodes fewer there will be."""
+    adds = sum(sibling.add is not None for sibling in siblings)
+    return len(siblings) + adds - 2 - (adds > 0)
+
+
+def _merge(editor: Editor, siblings: Sequence[_Sibling]) -> None:
+    """Put one operator, and a Split, in the place of the first of several."""
+    first = siblings[0].linear
+    try:
+        weight = _joined_weight(editor, siblings)
+    except ModelError as error:  # its data file is missing
+        editor.decline(first.node, str(error))
+        return
+    has_bias = any(sibling.bias is not None for sibling in siblings)
+    bias = [_joined_bias(editor, siblings)] if has_bias else []
+    label = siblings[0].out.name
+    whole = editor.unique_name(f"{label}_joined")
+    source = first.node.inputs[0]
+    nodes: list[NewNode] = []
+    if first.node.op_type == "Gemm":
+        attributes = {name: first.node.attr(name, 0) for name in ("transA", "transB") if first.node.attr(name, 0)}
+        nodes.append(NewNode("Gemm", [source, weight, *bias], [whole], attributes, like=first.node))
+    elif has_bias:
+        product = editor.unique_name(f"{label}_product")
+        nodes.append(NewNode("MatMul", [source, weight], [product], like=first.node))
+        nodes.append(NewNode("Add", [product, *bias], [whole], like=siblings[0].add))
+    else:
+        nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
+    editor.replace(first.node, *nodes, _split(editor, siblings, whole))
+    for gone in _others(siblings):
+        editor.replace(gone)
+    editor.note("operators of one input are merged", len(siblings))
+
+
+def _others(siblings: Sequence[_Sibling]) -> Iterator[Node]:
+    yield from (sibling.linear.node for sibling in siblings[1:])
+    yield from (sibling.add for sibling in siblings if sibling.add is not None)
+
+
+def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
+    linears = [sibling.linear for sibling in siblings]
+    axis = linears[0].gives[0]
+    dims = list(linears[0].tensor.dims)
+    dims[axis] = sum(linear.result.count for linear in linears)
+    weights = [read(editor.model, linear.tensor) for linear in linears]
+    name = linears[0].node.inputs[1]
+    assert name is not None
+    return editor.weight(f"{name.name}_joined", linears[0].tensor.data_type, dims, joined(weights, axis))
+
+
+def _joined_bias(editor: Editor, siblings: Sequence[_Sibling]) -> str:
+    counts = [sibling.linear.result.count for sibling in siblings]
+    biases = [np.zeros(1) if sibling.bias is None else sibling.bias for sibling in siblings]
+    full = [np.broadcast_to(bias, (count,)) for bias, count in zip(biases, counts, strict=True)]
+    numbers = rounded(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
+    return editor.constant(numbers, f"{siblings[0].out.name}_bias")
+
+
+def _split(editor: Editor, siblings: Sequence[_Sibling], whole: str) -> NewNode:
+    linear = siblings[0].linear
+    sizes, outputs = [s.linear.result.count for s in siblings], [s.out.name for s in siblings]
+    axis = linear.result.axis
+    if linear.node.scope.opset() < SPLIT_INPUT_SINCE:
+        return NewNode("Split", [whole], outputs, {"axis": axis, "split": sizes})
+    return NewNode("Split", [whole, editor.integers(sizes, f"{outputs[0]}_sizes")], outputs, {"axis": axis})

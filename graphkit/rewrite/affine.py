@@ -1,0 +1,160 @@
+"""What a node with constants does to each channel of a tensor: multiply by one number, and add another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.dtypes import FLOATS
+from graphkit.errors import ModelError
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+
+__all__ = ["AFFINE_OPERATORS", "Affine", "Channels", "Reason", "affine_of"]
+
+AFFINE_OPERATORS = ("Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization")
+NUMPY_BROADCASTS_SINCE = 7
+PLAIN_NORMALIZATION_SINCE = 9  # before, BatchNormalization has flags that say what it normalizes, and when
+EPSILON = 1e-5
+
+
+class Reason(str):
+    """Why something cannot be done; "" where nobody would expect it to be."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The axis of a tensor along which each number of a constant counts for one slice.
+
+    Attributes:
+        rank: Of the tensor.
+        axis: Not negative; None where the channels are scattered, so that only one number for all will do.
+        count: Of the channels.
+    """
+
+    rank: int
+    axis: int | None
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """`scale * x + shift` by channel, in float64: each a vector, of one element where all channels have the same."""
+
+    scale: np.ndarray
+    shift: np.ndarray
+
+    @classmethod
+    def identity(cls) -> Affine:
+        """Return what changes nothing."""
+        return cls(np.ones(1), np.zeros(1))
+
+    def then(self, after: Affine) -> Affine:
+        """Return this one and another one after it."""
+        return Affine(after.scale * self.scale, after.scale * self.shift + after.shift)
+
+    @property
+    def scales(self) -> bool:
+        """Whether it multiplies by other numbers than 1."""
+        return bool((self.scale != 1).any())
+
+    @property
+    def shifts(self) -> bool:
+        """Whether it adds other numbers than 0."""
+        return bool((self.shift != 0).any())
+
+
+def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype: int) -> Affine | Reason:
+    """Return what a node does to a tensor that it reads, or why that is no number a channel.
+
+    Args:
+        model: The model, for the values of constants.
+        node: The node.
+        value: The tensor.
+        channels: Its channels.
+        dtype: Its elements' type.
+    """
+    if not node.is_op(*AFFINE_OPERATORS):
+        return Reason()
+    if node.op_type == "BatchNormalization":
+        return _normalization(model, node, value, channels)
+    if node.op_type == "Neg":
+        return Affine(np.array([-1.0]), np.zeros(1))
+    if len(node.inputs) != 2 or node.scope.opset() < NUMPY_BROADCASTS_SINCE:
+        return Reason()
+    index = 0 if node.inputs[0] is value else 1
+    number = _vector(model, node.inputs[1 - index], channels, dtype)
+    if isinstance(number, Reason):
+        return number
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        found = _arithmetic(node.op_type, number, index)
+    if isinstance(found, Affine) and not (np.isfinite(found.scale).all() and np.isfinite(found.shift).all()):
+        return Reason("its constant has elements that are not finite, or divides by 0")
+    return found
+
+
+def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine | Reason:
+    """Return what is done to the operand at an index, the other one being constant."""
+    one, zero = np.ones(1), np.zeros(1)
+    if op_type == "Mul":
+        return Affine(number, zero)
+    if op_type == "Div":
+        return Affine(one / number, zero) if index == 0 else Reason("it divides a constant by the tensor")
+    if op_type == "Add":
+        return Affine(one, number)
+    return Affine(one, -number) if index == 0 else Affine(-one, number)
+
+
+def _vector(model: Model, value: Value | None, channels: Channels, dtype: int) -> np.ndarray | Reason:
+    """Return the elements of a constant that is broadcast to a tensor, in float64: one for each channel, or one."""
+    if value is None or value.constant is None:
+        has_default = value is not None and value.kind == "input" and value.tensor is not None
+        return Reason("its constant is an input with a default, which a caller may replace" if has_default else "")
+    tensor = value.constant
+    if tensor.data_type != dtype or dtype not in FLOATS:
+        return Reason("its constant is of another type than the weight")
+    dims = list(tensor.dims)
+    if len(dims) > channels.rank:
+        return Reason("its constant has more dims than the tensor")
+    axis = None if channels.axis is None else channels.axis - (channels.rank - len(dims))
+    if any(dim != 1 for index, dim in enumerate(dims) if index != axis):
+        return Reason("its constant differs along other axes than that of the channels")
+    if axis is not None and axis >= 0 and dims[axis] not in (1, channels.count):
+        return Reason("its constant has another number of channels than the tensor")
+    return _elements(model, value)
+
+
+def _elements(model: Model, value: Value | None) -> np.ndarray | Reason:
+    tensor = value.constant if value is not None else None
+    if tensor is None:
+        return Reason("not all of its parameters are constant")
+    try:
+        return model.array(tensor).astype(np.float64).reshape(-1)
+    except ModelError as error:  # its data file is missing
+        return Reason(f"the values of '{tensor.name}' cannot be read: {error.problem}")
+
+
+def _normalization(model: Model, node: Node, value: Value, channels: Channels) -> Affine | Reason:
+    if node.inputs[0] is not value or len(node.inputs) != 5 or any(node.outputs[1:]):
+        return Reason("it is a BatchNormalization that learns, or lacks parameters")
+    if node.scope.opset() < PLAIN_NORMALIZATION_SINCE or node.attr("training_mode", 0) != 0:
+        return Reason("it is a BatchNormalization that learns, or may learn")
+    if channels.axis != 1:
+        return Reason("it normalizes along another axis than that of the channels")
+    parameters: list[np.ndarray] = []
+    for parameter in node.inputs[1:]:
+        found = _elements(model, parameter)
+        if isinstance(found, Reason):
+            return found
+        parameters.append(found)
+    scale, bias, mean, variance = parameters
+    epsilon = node.attr("epsilon", EPSILON)
+    if epsilon is None or any(array.shape != (channels.count,) for array in parameters):
+        return Reason("its parameters are not one number for each channel")
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        factor = scale / np.sqrt(variance + epsilon)
+        shift = bias - mean * factor
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        return Reason("its parameters make numbers that are not finite")
+    return Affine(factor, shift)
