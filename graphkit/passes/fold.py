@@ -69,6 +69,7 @@ def fold(
     model = remove_dead_code(frozen.model).model
     declined: tuple[Declined, ...] = ()
     counts: Counts = Counter()
+    keep_fusions = keep_fusions and not fuse
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, _rewrites(limit, fuse), spec, counts, keep_fusions=keep_fusions)
         declined = outcome.declined

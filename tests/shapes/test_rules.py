@@ -24,6 +24,16 @@ CASES = {
         "y = Add(c, f) }",
         "[2]",
     ),
+    "a mask that becomes numbers beyond 64 bits": (
+        "g (int64[b, 3] m) => (y) { f = Cast<to = 1>(m) o = Constant<value_float = 1.0>() n = Sub(o, f) "
+        "c = Constant<value_float = -3.4e38>() y = Mul(n, c) }",
+        "[b, 3]",
+    ),
+    "a mask of known length that becomes numbers beyond 64 bits": (
+        "g (int64[1, 3] m) => (y) { f = Cast<to = 1>(m) o = Constant<value_float = 1.0>() n = Sub(o, f) "
+        "c = Constant<value_float = -3.4e38>() y = Mul(n, c) }",
+        "[1, 3]",
+    ),
     "where": ("g (bool[b, 1] c, float[b, s] x, float[1] z) => (y) { y = Where(c, x, z) }", "[b, s]"),
     "cast": (ONE + "{ y = Cast<to = 7>(x) }", "[b, s, 64]"),
     "reshape": (ONE + "{ t = Constant<value_ints = [0, -1, 8, 8]>() y = Reshape(x, t) }", "[b, s, 8, 8]"),
