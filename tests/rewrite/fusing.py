@@ -39,7 +39,7 @@ def check_close(step: Pass, model: Model, sizes: Mapping[str, int] = {"N": 3}, t
     onnx.checker.check_model(complete.proto, full_check=True)
     feeds = feeds_of(model, sizes)
     for one, two in zip(run(model, feeds), run(complete, feeds), strict=True):
-        assert one.shape == two.shape and one.dtype == two.dtype
+        assert (one.shape, one.dtype) == (two.shape, two.dtype)
         largest = np.abs(one.astype(np.float64)).max(initial=0.0)
         assert np.abs(one.astype(np.float64) - two).max(initial=0.0) <= tolerance * largest
     return outcome

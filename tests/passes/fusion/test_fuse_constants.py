@@ -19,84 +19,192 @@ SHAPE = "t = Constant <value_ints = [-1, 7, 2, 3]> ()"
 
 FUSED = {
     "Mul": (random_model(CONV + "{ a = Conv (x, w) y = Mul (a, c) }", w=(6, 4, 3, 3), c=CHANNEL), ["Conv"]),
-    "a constant first": (random_model(CONV + "{ a = Conv (x, w) y = Mul (c, a) }", w=(6, 4, 3, 3), c=CHANNEL), ["Conv"]),
+    "a constant first": (
+        random_model(CONV + "{ a = Conv (x, w) y = Mul (c, a) }", w=(6, 4, 3, 3), c=CHANNEL),
+        ["Conv"],
+    ),
     "one number": (random_model(CONV + "{ a = Conv (x, w) y = Mul (a, c) }", w=(6, 4, 3, 3), c=()), ["Conv"]),
     "one channel": (random_model(CONV + "{ a = Conv (x, w) y = Mul (a, c) }", w=(1, 4, 3, 3), c=(1, 1, 1)), ["Conv"]),
     "Div": (random_model(CONV + "{ a = Conv (x, w) y = Div (a, v) }", w=(6, 4, 3, 3), v=(6, 1, 1)), ["Conv"]),
     "Add": (random_model(CONV + "{ a = Conv (x, w) y = Add (a, c) }", w=(6, 4, 3, 3), c=CHANNEL), ["Conv"]),
-    "Add to a bias": (random_model(CONV + "{ a = Conv (x, w, b) y = Add (a, c) }", w=(6, 4, 3, 3), b=(6,), c=CHANNEL), ["Conv"]),
+    "Add to a bias": (
+        random_model(CONV + "{ a = Conv (x, w, b) y = Add (a, c) }", w=(6, 4, 3, 3), b=(6,), c=CHANNEL),
+        ["Conv"],
+    ),
     "Sub": (random_model(CONV + "{ a = Conv (x, w) y = Sub (a, c) }", w=(6, 4, 3, 3), c=CHANNEL), ["Conv"]),
-    "Sub from a constant": (random_model(CONV + "{ a = Conv (x, w, b) y = Sub (c, a) }", w=(6, 4, 3, 3), b=(6,), c=CHANNEL), ["Conv"]),
+    "Sub from a constant": (
+        random_model(CONV + "{ a = Conv (x, w, b) y = Sub (c, a) }", w=(6, 4, 3, 3), b=(6,), c=CHANNEL),
+        ["Conv"],
+    ),
     "Neg": (random_model(CONV + "{ a = Conv (x, w, b) y = Neg (a) }", w=(6, 4, 3, 3), b=(6,)), ["Conv"]),
     "a frozen normalization": (
         random_model(CONV + "{ a = Conv (x, w) s = Mul (a, c) y = Add (s, d) }", w=(6, 4, 3, 3), c=CHANNEL, d=CHANNEL),
         ["Conv"],
     ),
     "BatchNormalization": (
-        random_model(CONV + "{ a = Conv <pads = [1, 1, 1, 1]> (x, w, k) y = BatchNormalization <epsilon = 0.01> (a, scale, b, mean, var) }", w=(6, 4, 3, 3), k=(6,), **NORM),
+        random_model(
+            CONV + "{ a = Conv <pads = [1, 1, 1, 1]> (x, w, k) "
+            "y = BatchNormalization <epsilon = 0.01> (a, scale, b, mean, var) }",
+            w=(6, 4, 3, 3),
+            k=(6,),
+            **NORM,
+        ),
         ["Conv"],
     ),
     "groups": (
-        random_model(CONV + "{ a = Conv <group = 2> (x, w, b) s = Mul (a, c) y = Add (s, d) }", w=(6, 2, 3, 3), b=(6,), c=CHANNEL, d=CHANNEL),
+        random_model(
+            CONV + "{ a = Conv <group = 2> (x, w, b) s = Mul (a, c) y = Add (s, d) }",
+            w=(6, 2, 3, 3),
+            b=(6,),
+            c=CHANNEL,
+            d=CHANNEL,
+        ),
         ["Conv"],
     ),
-    "one group a channel": (random_model(CONV + "{ a = Conv <group = 4> (x, w) y = Mul (a, c) }", w=(8, 1, 3, 3), c=(8, 1, 1)), ["Conv"]),
+    "one group a channel": (
+        random_model(CONV + "{ a = Conv <group = 4> (x, w) y = Mul (a, c) }", w=(8, 1, 3, 3), c=(8, 1, 1)),
+        ["Conv"],
+    ),
     "ConvTranspose": (
-        random_model(CONV + "{ a = ConvTranspose <strides = [2, 2]> (x, w, b) s = Mul (a, c) y = Add (s, d) }", w=(4, 6, 3, 3), b=(6,), c=CHANNEL, d=CHANNEL),
+        random_model(
+            CONV + "{ a = ConvTranspose <strides = [2, 2]> (x, w, b) s = Mul (a, c) y = Add (s, d) }",
+            w=(4, 6, 3, 3),
+            b=(6,),
+            c=CHANNEL,
+            d=CHANNEL,
+        ),
         ["ConvTranspose"],
     ),
     "groups of ConvTranspose": (
-        random_model(CONV + "{ a = ConvTranspose <group = 2> (x, w, b) y = BatchNormalization (a, scale, bias, mean, var) }", w=(4, 3, 3, 3), b=(6,), scale=(6,), bias=(6,), mean=(6,), var=(6,)),
+        random_model(
+            CONV + "{ a = ConvTranspose <group = 2> (x, w, b) y = BatchNormalization (a, scale, bias, mean, var) }",
+            w=(4, 3, 3, 3),
+            b=(6,),
+            scale=(6,),
+            bias=(6,),
+            mean=(6,),
+            var=(6,),
+        ),
         ["ConvTranspose"],
     ),
-    "Gemm": (random_model(MATRIX + "{ a = Gemm (x, w, b) s = Mul (a, c) y = Add (s, d) }", w=(4, 6), b=(6,), c=(6,), d=(1, 6)), ["Gemm"]),
+    "Gemm": (
+        random_model(
+            MATRIX + "{ a = Gemm (x, w, b) s = Mul (a, c) y = Add (s, d) }", w=(4, 6), b=(6,), c=(6,), d=(1, 6)
+        ),
+        ["Gemm"],
+    ),
     "Gemm with all attributes": (
-        random_model(MATRIX + "{ a = Gemm <alpha = 0.5, beta = 3.0, transB = 1> (x, w, b) y = BatchNormalization (a, scale, bias, mean, var) }", w=(6, 4), b=(1, 6), scale=(6,), bias=(6,), mean=(6,), var=(6,)),
+        random_model(
+            MATRIX + "{ a = Gemm <alpha = 0.5, beta = 3.0, transB = 1> (x, w, b) "
+            "y = BatchNormalization (a, scale, bias, mean, var) }",
+            w=(6, 4),
+            b=(1, 6),
+            scale=(6,),
+            bias=(6,),
+            mean=(6,),
+            var=(6,),
+        ),
         ["Gemm"],
     ),
     "Gemm without a bias": (random_model(MATRIX + "{ a = Gemm (x, w) y = Sub (a, c) }", w=(4, 6), c=(6,)), ["Gemm"]),
-    "the bias of a Gemm is one number": (random_model(MATRIX + "{ a = Gemm (x, w, b) y = Mul (a, c) }", w=(4, 6), b=(1,), c=(6,)), ["Gemm"]),
+    "the bias of a Gemm is one number": (
+        random_model(MATRIX + "{ a = Gemm (x, w, b) y = Mul (a, c) }", w=(4, 6), b=(1,), c=(6,)),
+        ["Gemm"],
+    ),
     "MatMul": (random_model(ROWS + "{ a = MatMul (x, w) y = Mul (a, c) }", w=(4, 6), c=(6,)), ["MatMul"]),
-    "MatMul, with its bias": (random_model(ROWS + "{ a = MatMul (x, w) b = Add (d, a) y = Mul (b, c) }", w=(4, 6), c=(6,), d=(6,)), ["MatMul", "Add"]),
+    "MatMul, with its bias": (
+        random_model(ROWS + "{ a = MatMul (x, w) b = Add (d, a) y = Mul (b, c) }", w=(4, 6), c=(6,), d=(6,)),
+        ["MatMul", "Add"],
+    ),
     "weights on the left": (
         random_model(ROWS + "{ a = MatMul (w, x) b = Add (a, d) y = Mul (b, c) }", w=(3, 7), c=(3, 1), d=(3, 1)),
         ["MatMul", "Add"],
     ),
     "a number behind what moves elements": (
-        random_model(ROWS + "{ a = MatMul (x, w) b = Add (a, d) " + SHAPE + " r = Reshape (b, t) p = Transpose <perm = [0, 2, 1, 3]> (r) y = Mul (p, c) }", w=(4, 6), d=(6,), c=()),
+        random_model(
+            ROWS
+            + "{ a = MatMul (x, w) b = Add (a, d) "
+            + SHAPE
+            + " r = Reshape (b, t) p = Transpose <perm = [0, 2, 1, 3]> (r) y = Mul (p, c) }",
+            w=(4, 6),
+            d=(6,),
+            c=(),
+        ),
         ["Constant", "MatMul", "Add", "Reshape", "Transpose"],
     ),
     "channels behind a Reshape that keeps them": (
-        random_model(MATRIX + "{ a = Gemm (x, w, b) t = Constant <value_ints = [-1, 1, 6]> () r = Reshape (a, t) y = Mul (r, c) }", w=(4, 6), b=(6,), c=(6,)),
+        random_model(
+            MATRIX
+            + "{ a = Gemm (x, w, b) t = Constant <value_ints = [-1, 1, 6]> () r = Reshape (a, t) y = Mul (r, c) }",
+            w=(4, 6),
+            b=(6,),
+            c=(6,),
+        ),
         ["Constant", "Gemm", "Reshape"],
     ),
     "channels behind a Transpose": (
-        random_model(ROWS + "{ a = MatMul (x, w) p = Transpose <perm = [0, 2, 1]> (a) y = Mul (p, c) }", w=(4, 6), c=(6, 1)),
+        random_model(
+            ROWS + "{ a = MatMul (x, w) p = Transpose <perm = [0, 2, 1]> (a) y = Mul (p, c) }", w=(4, 6), c=(6, 1)
+        ),
         ["MatMul", "Transpose"],
     ),
-    "before a Conv that pads": (random_model(CONV + "{ a = Mul (x, c) y = Conv <pads = [1, 1, 1, 1]> (a, w) }", w=(6, 4, 3, 3), c=(4, 1, 1)), ["Conv"]),
+    "before a Conv that pads": (
+        random_model(CONV + "{ a = Mul (x, c) y = Conv <pads = [1, 1, 1, 1]> (a, w) }", w=(6, 4, 3, 3), c=(4, 1, 1)),
+        ["Conv"],
+    ),
     "before a Conv that does not pad": (
-        random_model(CONV + "{ s = Mul (x, c) a = Add (s, d) y = Conv (a, w, b) }", w=(6, 4, 3, 3), b=(6,), c=(4, 1, 1), d=(4, 1, 1)),
+        random_model(
+            CONV + "{ s = Mul (x, c) a = Add (s, d) y = Conv (a, w, b) }",
+            w=(6, 4, 3, 3),
+            b=(6,),
+            c=(4, 1, 1),
+            d=(4, 1, 1),
+        ),
         ["Conv"],
     ),
     "before groups": (
-        random_model(CONV + "{ s = Sub (x, d) a = Div (s, v) y = Conv <group = 2> (a, w) }", w=(6, 2, 3, 3), v=(4, 1, 1), d=(4, 1, 1)),
+        random_model(
+            CONV + "{ s = Sub (x, d) a = Div (s, v) y = Conv <group = 2> (a, w) }",
+            w=(6, 2, 3, 3),
+            v=(4, 1, 1),
+            d=(4, 1, 1),
+        ),
         ["Conv"],
     ),
     "before and behind": (
-        random_model(CONV + "{ s = Mul (x, c) a = ConvTranspose <group = 2> (s, w) y = Mul (a, d) }", w=(4, 3, 3, 3), c=(4, 1, 1), d=(6, 1, 1)),
+        random_model(
+            CONV + "{ s = Mul (x, c) a = ConvTranspose <group = 2> (s, w) y = Mul (a, d) }",
+            w=(4, 3, 3, 3),
+            c=(4, 1, 1),
+            d=(6, 1, 1),
+        ),
         ["ConvTranspose"],
     ),
     "before a Gemm": (
-        random_model("g (float[4, N] x) => (y) { s = Mul (x, c) a = Add (s, d) y = Gemm <transA = 1, alpha = 0.5> (a, w, b) }", w=(4, 6), b=(6,), c=(4, 1), d=(4, 1)),
+        random_model(
+            "g (float[4, N] x) => (y) { s = Mul (x, c) a = Add (s, d) y = Gemm <transA = 1, alpha = 0.5> (a, w, b) }",
+            w=(4, 6),
+            b=(6,),
+            c=(4, 1),
+            d=(4, 1),
+        ),
         ["Gemm"],
     ),
     "the scale and bias of a normalization before a MatMul": (
-        random_model(ROWS + "{ s = Mul (x, c) a = Add (s, d) p = MatMul (a, w) y = Add (p, b) }", w=(4, 6), b=(6,), c=(4,), d=(4,)),
+        random_model(
+            ROWS + "{ s = Mul (x, c) a = Add (s, d) p = MatMul (a, w) y = Add (p, b) }",
+            w=(4, 6),
+            b=(6,),
+            c=(4,),
+            d=(4,),
+        ),
         ["MatMul", "Add"],
     ),
-    "an Add before that is no more": (random_model(ROWS + "{ a = Add (x, d) p = MatMul (a, w) y = Add (p, b) }", w=(4, 6), b=(6,), d=(4,)), ["MatMul", "Add"]),
-}  # fmt: skip
+    "an Add before that is no more": (
+        random_model(ROWS + "{ a = Add (x, d) p = MatMul (a, w) y = Add (p, b) }", w=(4, 6), b=(6,), d=(4,)),
+        ["MatMul", "Add"],
+    ),
+}
 
 
 @pytest.mark.parametrize(("model", "left"), FUSED.values(), ids=FUSED)
@@ -186,7 +294,9 @@ DECLINED = {
     "a quantised weight": (
         model_of(
             "g (float[N, 4] x) => (y) { d = DequantizeLinear (q, s) a = MatMul (x, d) y = Mul (a, c) }",
-            q=np.ones((4, 6), np.int8), s=np.float32(0.5), c=np.float32(2),
+            q=np.ones((4, 6), np.int8),
+            s=np.float32(0.5),
+            c=np.float32(2),
         ),
         ["MatMul#1: the weight is quantised"],
     ),
@@ -195,7 +305,12 @@ DECLINED = {
         ["MatMul#0: the weight or the data is a vector"],
     ),
     "an unknown rank": (
-        graph("r = Reshape (x, t) a = MatMul (r, w) y = Mul (a, c)", "g (float[N, 4] x, int64[k] t) => (float[n, 6] y)", w=(4, 6), c=(6,)),
+        graph(
+            "r = Reshape (x, t) a = MatMul (r, w) y = Mul (a, c)",
+            "g (float[N, 4] x, int64[k] t) => (float[n, 6] y)",
+            w=(4, 6),
+            c=(6,),
+        ),
         ["MatMul#1: the rank of the data is not known"],
     ),
     "a runtime bias": (
@@ -211,7 +326,7 @@ DECLINED = {
         ["Add#0: 'Conv#1' pads what it adds to with zeros"],
     ),
     "a sum before one that pads by itself": (
-        graph("a = Add (x, c) y = Conv <auto_pad = \"SAME_UPPER\"> (a, w)", w=W, c=(4, 1, 1)),
+        graph('a = Add (x, c) y = Conv <auto_pad = "SAME_UPPER"> (a, w)', w=W, c=(4, 1, 1)),
         ["Add#0: 'Conv#1' pads what it adds to with zeros"],
     ),
     "a constant that makes the data larger": (
@@ -219,14 +334,24 @@ DECLINED = {
         ["Mul#0: it may give a larger tensor than it reads"],
     ),
     "a normalization along another axis": (
-        graph("a = MatMul (x, w) y = BatchNormalization (a, scale, b, mean, var)", ROWS, w=(4, 7), scale=(7,), b=(7,), mean=(7,), var=(7,)),
+        graph(
+            "a = MatMul (x, w) y = BatchNormalization (a, scale, b, mean, var)",
+            ROWS,
+            w=(4, 7),
+            scale=(7,),
+            b=(7,),
+            mean=(7,),
+            var=(7,),
+        ),
         ["BatchNormalization#1: not fused with 'MatMul#0': it normalizes along another axis than that of the channels"],
     ),
     "a normalization that learns": (
-        graph("a = Conv (x, w) y, m, v2 = BatchNormalization <training_mode = 1> (a, scale, b, mean, var)", w=W, **NORM),
+        graph(
+            "a = Conv (x, w) y, m, v2 = BatchNormalization <training_mode = 1> (a, scale, b, mean, var)", w=W, **NORM
+        ),
         ["BatchNormalization#1: not fused with 'Conv#0': it is a BatchNormalization that learns, or lacks parameters"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("model", "expected"), DECLINED.values(), ids=DECLINED)
@@ -270,8 +395,10 @@ def test_bodies_are_fused_where_they_read_what_is_their_own() -> None:
             y = If (f) <then_branch = t () => (float[N, 6] p) { a = Gemm (x, w) p = Mul (a, c) },
                         else_branch = e () => (float[N, 6] q) { q = Mul (o, c) }>
         }""",
-        v=(4, 6), w=(4, 6), c=(6,),
-    )  # fmt: skip
+        v=(4, 6),
+        w=(4, 6),
+        c=(6,),
+    )
     outcome = check_close(PASS, model)
     then, other = (attribute.g for attribute in outcome.model.proto.graph.node[1].attribute)
     assert [[node.op_type for node in body.node] for body in sorted((then, other), key=lambda g: g.name)] == [

@@ -47,12 +47,19 @@ KEPT = {
         ["Add#1: what 'MatMul#0' gives is read elsewhere too"],
     ),
     "batches": (random_model("g (float[N, 7, 4] x) => (y) { a = MatMul (x, w) y = Add (a, b) }", w=(4, 6), b=(6,)), []),
-    "integers": (random_model("g (int32[N, 4] x, int32[4, 6] w, int32[6] b) => (y) { a = MatMul (x, w) y = Add (a, b) }"), []),
-    "an unknown rank": (
-        random_model("g (float[N, 4] x, int64[k] t) => (float[n, 6] y) { r = Reshape (x, t) a = MatMul (r, w) y = Add (a, b) }", w=(4, 6), b=(6,)),
+    "integers": (
+        random_model("g (int32[N, 4] x, int32[4, 6] w, int32[6] b) => (y) { a = MatMul (x, w) y = Add (a, b) }"),
         [],
     ),
-}  # fmt: skip
+    "an unknown rank": (
+        random_model(
+            "g (float[N, 4] x, int64[k] t) => (float[n, 6] y) { r = Reshape (x, t) a = MatMul (r, w) y = Add (a, b) }",
+            w=(4, 6),
+            b=(6,),
+        ),
+        [],
+    ),
+}
 
 
 @pytest.mark.parametrize(("model", "expected"), KEPT.values(), ids=KEPT)

@@ -25,17 +25,30 @@ MERGED = {
     ),
     "with biases": (
         random_model(
-            ROWS + "{ a = MatMul (x, u) q = Add (a, b) c = MatMul (x, w) k = Add (d, c) e = MatMul (x, z) v = Add (e, f) }",
-            b=(6,), d=(1, 2), f=(), **QKV,
+            ROWS
+            + "{ a = MatMul (x, u) q = Add (a, b) c = MatMul (x, w) k = Add (d, c) e = MatMul (x, z) v = Add (e, f) }",
+            b=(6,),
+            d=(1, 2),
+            f=(),
+            **QKV,
         ),
         ["MatMul", "Add", "Split"],
     ),
     "one without a bias": (
-        random_model(ROWS + "{ a = MatMul (x, u) q = Add (a, b) k = MatMul (x, w) e = MatMul (x, z) v = Add (e, f) }", b=(6,), f=(3,), **QKV),
+        random_model(
+            ROWS + "{ a = MatMul (x, u) q = Add (a, b) k = MatMul (x, w) e = MatMul (x, z) v = Add (e, f) }",
+            b=(6,),
+            f=(3,),
+            **QKV,
+        ),
         ["MatMul", "Add", "Split"],
     ),
     "what is added is no bias": (
-        random_model(ROWS + "{ a = MatMul (x, u) q = Add (a, a) k = MatMul (x, w) e = MatMul (x, z) v = Add (e, f) }", f=(7, 1), **QKV),
+        random_model(
+            ROWS + "{ a = MatMul (x, u) q = Add (a, a) k = MatMul (x, w) e = MatMul (x, z) v = Add (e, f) }",
+            f=(7, 1),
+            **QKV,
+        ),
         ["MatMul", "Split", "Add", "Add"],
     ),
     "Gemm": (
@@ -43,14 +56,18 @@ MERGED = {
         ["Gemm", "Split"],
     ),
     "transposed Gemm": (
-        random_model(MATRIX + "{ q = Gemm <transB = 1> (x, u, b) k = Gemm <transB = 1> (x, w) v = Gemm <transB = 1> (x, z) }", b=(6,), **HEADS),
+        random_model(
+            MATRIX + "{ q = Gemm <transB = 1> (x, u, b) k = Gemm <transB = 1> (x, w) v = Gemm <transB = 1> (x, z) }",
+            b=(6,),
+            **HEADS,
+        ),
         ["Gemm", "Split"],
     ),
     "sizes as an attribute": (
         random_model(ROWS + "{ q = MatMul (x, u) k = MatMul (x, w) v = MatMul (x, z) }", 11, **QKV),
         ["MatMul", "Split"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("model", "left"), MERGED.values(), ids=MERGED)
@@ -74,16 +91,34 @@ def test_weights_are_joined_by_columns() -> None:
 
 
 KEPT = {
-    "another tensor": random_model("g (float[N, 4] x, float[N, 4] o) => (q, k) { q = MatMul (x, u) k = MatMul (o, w) }", u=(4, 6), w=(4, 2)),
-    "weights at run time": random_model("g (float[N, 4] x, float[4, 2] w) => (q, k) { q = MatMul (x, u) k = MatMul (x, w) }", u=(4, 6)),
-    "a weight that others read": random_model("g (float[N, 4] x) => (q, k) { q = MatMul (x, u) k = MatMul (x, u) }", u=(4, 6)),
-    "weights on the left": random_model("g (float[4, N] x) => (q, k) { q = MatMul (u, x) k = MatMul (w, x) }", u=(6, 4), w=(2, 4)),
-    "batches of weights": random_model("g (float[N, 7, 4] x) => (q, k) { q = MatMul (x, u) k = MatMul (x, w) }", u=(1, 4, 6), w=(1, 4, 2)),
-    "transposed on one side only": random_model("g (float[N, 4] x) => (q, k) { q = Gemm (x, u) k = Gemm <transB = 1> (x, w) }", u=(4, 6), w=(2, 4)),
-    "a scaled Gemm": random_model("g (float[N, 4] x) => (q, k) { q = Gemm <alpha = 2.0> (x, u) k = Gemm (x, w) }", u=(4, 6), w=(4, 2)),
-    "one bias of two is more nodes": random_model("g (float[N, 4] x) => (q, k) { q = MatMul (x, u) k = Gemm (x, w) }", u=(4, 6), w=(4, 2)),
-    "a bias at run time": random_model("g (float[N, 4] x, float[2] b) => (q, k) { q = Gemm (x, u) k = Gemm (x, w, b) }", u=(4, 6), w=(4, 2)),
-}  # fmt: skip
+    "another tensor": random_model(
+        "g (float[N, 4] x, float[N, 4] o) => (q, k) { q = MatMul (x, u) k = MatMul (o, w) }", u=(4, 6), w=(4, 2)
+    ),
+    "weights at run time": random_model(
+        "g (float[N, 4] x, float[4, 2] w) => (q, k) { q = MatMul (x, u) k = MatMul (x, w) }", u=(4, 6)
+    ),
+    "a weight that others read": random_model(
+        "g (float[N, 4] x) => (q, k) { q = MatMul (x, u) k = MatMul (x, u) }", u=(4, 6)
+    ),
+    "weights on the left": random_model(
+        "g (float[4, N] x) => (q, k) { q = MatMul (u, x) k = MatMul (w, x) }", u=(6, 4), w=(2, 4)
+    ),
+    "batches of weights": random_model(
+        "g (float[N, 7, 4] x) => (q, k) { q = MatMul (x, u) k = MatMul (x, w) }", u=(1, 4, 6), w=(1, 4, 2)
+    ),
+    "transposed on one side only": random_model(
+        "g (float[N, 4] x) => (q, k) { q = Gemm (x, u) k = Gemm <transB = 1> (x, w) }", u=(4, 6), w=(2, 4)
+    ),
+    "a scaled Gemm": random_model(
+        "g (float[N, 4] x) => (q, k) { q = Gemm <alpha = 2.0> (x, u) k = Gemm (x, w) }", u=(4, 6), w=(4, 2)
+    ),
+    "one bias of two is more nodes": random_model(
+        "g (float[N, 4] x) => (q, k) { q = MatMul (x, u) k = Gemm (x, w) }", u=(4, 6), w=(4, 2)
+    ),
+    "a bias at run time": random_model(
+        "g (float[N, 4] x, float[2] b) => (q, k) { q = Gemm (x, u) k = Gemm (x, w, b) }", u=(4, 6), w=(4, 2)
+    ),
+}
 
 
 @pytest.mark.parametrize("model", KEPT.values(), ids=KEPT)
@@ -98,6 +133,8 @@ def test_other_graphs_are_not_siblings() -> None:
             y = If (f) <then_branch = t () => (float[N, 6] p) { p = MatMul (x, w) },
                         else_branch = e () => (float[N, 6] r) { r = MatMul (x, z) }>
         }""",
-        u=(4, 6), w=(4, 6), z=(4, 6),
-    )  # fmt: skip
+        u=(4, 6),
+        w=(4, 6),
+        z=(4, 6),
+    )
     assert PASS.run(model).model is model
