@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ from fusing import operators, random_model
 from onnx import numpy_helper
 
 from graphkit.errors import OutputError
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.save import Placement, save_models
+from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
 from graphkit.workflows.fold import FoldOptions, fold_file
 
@@ -113,3 +117,16 @@ def test_a_file_cannot_claim_weights_of_another_model(network: Path) -> None:
     model = load(network)
     made = model.make_tensor("t", onnx.TensorProto.FLOAT, [1], [b"\0\0\0\0"])
     assert not load(network).is_made(made)
+
+
+def test_a_real_export_keeps_no_frozen_normalization(model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    source, out = model_file("table-transformer/model"), tmp_path / "out.onnx"
+    sizes = {"batch_size": 1, "height": 64, "width": 64}
+    report = fold_file(source, out, FoldOptions(DimSpec.of(sizes), fuse=True))
+    assert report.proof is not None
+    assert report.proof.passed, report.findings()
+    folded = fold(load(source), dims=sizes, keep_fusions=False).model
+    before, after = (Counter(node.op_type for node in all_nodes(model.scopes)) for model in (folded, load(out)))
+    counted = ("Conv", "Mul", "Add", "MatMul", "Split")
+    assert [before[name] for name in counted] == [18, 20, 46, 19, 0]
+    assert [after[name] for name in counted] == [18, 2, 27, 17, 2]
