@@ -28,9 +28,11 @@ from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.targets import Target, load_target
 from graphkit.verify.hazards import check_hazards
+from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
+from graphkit.workflows.compare import CompareOptions, compare_models
 from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
 from graphkit.workflows.specialize import Specializer
 from graphkit.workflows.split import SplitOptions, SplitReport, split_file
@@ -38,13 +40,14 @@ from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 __version__: str
 
 __all__ = [
-    "Architecture", "Blockers", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions", "FoldReport",
-    "GraphkitError", "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelError", "Node", "Origins",
-    "OutputError", "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps",
-    "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError",
-    "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "blockers", "check_hazards",
-    "compare", "cone", "control_flow", "fit", "fold", "fold_file", "from_graphsurgeon", "hazards", "interface",
-    "kv_cache", "load", "load_target", "optimized", "origins", "remaining_shapes", "report", "save_models",
-    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
-    "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "Architecture", "Blockers", "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions",
+    "FoldReport", "GraphkitError", "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelComparison",
+    "ModelError", "Node", "Origins", "OutputError", "RemainingShapes", "Report", "ReportOptions", "Result",
+    "RewriteProof", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport",
+    "Summary", "Target", "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape",
+    "architecture", "blockers", "check_hazards", "compare", "compare_models", "cone", "control_flow", "fit",
+    "fold", "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target",
+    "optimized", "origins", "remaining_shapes", "report", "save_models", "shape_ops", "split_file",
+    "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_rewrite",
+    "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

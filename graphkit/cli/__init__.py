@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from graphkit import __version__
+from graphkit.cli.comparing import compare
 from graphkit.cli.lowering import lower
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes, targets
@@ -23,7 +24,7 @@ from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
 
-COMMANDS = (report, shapes, program, fold, split_merged, lower, rewrite, explain, verify, targets, examples)
+COMMANDS = (report, shapes, program, fold, split_merged, lower, rewrite, explain, verify, compare, targets, examples)
 
 
 class _InOrder(click.Group):

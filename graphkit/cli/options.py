@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLACEMENTS", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "float16_tolerance_option",
     "format_option", "limit_options", "model_argument", "no_verify_option", "output_option", "overwrite_option",
-    "read_limits", "size_options", "steps_option", "tolerance_option", "weights_option",
+    "read_limits", "read_pairs", "size_options", "steps_option", "tolerance_option", "weights_option",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -105,9 +105,9 @@ class SizeWords(NamedTuple):
         from graphkit.shapes import DimSpec
 
         return DimSpec(
-            tuple(_pairs(self.dim, "--dim", parse_size)),
-            tuple(_pairs(self.input, "--input", parse_shape)),
-            tuple((name, *bounds) for name, bounds in _pairs(self.range, "--range", parse_bounds)),
+            tuple(read_pairs(self.dim, "--dim", parse_size)),
+            tuple(read_pairs(self.input, "--input", parse_shape)),
+            tuple((name, *bounds) for name, bounds in read_pairs(self.range, "--range", parse_bounds)),
         )
 
 
@@ -175,7 +175,12 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
     return Limits(timeout, size)
 
 
-def _pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+    """Yield what the values NAME=VALUE of a repeatable option say.
+
+    Raises:
+        UsageError: One cannot be read, or names something twice.
+    """
     from graphkit.errors import UsageError
 
     names: set[str] = set()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from graphkit.graph.view import Node, Scope, Value
 
-__all__ = ["in_order", "ordered"]
+__all__ = ["in_order", "ordered", "values_read"]
 
 
 def in_order(scope: Scope) -> list[Node]:
@@ -22,7 +22,7 @@ def ordered(scope: Scope) -> list[Node]:
     waiting: dict[Node, int] = {}
     readers: dict[Value, list[Node]] = {}
     for node in scope.nodes:
-        needed = {value for value in _read(node) if value.producer is not None and value.scope is scope}
+        needed = {value for value in values_read(node) if value.producer is not None and value.scope is scope}
         waiting[node] = len(needed)
         for value in needed:
             readers.setdefault(value, []).append(node)
@@ -41,7 +41,8 @@ def ordered(scope: Scope) -> list[Node]:
     return result
 
 
-def _read(node: Node) -> set[Value]:
+def values_read(node: Node) -> set[Value]:
+    """Return the values that a node reads, those that its bodies read of the scopes around them included."""
     read = {value for value in node.inputs if value is not None}
     for body in node.bodies.values():
         for inner in body.walk():

@@ -14,6 +14,9 @@ from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.fusion.fuse_constants import FuseConstants
+from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
+from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
@@ -33,9 +36,6 @@ from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
 from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
-from graphkit.passes.fusion.fuse_constants import FuseConstants
-from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
-from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice

@@ -1,0 +1,1 @@
+"""Two models layer by layer: which tensors match, how far they are apart, and why."""

@@ -1,0 +1,89 @@
+"""Arrays of an .npz file, read one at a time; what a file claims is checked before it is believed."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+
+from graphkit.errors import ModelError
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["ArrayFile"]
+
+KINDS = "biufU"
+HINT = "write it with numpy.savez, as plain arrays of numbers"
+
+
+class ArrayFile:
+    """An .npz file.
+
+    Args:
+        path: Of the file.
+        limits: Whose memory is the most that one array may take.
+
+    Attributes:
+        label: What to call it.
+        names: The names of its arrays, in the order of the file.
+
+    Raises:
+        ModelError: It is missing, or no .npz file.
+    """
+
+    def __init__(self, path: str | Path, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.label, self.most = str(path), limits.bytes()
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise ModelError(f"no .npz file can be read: {error}", file=self.label, hint=HINT) from error
+        members = [name for name in self._zip.namelist() if name.endswith(".npy")]
+        self._members = {name.removesuffix(".npy"): name for name in members}
+        self.names = tuple(self._members)
+
+    def values(self, wanted: Sequence[str]) -> list[np.ndarray]:
+        """Return some arrays by name.
+
+        Raises:
+            ModelError: One holds no plain numbers, is larger than it may be, or is cut.
+        """
+        return [self.read(name) for name in wanted]
+
+    def read(self, name: str) -> np.ndarray:
+        """Return an array by name; strings as objects, as onnxruntime takes them."""
+        try:
+            with self._zip.open(self._members[name]) as file:
+                shape, fortran, dtype = _header(file)
+                self._check(name, shape, dtype)
+                size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+                content = file.read(size)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, SyntaxError) as error:
+            raise self._broken(name, f"it cannot be read: {error}") from error
+        if len(content) != size:
+            raise self._broken(name, f"it ends after {len(content):,} of {size:,} bytes")
+        array = np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
+        return array.astype(object) if dtype.kind == "U" else array.astype(dtype.newbyteorder("="), copy=False)
+
+    def _check(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        if dtype.hasobject or dtype.kind not in KINDS:
+            raise self._broken(name, f"an array of {dtype} holds no plain numbers")
+        elements = 1
+        for dim in shape:
+            elements *= dim
+        if any(dim < 0 for dim in shape) or elements * dtype.itemsize > self.most:
+            raise self._broken(name, f"dims {list(shape)[:8]} are not to be held in {self.most:,} bytes")
+
+    def _broken(self, name: str, problem: str) -> ModelError:
+        return ModelError(problem, file=self.label, tensor=name, hint=HINT)
+
+
+def _header(file: object) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = npy.read_magic(file)  # type: ignore[arg-type]
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(file)  # type: ignore[arg-type]
+    return shape, fortran, dtype

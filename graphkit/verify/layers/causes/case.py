@@ -1,0 +1,127 @@
+"""A tensor that is not what it should be, with what is around it in both models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from graphkit.graph.order import values_read
+from graphkit.graph.view import Node, Value
+from graphkit.verify.layers.constants import FLOATS, constant_array, known
+from graphkit.verify.layers.measure import allowed, plain
+from graphkit.verify.layers.side import Side
+
+__all__ = ["Case", "Cause", "Kind", "Part", "around"]
+
+Kind = Literal[
+    "padding", "dims", "offset", "scale", "transposed", "permuted", "shifted", "positions", "term", "weights", "unknown"
+]
+HOPS = 3
+MAX_AROUND = 24
+LEFT = 0.02  # of a difference, the most that may remain unexplained
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What explains a difference.
+
+    Attributes:
+        kind: What it is.
+        text: That in a sentence.
+        initializer: The constant that it names, "" for none.
+    """
+
+    kind: Kind
+    text: str
+    initializer: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What is around a tensor in one model.
+
+    Attributes:
+        side: The model.
+        value: The tensor.
+        arrays: The arrays of the tensors that it is computed from in a few steps.
+        nodes: The nodes of these steps.
+    """
+
+    side: Side
+    value: Value
+    arrays: Mapping[Value, np.ndarray] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+
+    @cached_property
+    def read(self) -> frozenset[Value]:
+        """The constants that these nodes read."""
+        return frozenset(value for node in self.nodes for value in node.inputs if value is not None and known(value))
+
+    def floats(self, size: int) -> Iterator[tuple[Value, np.ndarray]]:
+        """Yield the floating-point constants of so many elements in the model, those that are near first."""
+        everything = [value for node in self.side.nodes for value in node.inputs if value is not None]
+        for value in dict.fromkeys([*self.read, *everything]):
+            tensor = known(value)
+            if tensor is not None and tensor.data_type in FLOATS and int(np.prod(tensor.dims, dtype=object)) == size:
+                yield value, constant_array(self.side.model, tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Two arrays that should be equal.
+
+    Attributes:
+        x: What A has, in float64, 0 in the place of minus infinity.
+        y: What B has.
+        most: The largest difference that counts as none.
+        is_integer: Whether A has integers or booleans.
+        a: What is around it in A.
+        b: The same in B, None where B is a set of dumps.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    most: float
+    is_integer: bool
+    a: Part
+    b: Part | None
+
+    @classmethod
+    def of(cls, one: np.ndarray, two: np.ndarray, tolerance: float, a: Part, b: Part | None) -> Case:
+        """Return the case of two arrays."""
+        return cls(plain(one), plain(two), allowed(one, tolerance), one.dtype.kind != "f", a, b)
+
+    @cached_property
+    def difference(self) -> np.ndarray:
+        """What A has more than B."""
+        return np.asarray(self.x - self.y)
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest difference."""
+        return float(np.abs(self.difference).max(initial=0.0))
+
+    def explains(self, rest: np.ndarray) -> bool:
+        """Whether what remains of the difference is nothing."""
+        return float(np.abs(rest).max(initial=0.0)) <= min(self.most, LEFT * self.largest)
+
+    def equal(self, one: np.ndarray, two: np.ndarray) -> bool:
+        """Whether two arrays are equal within the tolerance."""
+        return one.shape == two.shape and float(np.abs(one - two).max(initial=0.0)) <= self.most
+
+
+def around(side: Side, value: Value) -> tuple[list[Value], tuple[Node, ...]]:
+    """Return the tensors that one is computed from in a few steps, and the nodes of these."""
+    values, nodes = dict[Value, None](), dict[Node, None]()
+    border = [value]
+    for _ in range(HOPS):
+        found = [one.producer for one in border if one.producer is not None and one.producer not in nodes]
+        nodes.update(dict.fromkeys(found))
+        border = [one for node in found for one in values_read(node) if one in side.place and one not in values]
+        values.update(dict.fromkeys(sorted(border, key=side.place.__getitem__)))
+    held = [one for one in values if one not in side.unholdable and one is not value]
+    return held[:MAX_AROUND], tuple(nodes)

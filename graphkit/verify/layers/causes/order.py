@@ -1,0 +1,124 @@
+"""The same elements in another order: transposed, heads permuted, slots shifted by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from graphkit.verify.layers.causes.case import Case, Cause
+
+__all__ = ["arranged", "order"]
+
+MAX_RANK = 5
+MAX_PARTS = 512
+MAX_SHOWN = 8
+LEAST_OVERLAP = 4  # elements
+
+Equal = Callable[[np.ndarray, np.ndarray], bool]
+
+
+def order(case: Case) -> Iterator[Cause]:
+    """Yield how B's elements are those of A in another order."""
+
+    def equal(one: np.ndarray, two: np.ndarray) -> bool:
+        return case.equal(one, two) and (case.x.shape != case.y.shape or case.explains(one - two))
+
+    yield from itertools.islice(arranged(case.x, case.y, equal), 1)
+
+
+def arranged(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
+    """Yield how the elements of one array are those of another in another order."""
+    yield from _transposed(x, y, equal)
+    if x.shape == y.shape:
+        yield from _shifted(x, y)
+        yield from _permuted(x, y, equal)
+    else:
+        yield from _cut(x, y, equal)
+
+
+def _transposed(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
+    for axes in itertools.permutations(range(x.ndim)) if x.ndim <= MAX_RANK else ():
+        turned = x.transpose(axes)
+        if axes != tuple(range(x.ndim)) and turned.shape == y.shape and equal(turned, y):
+            yield Cause("transposed", f"transposed: B is A with its axes in the order {list(axes)}.")
+            return
+    if x.size != y.size:
+        return
+    if x.shape != y.shape and equal(x.reshape(y.shape), y):
+        yield Cause("dims", f"dims: B has the elements of A, in order, as {list(y.shape)} instead of {list(x.shape)}.")
+    elif x.ndim > 1 and equal(x.ravel(order="F").reshape(y.shape), y):
+        yield Cause("transposed", "transposed: B has the elements of A, stored column by column.")
+
+
+def _shifted(x: np.ndarray, y: np.ndarray) -> Iterator[Cause]:
+    for axis, step in itertools.product(reversed(range(x.ndim)), (1, -1)):
+        first, last = np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)
+        mine, theirs = (first[1:], last[:-1]) if step > 0 else (first[:-1], last[1:])
+        if mine.size >= LEAST_OVERLAP and _varies(mine) and float(np.abs(mine - theirs).max()) <= _noise(x):
+            where = "i + 1" if step > 0 else "i - 1"
+            yield Cause("shifted", f"off by one: along axis {axis}, B has at i what A has at {where}.")
+            return
+
+
+def _varies(array: np.ndarray) -> bool:
+    """Whether an array differs along its first axis, so that a shift along it shows."""
+    return len(array) > 1 and bool(np.any(np.abs(array[1:] - array[:-1]) > _noise(array)))
+
+
+def _noise(array: np.ndarray) -> float:
+    return 1e-4 * max(1e-30, float(np.abs(array).max(initial=0.0)))
+
+
+def _permuted(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
+    for axis in range(x.ndim):
+        n = x.shape[axis]
+        for parts in (count for count in range(2, min(n, MAX_PARTS) + 1) if n % count == 0):
+            blocks = [np.moveaxis(array, axis, 0).reshape(parts, -1) for array in (x, y)]
+            found = _permutation(*blocks)
+            if found is not None and equal(blocks[0][found], blocks[1]):
+                yield _told(x, axis, parts, found)
+                return
+
+
+def _permutation(x: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+    """Return which rows of an array those of another may be, None where they are all in their places."""
+    weights = np.random.default_rng(0).standard_normal(x.shape[1])
+    one, two = np.argsort(x @ weights, kind="stable"), np.argsort(y @ weights, kind="stable")
+    found = np.empty(len(one), np.int64)
+    found[two] = one
+    return None if np.array_equal(found, np.arange(len(found))) else found
+
+
+def _told(x: np.ndarray, axis: int, parts: int, found: Sequence[int] | np.ndarray) -> Cause:
+    numbers = [int(number) for number in found]
+    shown = f"{numbers[:MAX_SHOWN]}"[:-1] + (", ...]" if parts > MAX_SHOWN else "]")
+    size = x.shape[axis] // parts
+    places = [(number - place) % parts for place, number in enumerate(numbers)]
+    if len(set(places)) == 1 and parts > 2:
+        return Cause("shifted", f"rotated: along axis {axis}, B has at i what A has at i + {places[0]} modulo {parts}.")
+    if size > 1:
+        text = f"permuted heads: along axis {axis}, the {parts} blocks of {size} in B are those {shown} of A"
+    elif x.ndim == 4 and axis in (1, 2):
+        text = f"permuted heads: along axis {axis}, the {parts} slices of B are those {shown} of A"
+    else:
+        text = f"permuted: along axis {axis}, the {parts} slices of B are those {shown} of A"
+    return Cause("permuted", f"{text}.")
+
+
+def _cut(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
+    """Yield where one is the other with some of its ends missing."""
+    axes = [axis for axis in range(x.ndim) if x.ndim == y.ndim and x.shape[axis] != y.shape[axis]]
+    if len(axes) != 1:
+        return
+    one, two = np.moveaxis(x, axes[0], 0), np.moveaxis(y, axes[0], 0)
+    names, long, short = ("B", "A"), one, two
+    if len(one) < len(two):
+        names, long, short = ("A", "B"), two, one
+    for start in range(len(long) - len(short) + 1):
+        if len(short) and equal(long[start : start + len(short)], short):
+            text = f"along axis {axes[0]}, {names[0]} is {names[1]} from {start} to {start + len(short)}"
+            more = "; off by one" if len(long) - len(short) == 1 else ""
+            yield Cause("dims", f"dims: {text}, of {len(long)}{more}.")
+            return

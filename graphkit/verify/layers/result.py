@@ -1,0 +1,250 @@
+"""What a comparison of two models layer by layer found, ready to show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.render.blocks import Bars, Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
+from graphkit.verify.layers.causes.case import Cause
+
+__all__ = ["ComparedTensor", "Divergence", "ModelComparison"]
+
+MOST_ROWS = 36
+MOST_NAMES = 6
+EXACT = -9  # power of ten of the relative error that the plot starts at
+
+
+@dataclass(frozen=True)
+class ComparedTensor:
+    """A tensor of A and the one that it matches.
+
+    Attributes:
+        a, b: Their names.
+        how: What they were matched by: `map`, `name`, `structure`, `order` or `module`.
+        node: The node that computes it in A, "" for an input.
+        operator: Of that node.
+        module: The path of the module that this was exported from, "" where its name tells none.
+        dims: In A.
+        absolute: The largest absolute difference, None where none can be told.
+        relative: That over the largest magnitude in A.
+        cosine: Of the angle between the two, None where one is all zeros.
+        problem: Why they cannot be compared, "" where they can.
+        agrees: Whether they are equal within the tolerance.
+    """
+
+    a: str
+    b: str
+    how: str
+    node: str
+    operator: str
+    module: str
+    dims: tuple[int, ...]
+    absolute: float | None
+    relative: float | None
+    cosine: float | None
+    problem: str
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A tensor that differs though whatever it is computed from agrees.
+
+    Attributes:
+        tensor: Its name in A.
+        other: Its name in B.
+        node: The node that computes it in A, "" for an input.
+        operator: Of that node.
+        causes: What explains the difference.
+    """
+
+    tensor: str
+    other: str
+    node: str
+    operator: str
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class ModelComparison(Result):
+    """Two models, layer by layer.
+
+    Attributes:
+        a, b: What to call them.
+        tolerance: Largest difference that counts as equal, times the largest magnitude where that is above 1.
+        inputs: The dims that A was fed with.
+        bisected: Whether only what a bisection needs was measured.
+        steps: Runs of A, each of a part of it.
+        tensors: What was measured, in topological order of A.
+        divergences: The tensors at which a difference begins, in this order.
+        matched: Tensors that match.
+        unmatched_a, unmatched_b: Computed tensors that match none.
+        notes: What to know of it, a sentence each.
+    """
+
+    title: ClassVar[str] = "Layer by layer"
+    a: str
+    b: str
+    tolerance: float
+    inputs: dict[str, tuple[int, ...]]
+    bisected: bool
+    steps: int
+    tensors: tuple[ComparedTensor, ...]
+    divergences: tuple[Divergence, ...]
+    matched: int
+    unmatched_a: tuple[str, ...]
+    unmatched_b: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether something computed was compared, and all of it agrees."""
+        return not self.findings()
+
+    def findings(self) -> tuple[str, ...]:
+        """Return where the models differ, a sentence each."""
+        if not any(tensor.node for tensor in self.tensors):
+            return ("Nothing that the models compute could be matched, so nothing is compared.",)
+        return tuple(f"{one.tensor} differs: {' '.join(c.text for c in one.causes)}" for one in self.divergences)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the verdict, where it begins, and the error by depth."""
+        yield Prose(f"A is {self.a}, B is {self.b}.")
+        yield self._verdict()
+        for one in self.divergences:
+            yield Heading(f"{'First difference' if one is self.divergences[0] else 'Another'}: {one.tensor}")
+            yield Prose(self._where(one))
+            yield from (Prose(cause.text, "warning") for cause in one.causes)
+        if self.tensors:
+            rows = _rows(self.tensors, {one.tensor for one in self.divergences})
+            yield Heading("Error by depth")
+            yield Table(
+                (
+                    Column("Tensor in A", "code"),
+                    Column("Matched by"),
+                    Column("Max abs", "number"),
+                    Column("Relative", "number"),
+                    Column("Cosine", "number"),
+                    Column("", "note"),
+                ),
+                [row.cells() for row in rows],
+            )
+            yield Bars(
+                f"Relative error by depth, in powers of ten above 1e{EXACT}",
+                ("error",),
+                [(row.label, (row.height(),)) for row in rows],
+            )
+        yield from self._unmatched()
+        yield from (Prose(note) for note in self.notes)
+
+    def _verdict(self) -> Prose:
+        within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"
+        how = f"{self.matched:,} tensors match, {len(self.tensors):,} of them measured in {self.steps:,} steps."
+        differ = sum(not tensor.agrees for tensor in self.tensors)
+        if not any(tensor.node for tensor in self.tensors):
+            return Prose(self.findings()[0], "warning")
+        if not differ:
+            return Prose(f"{how} All agree within {within}.")
+        if self.bisected:
+            return Prose(f"{how} {differ:,} differ by more than {within}.", "warning")
+        begins = len(self.divergences)
+        return Prose(f"{how} {differ:,} differ by more than {within}; it begins at {begins:,} of them.", "warning")
+
+    def _where(self, one: Divergence) -> str:
+        measured = next(tensor for tensor in self.tensors if tensor.a == one.tensor)
+        node = f"Node '{one.node}' ({one.operator}) computes it in A." if one.node else "It is an input of A."
+        other = "" if one.other == one.tensor else f" In B it is '{one.other}'."
+        apart = f" {measured.problem}." if measured.problem else ""
+        if measured.absolute is not None:
+            apart = (
+                f" The largest difference is {measured.absolute:.3g}, {measured.relative or 0:.2g} of the magnitude."
+            )
+        return f"{node}{other}{apart}"
+
+    def _unmatched(self) -> Iterator[Block]:
+        for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
+            if values:
+                more = f" and {len(values) - MOST_NAMES:,} more" if len(values) > MOST_NAMES else ""
+                shown = ", ".join(values[:MOST_NAMES])
+                count = f"{len(values):,} tensors of {name} match" if len(values) > 1 else f"1 tensor of {name} matches"
+                yield Prose(f"{count} none: {shown}{more}.")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Consecutive tensors in one row of the table."""
+
+    label: str
+    tensors: Sequence[ComparedTensor]
+    is_first: bool = False
+
+    def cells(self) -> tuple[str | int | float | None, ...]:
+        hows = dict.fromkeys(tensor.how for tensor in self.tensors)
+        cosine = min((tensor.cosine for tensor in self.tensors if tensor.cosine is not None), default=None)
+        note = next((tensor.problem for tensor in self.tensors if tensor.problem), None)
+        begins = "the difference begins here" if self.is_first else None
+        return (
+            self.label,
+            ", ".join(hows),
+            _number(self._most("absolute")),
+            _number(self._most("relative")),
+            None if cosine is None else f"{cosine:.6f}",
+            "; ".join(text for text in (begins, note) if text) or None,
+        )
+
+    def _most(self, what: str) -> float | None:
+        return max((value for tensor in self.tensors if (value := getattr(tensor, what)) is not None), default=None)
+
+    def height(self) -> int:
+        """Return the length of its bar."""
+        if any(tensor.problem for tensor in self.tensors):
+            return -EXACT
+        relative = self._most("relative") or 0.0
+        return max(0, round(math.log10(relative)) - EXACT) if relative > 0 else 0
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1e}" if value else "0"
+
+
+def _rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[_Row]:
+    """Return a row for each tensor where they are few; else one for each module, and for each where it begins."""
+    if len(tensors) <= MOST_ROWS:
+        return [_Row(tensor.a, (tensor,), tensor.a in first) for tensor in tensors]
+    deepest = max(tensor.module.count("/") + tensor.module.count(".") for tensor in tensors) + 1
+    for depth in range(deepest, 0, -1):
+        rows = _runs(tensors, first, [_prefix(tensor.module, depth) for tensor in tensors])
+        if len(rows) <= MOST_ROWS + len(first):
+            return rows if len(rows) > 2 else _even(tensors, first)
+    return _even(tensors, first)
+
+
+def _even(tensors: Sequence[ComparedTensor], first: set[str]) -> list[_Row]:
+    """Return rows of as many tensors each."""
+    size = -(-len(tensors) // MOST_ROWS)
+    return _runs(tensors, first, [str(place // size) for place in range(len(tensors))], named=False)
+
+
+def _prefix(module: str, depth: int) -> str:
+    return "/".join(module.replace(".", "/").split("/")[:depth])
+
+
+def _runs(tensors: Sequence[ComparedTensor], first: set[str], keys: Sequence[str], *, named: bool = True) -> list[_Row]:
+    runs: list[tuple[str, list[ComparedTensor]]] = []
+    for tensor, key in zip(tensors, keys, strict=True):
+        own = f"\0{tensor.a}" if tensor.a in first else key
+        if not runs or runs[-1][0] != own:
+            runs.append((own, []))
+        runs[-1][1].append(tensor)
+    return [_row(key, run, named=named) for key, run in runs]
+
+
+def _row(key: str, run: Sequence[ComparedTensor], *, named: bool) -> _Row:
+    if len(run) == 1:
+        return _Row(run[0].a, run, key.startswith("\0"))
+    name = key if named and key else f"{run[0].a} ... {run[-1].a}"
+    return _Row(f"{name} ({len(run)} tensors)", run)

@@ -1,0 +1,149 @@
+"""Run a model step by step: a few tensors at a time, each node once, and only what later steps read is held.
+
+A step is a model of its own, made of the nodes that its tensors still need; what earlier steps computed are its inputs,
+and its weights stay in their files. So all tensors of a model come out in the time of about one run, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from graphkit.graph.order import in_order, values_read
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+
+__all__ = ["Steps", "Tensors"]
+
+Key = TypeVar("Key", contravariant=True)
+
+
+class Tensors(Protocol[Key]):
+    """Where the tensors of one side of a comparison come from: a model that runs, or dumps."""
+
+    def values(self, wanted: Sequence[Key]) -> list[np.ndarray]:
+        """Return the arrays of some tensors."""
+
+
+class Steps:
+    """The tensors of a model's main graph, for one feed.
+
+    Args:
+        model: The model.
+        feed: An array for each input without a default.
+        pending: The tensors that will be asked for, in any order; others need more time.
+        unholdable: Values that cannot be held as arrays, such as sequences: whatever reads one runs in the same step.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        feed: Mapping[str, np.ndarray],
+        pending: Iterable[Value],
+        unholdable: frozenset[Value] = frozenset(),
+    ) -> None:
+        self.model, self.graph = model, model.graph
+        self.unholdable = unholdable
+        self.held = {value: feed[value.name] for value in self.graph.inputs if value.name in feed}
+        self.place = {node: place for place, node in enumerate(in_order(self.graph))}
+        self.reads = {node: _of(values_read(node), self.graph) for node in self.graph.nodes}
+        self.readers: dict[Value, set[Node]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                self.readers.setdefault(value, set()).add(node)
+        self.pending = set(pending)
+        self.relevant = self._cone(self.pending, frozenset())
+        self.done: set[Node] = set()
+
+    def values(self, wanted: Sequence[Value]) -> list[np.ndarray]:
+        """Return the arrays of some tensors.
+
+        Raises:
+            ModelError: The nodes that they need do not load, or fail.
+        """
+        fresh = [value for value in wanted if value not in self.held]
+        constants = {value: self.model.array(value.tensor) for value in fresh if value.tensor is not None}
+        nodes = self._together(self._cone([value for value in fresh if value not in constants], self.held.keys()))
+        found = {**constants, **(self._run(nodes, wanted) if nodes else {})}
+        result = [self.held[value] if value in self.held else found[value] for value in wanted]
+        self.done |= nodes
+        self.pending -= set(wanted)
+        self.held.update((value, array) for value, array in found.items() if value not in constants)
+        self.held = {value: array for value, array in self.held.items() if self._is_needed(value)}
+        return result
+
+    def _is_needed(self, value: Value) -> bool:
+        """Whether a value is asked for later, or read by a node that is still to run."""
+        later = self.readers.get(value, set[Node]())
+        return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
+
+    def _cone(self, wanted: Iterable[Value], known: Iterable[Value]) -> set[Node]:
+        """Return the nodes that some values need, where others are known."""
+        stop, nodes = set(known), set[Node]()
+        todo = [value.producer for value in wanted if value.producer is not None and value not in stop]
+        while todo:
+            node = todo.pop()
+            if node in nodes or node.scope is not self.graph:
+                continue
+            nodes.add(node)
+            todo += [read.producer for read in self.reads[node] if read.producer is not None and read not in stop]
+        return nodes
+
+    def _together(self, nodes: set[Node]) -> set[Node]:
+        """Return these nodes, and those that must run with them: the readers of what cannot be held."""
+        while True:
+            loose = {
+                reader
+                for node in nodes
+                for value in node.outputs
+                if value in self.unholdable and value is not None
+                for reader in self.readers.get(value, ())
+                if reader in self.relevant and reader not in nodes
+            }
+            if not loose:
+                return nodes
+            read = [value for node in loose for value in self.reads[node]]
+            nodes = nodes | loose | self._cone([value for value in read if value not in self.held], self.held.keys())
+
+    def _run(self, nodes: set[Node], wanted: Sequence[Value]) -> dict[Value, np.ndarray]:
+        made = [value for node in nodes for value in node.outputs if value is not None]
+        before = self.done
+        self.done = before | nodes  # what only these nodes read is not held
+        asked = set(wanted)
+        outputs = [v for v in made if v not in self.unholdable and (v in asked or self._is_needed(v))]
+        self.done = before
+        read = {value for node in nodes for value in self.reads[node]} - set(made)
+        inputs = {value.name: self.held[value] for value in read if value in self.held}
+        part = self._part(sorted(nodes, key=self.place.__getitem__), read, inputs, outputs)
+        with IsolatedSession(part, prepack=False) as session:
+            found = session.run(inputs)
+        return {value: found[value.name] for value in outputs}
+
+    def _part(
+        self, nodes: Sequence[Node], read: set[Value], inputs: Mapping[str, np.ndarray], outputs: Sequence[Value]
+    ) -> Model:
+        """Return a model of some nodes."""
+        whole = self.model.proto
+        proto = onnx.ModelProto(ir_version=whole.ir_version)
+        proto.opset_import.extend(whole.opset_import)
+        proto.functions.extend(whole.functions)
+        graph = proto.graph
+        graph.name = whole.graph.name
+        graph.node.extend(node.proto for node in nodes)
+        weights = [value for value in read if value.name not in inputs]
+        graph.initializer.extend(value.tensor for value in weights if value.tensor is not None)
+        graph.sparse_initializer.extend(value.sparse for value in weights if value.sparse is not None)
+        for name, array in inputs.items():
+            dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+            graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
+        graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in outputs)
+        return self.model.with_proto(proto)
+
+
+def _of(values: Iterable[Value], scope: Scope) -> list[Value]:
+    return [value for value in values if value.scope is scope]

@@ -1,0 +1,94 @@
+"""Measure all matched tensors, some at a time, in topological order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.graph.view import Value
+from graphkit.runtime.limits import Limits
+from graphkit.verify.layers.measure import Distance, distance
+from graphkit.verify.layers.side import Dims, Side
+
+__all__ = ["Measured", "Pair", "Progress", "Read", "sweep"]
+
+MOST_TENSORS = 256  # in one step
+UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
+SHARE = 4  # of what the outputs of a run may take, one part in so many is asked for at a time
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A tensor of A and what it matches: a tensor of B, or the name of a dump.
+
+    Attributes:
+        a: The tensor.
+        b: What it is in B.
+        how: What they were matched by.
+    """
+
+    a: Value
+    b: Value | str
+    how: str
+
+    @property
+    def theirs(self) -> str:
+        """The name in B."""
+        return self.b if isinstance(self.b, str) else self.b.name
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A pair and how far apart it is."""
+
+    pair: Pair
+    distance: Distance
+
+
+Read = Callable[[Sequence[Pair]], Iterator[tuple[np.ndarray, np.ndarray]]]
+
+
+def sweep(
+    pairs: Sequence[Pair], side: Side, read: Read, tolerance: float, limits: Limits, progress: Progress
+) -> list[Measured]:
+    """Return how far apart every pair is.
+
+    Args:
+        pairs: In topological order of A.
+        side: The model A.
+        read: Gives the arrays of some pairs.
+        tolerance: Of `distance`.
+        limits: What a run may take.
+        progress: Called before each step.
+    """
+    result: list[Measured] = []
+    for step in _steps(pairs, side, limits):
+        progress(f"comparing tensors {len(result) + 1:,} to {len(result) + len(step):,} of {len(pairs):,}")
+        result += [Measured(pair, distance(*both, tolerance)) for pair, both in zip(step, read(step), strict=True)]
+    return result
+
+
+def _steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[list[Pair]]:
+    step, size, most = list[Pair](), 0, limits.outputs() // SHARE
+    for pair in pairs:
+        needs = _bytes(side.dims(pair.a))
+        if step and (size + needs > most or len(step) >= MOST_TENSORS):
+            yield step
+            step, size = [], 0
+        step.append(pair)
+        size += needs
+    if step:
+        yield step
+
+
+def _bytes(dims: Dims) -> int:
+    if dims is None or any(dim is None for dim in dims):
+        return UNKNOWN_SIZE
+    size = 8
+    for dim in dims:
+        size *= dim or 0
+    return size

@@ -1,0 +1,302 @@
+"""Compare two models layer by layer, and say where and why they part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import Value
+from graphkit.model import Model, load
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import RunError, check_files
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations
+from graphkit.verify.layers.arrays import ArrayFile
+from graphkit.verify.layers.causes.case import Case, Cause, Part, around
+from graphkit.verify.layers.causes.offset import offset
+from graphkit.verify.layers.causes.order import order
+from graphkit.verify.layers.causes.padding import padded_masks, padding
+from graphkit.verify.layers.causes.rows import rows
+from graphkit.verify.layers.causes.scale import scale
+from graphkit.verify.layers.causes.terms import terms
+from graphkit.verify.layers.causes.weights import weights
+from graphkit.verify.layers.dumps import match_dumps
+from graphkit.verify.layers.feeds import Feed, check_given, feeds, renamed
+from graphkit.verify.layers.first import bisect, first_differing
+from graphkit.verify.layers.matching import match_models, module_of
+from graphkit.verify.layers.measure import distance
+from graphkit.verify.layers.result import ComparedTensor, Divergence, ModelComparison
+from graphkit.verify.layers.side import Side
+from graphkit.verify.layers.stepping import Steps
+from graphkit.verify.layers.sweep import Measured, Pair, sweep
+from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16
+
+__all__ = ["CompareOptions", "compare_models"]
+
+TOLERANCE = 1e-4
+MOST_CAUSES = 4  # places where a difference begins that are looked into
+EXPLAINING = (offset, scale, rows, terms, order)
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """How to compare.
+
+    Attributes:
+        names: Tensors of A and what they are in B, (name, name).
+        by_order: Whether what is left within a module goes by order.
+        bisect: Whether to find the first difference in about log2 of the tensors' number of runs, instead of measuring
+            all of them.
+        tolerance: Largest difference that counts as equal, times the largest magnitude where that is above 1.
+            Default: 1e-4, and 0.01 where a model has float16 tensors.
+        seed: Of the generated inputs.
+        limits: What a model may take of time and memory.
+    """
+
+    names: tuple[tuple[str, str], ...] = ()
+    by_order: bool = False
+    bisect: bool = False
+    tolerance: float | None = None
+    seed: int = 0
+    limits: Limits = DEFAULT_LIMITS
+
+
+def compare_models(
+    a: Model | str | Path,
+    b: Model | str | Path,
+    spec: DimSpec = AS_DECLARED,
+    options: CompareOptions = CompareOptions(),
+    *,
+    inputs: Mapping[str, np.ndarray] | str | Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelComparison:
+    """Run two models on the same inputs, and compare what they compute, tensor by tensor.
+
+    A few tensors are looked at at a time: each model runs in steps, each node once, and only what later steps read is
+    held. Tensors match as told, by name, then by structure (one operator, the same attributes and inputs); what is
+    ambiguous is unmatched. Where a difference begins, its cause is looked for.
+
+    Args:
+        a: The model that is right.
+        b: The other one; or an .npz file of its tensors by name, from a device or a run in PyTorch.
+        spec: Sizes for generated inputs.
+        options: How to compare.
+        inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        UsageError: B has other inputs, or a name does not exist.
+        ModelError: A file cannot be read, or a model does not run.
+    """
+    with isolation(options.limits):
+        return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()
+
+
+def _model(source: Model | str | Path) -> Model:
+    model = source if isinstance(source, Model) else load(source)
+    check_files(model)
+    return declarations(model).model
+
+
+def _other(source: Model | str | Path, limits: Limits) -> Model | ArrayFile:
+    if not isinstance(source, Model) and Path(source).suffix.lower() == ".npz":
+        return ArrayFile(source, limits)
+    return _model(source)
+
+
+@dataclass(eq=False)
+class _Comparison:
+    model: Model
+    other: Model | ArrayFile
+    spec: DimSpec
+    options: CompareOptions
+    inputs: Mapping[str, np.ndarray] | str | Path | None
+    progress: Callable[[str], None]
+    steps: int = field(init=False, default=0)
+
+    def run(self) -> ModelComparison:
+        given = self._given()
+        told = dict(self.options.names)
+        b = self.other if isinstance(self.other, Model) else None
+        check_given(given, self.model, b)
+        own = {name: array for name, array in given.items() if name in self.model.graph.values}
+        failure: RunError | None = None
+        for feed in feeds(self.model, b, self.spec, own, self._inputs_told(told), self.options.seed):
+            side = Side(self.model, feed)
+            theirs = None if b is None else Side(b, renamed(self.model, b, feed, given, told))
+            try:
+                return self._compare(side, theirs, told)
+            except RunError as error:
+                failure = failure or error
+        raise failure or ModelError(
+            "no sizes were found at which it may run", file=self.model.label, hint="give some with --dim or --input"
+        )
+
+    def _given(self) -> dict[str, np.ndarray]:
+        if self.inputs is None:
+            return {}
+        if isinstance(self.inputs, Mapping):
+            return {name: np.asarray(array) for name, array in self.inputs.items()}
+        file = ArrayFile(self.inputs, self.options.limits)
+        return dict(zip(file.names, file.values(file.names), strict=True))
+
+    def _inputs_told(self, told: Mapping[str, str]) -> dict[str, str]:
+        names = {value.name for value in self.model.graph.inputs}
+        return {name: other for name, other in told.items() if name in names}
+
+    def _compare(self, a: Side, b: Side | None, told: Mapping[str, str]) -> ModelComparison:
+        pairs = self._pairs(a, b, told)
+        self.steps = 0
+        tolerance = self._tolerance()
+        if self.options.bisect:
+            measured = bisect(pairs, a, lambda some: self._afresh(some, a, b), tolerance, self.progress)
+        else:
+            measured = sweep(pairs, a, self._reader(pairs, a, b), tolerance, self.options.limits, self.progress)
+        first = first_differing(measured, a)
+        found = [self._divergence(one, a, b, place < MOST_CAUSES) for place, one in enumerate(first)]
+        return ModelComparison(
+            self.model.label,
+            self.other.label,
+            tolerance,
+            {name: array.shape for name, array in a.feed.items()},
+            self.options.bisect,
+            self.steps,
+            tuple(_compared(one, a) for one in measured),
+            tuple(found),
+            len(pairs),
+            *self._unmatched(pairs, a, b),
+            tuple(self._notes(pairs, a, b)),
+        )
+
+    def _pairs(self, a: Side, b: Side | None, told: Mapping[str, str]) -> list[Pair]:
+        if b is None:
+            assert isinstance(self.other, ArrayFile)
+            return match_dumps(a, self.other, told)
+        found = match_models(a, b, told, by_order=self.options.by_order)
+        return [Pair(match.a, match.b, match.how) for match in found if match.a.producer or match.b.producer]
+
+    def _tolerance(self) -> float:
+        if self.options.tolerance is not None:
+            return self.options.tolerance
+        models = [model for model in (self.model, self.other) if isinstance(model, Model)]
+        return FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
+
+    def _reader(
+        self, pairs: Sequence[Pair], a: Side, b: Side | None, changed: Feed | None = None
+    ) -> Callable[[Sequence[Pair]], Iterator[tuple[np.ndarray, np.ndarray]]]:
+        """Return what gives the arrays of some pairs, of which all will be asked for; inputs may be changed."""
+        one = Steps(a.model, _fed(a, changed), [pair.a for pair in pairs], a.unholdable)
+        two = None
+        if b is not None:
+            wanted = [pair.b for pair in pairs if isinstance(pair.b, Value)]
+            two = Steps(b.model, _fed(b, changed), wanted, b.unholdable)
+
+        def read(some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            self.steps += 1
+            mine = one.values([pair.a for pair in some])
+            if two is not None:
+                theirs = two.values([pair.b for pair in some if isinstance(pair.b, Value)])
+            else:
+                assert isinstance(self.other, ArrayFile)
+                theirs = self.other.values([pair.theirs for pair in some])
+            return zip(mine, theirs, strict=True)
+
+        return read
+
+    def _afresh(
+        self, pairs: Sequence[Pair], a: Side, b: Side | None, changed: Feed | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Return the arrays of some pairs, from the inputs on."""
+        return self._reader(pairs, a, b, changed)(pairs)
+
+    def _divergence(self, one: Measured, a: Side, b: Side | None, wanted: bool) -> Divergence:
+        self.progress(f"looking into '{one.pair.a.name}'")
+        node = one.pair.a.producer
+        return Divergence(
+            one.pair.a.name,
+            one.pair.theirs,
+            node.label if node is not None else "",
+            node.operator if node is not None else "",
+            tuple(self._causes(one.pair, a, b)) if wanted else (),
+        )
+
+    def _causes(self, pair: Pair, a: Side, b: Side | None) -> list[Cause]:
+        tolerance = self._tolerance()
+        (one, two), mine, theirs = self._arrays(pair, a, b)
+        if one.dtype.kind in "OUS" or two.dtype.kind in "OUS":
+            return []
+        if not np.isfinite(two[two > -np.inf]).all() and np.isfinite(one[one > -np.inf]).all():
+            return [Cause("unknown", "B has NaNs or infinities where A has none.")]
+        case = Case.of(one, two, tolerance, mine, theirs)
+        masks = padded_masks(a.model, a.feed)
+
+        def agrees(changed: Feed) -> bool:
+            return all(distance(*both, tolerance).agrees for both in self._afresh([pair], a, b, changed))
+
+        found = list(padding(case, masks, agrees)) if b is not None else []
+        if not found:
+            found = next((causes for explain in EXPLAINING if (causes := list(explain(case)))), [])
+        found += weights(case)
+        return found or [Cause("unknown", "no simple relation was found between the two.")]
+
+    def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:
+        """Return the arrays of a pair, and what is around them."""
+        one, mine = _part(a, pair.a)
+        if b is not None and isinstance(pair.b, Value):
+            two, theirs = _part(b, pair.b)
+            return (one, two), mine, theirs
+        assert isinstance(self.other, ArrayFile)
+        return (one, self.other.read(pair.theirs)), mine, None
+
+    def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+        left = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
+        if b is None:
+            assert isinstance(self.other, ArrayFile)
+            return left, tuple(name for name in self.other.names if name not in theirs)
+        return left, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
+
+    def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
+        for name, side in (("A", a), ("B", b)):
+            if side is not None and side.hidden:
+                yield (
+                    f"{side.hidden:,} nodes of {name} stand in branches or loops, and are seen by what comes out of "
+                    "these only; split-merged and fold make one graph of them."
+                )
+        mine = {pair.a for pair in pairs}
+        lost = [value.name for value in a.model.graph.outputs if value not in mine]
+        if lost:
+            yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
+
+
+def _fed(side: Side, changed: Feed | None) -> Feed:
+    return {name: (changed or {}).get(name, array) for name, array in side.feed.items()}
+
+
+def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:
+    near, nodes = around(side, value)
+    arrays = Steps(side.model, side.feed, [value, *near], side.unholdable).values([value, *near])
+    return arrays[0], Part(side, value, dict(zip(near, arrays[1:], strict=True)), nodes)
+
+
+def _compared(one: Measured, side: Side) -> ComparedTensor:
+    node, far = one.pair.a.producer, one.distance
+    dims = side.dims(one.pair.a)
+    return ComparedTensor(
+        one.pair.a.name,
+        one.pair.theirs,
+        one.pair.how,
+        node.label if node is not None else "",
+        node.operator if node is not None else "",
+        module_of(node) if node is not None else "",
+        tuple(dim if dim is not None else -1 for dim in dims or ()),
+        far.absolute,
+        far.relative,
+        far.cosine,
+        far.problem,
+        far.agrees,
+    )

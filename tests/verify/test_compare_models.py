@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from small_models import model
+
+from graphkit.model import Model
+from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.verify.layers.result import ModelComparison
+from graphkit.workflows.compare import CompareOptions, compare_models
+
+LAYER = """
+layer (int64[batch, sequence] input_ids, int64[batch, sequence] attention_mask) => (float[batch, sequence, 11] logits) {
+  tokens = Gather (table, input_ids)
+  dims = Shape (input_ids)
+  length = Gather (dims, one)
+  places = Range (zero, length, one)
+  positions = Gather (position_table, places)
+  embedded = Add (tokens, positions)
+  query = MatMul (embedded, w_query)
+  key = MatMul (embedded, w_key)
+  value = MatMul (embedded, w_value)
+  query_split = Reshape (query, split)
+  key_split = Reshape (key, split)
+  value_split = Reshape (value, split)
+  query_heads = Transpose <perm = [0, 2, 1, 3]> (query_split)
+  key_heads = Transpose <perm = [0, 2, 3, 1]> (key_split)
+  value_heads = Transpose <perm = [0, 2, 1, 3]> (value_split)
+  scaled = Mul (query_heads, scale)
+  scores = MatMul (scaled, key_heads)
+  kept = Cast <to = 1> (attention_mask)
+  dropped = Sub (unit, kept)
+  floor = Mul (dropped, lowest)
+  mask = Unsqueeze (floor, inner)
+  masked = Add (scores, mask)
+  weights = Softmax <axis = -1> (masked)
+  mixed = MatMul (weights, value_heads)
+  mixed_back = Transpose <perm = [0, 2, 1, 3]> (mixed)
+  joined = Reshape (mixed_back, join)
+  projected = MatMul (joined, w_out)
+  hidden = Add (projected, embedded)
+  raw = MatMul (hidden, w_head)
+  logits = Add (raw, final_logits_bias)
+}
+"""
+STEP = """
+step (int64[batch, 1] input_ids, float[batch, 2, past, 4] past_0_key)
+  => (float[batch, 1, 8] hidden, float[batch, 2, total, 4] present_0_key) {
+  tokens = Gather (table, input_ids)
+  dims = Shape (past_0_key)
+  place = Gather (dims, two)
+  positions = Gather (position_table, place)
+  hidden = Add (tokens, positions)
+  split_hidden = Reshape (hidden, split)
+  key = Transpose <perm = [0, 2, 1, 3]> (split_hidden)
+  present_0_key = Concat <axis = 2> (past_0_key, key)
+}
+"""
+RNG = np.random.default_rng(7)
+WEIGHTS: dict[str, np.ndarray] = {
+    "table": RNG.standard_normal((11, 8)),
+    "position_table": RNG.standard_normal((40, 8)),
+    **{name: RNG.standard_normal((8, 8)) for name in ("w_query", "w_key", "w_value", "w_out")},
+    "w_head": RNG.standard_normal((8, 11)),
+    "final_logits_bias": RNG.standard_normal((1, 11)) * 8,
+    "scale": np.array(0.35),
+    "unit": np.array(1.0),
+    "lowest": np.array(-1e9),
+    "zero": np.array(0),
+    "one": np.array(1),
+    "two": np.array(2),
+    "split": np.array([0, 0, 2, 4]),
+    "join": np.array([0, 0, 8]),
+    "inner": np.array([1, 2]),
+}
+
+
+def small(text: str = LAYER, **changed: np.ndarray) -> Model:
+    used = {name: array for name, array in {**WEIGHTS, **changed}.items() if name in text}
+    return model(text, **used)
+
+
+def layer(before: str = "", after: str = "", **changed: np.ndarray) -> Model:
+    assert before in LAYER
+    return small(LAYER.replace(before, after) if before else LAYER, **changed)
+
+
+def told(found: ModelComparison, tensor: str) -> str:
+    """Return what is said of the one tensor at which the difference begins."""
+    assert not found.passed
+    assert [one.tensor for one in found.divergences] == [tensor]
+    return " ".join(cause.text for cause in found.divergences[0].causes)
+
+
+def test_equal_models_agree() -> None:
+    found = compare_models(layer(), layer())
+    assert found.passed
+    assert found.matched == len(found.tensors) == 30
+    assert found.unmatched_a == found.unmatched_b == ()
+    assert found.inputs == {"input_ids": (4, 4), "attention_mask": (4, 4)}
+    assert max(tensor.absolute or 0 for tensor in found.tensors) == 0
+
+
+def heads(array: np.ndarray, *order: int) -> np.ndarray:
+    return array.reshape(8, 2, 4)[:, list(order)].reshape(8, 8)
+
+
+FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
+    "bias removed": (
+        lambda: layer(
+            "raw = MatMul (hidden, w_head)\n  logits = Add (raw, final_logits_bias)", "logits = MatMul (hidden, w_head)"
+        ),
+        "logits",
+        "constant offset: A adds its initializer 'final_logits_bias', and B does not.",
+    ),
+    "padding mask dropped": (
+        lambda: layer("masked = Add (scores, mask)", "masked = Identity (scores)"),
+        "masked",
+        "padding leak: the two agree where 'attention_mask' masks nothing; padding changes what one of them computes.",
+    ),
+    "positions twice": (
+        lambda: layer(
+            "embedded = Add (tokens, positions)", "once = Add (tokens, positions) embedded = Add (once, positions)"
+        ),
+        "embedded",
+        "B adds positions (rows 0 to 3 of 'position_table') twice, A once.",
+    ),
+    "positions missing": (
+        lambda: layer("embedded = Add (tokens, positions)", "embedded = Identity (tokens)"),
+        "embedded",
+        "A adds positions (rows 0 to 3 of 'position_table'), and B does not.",
+    ),
+    "table transposed": (
+        lambda: layer(table=WEIGHTS["table"].ravel(order="F").reshape(11, 8)),
+        "tokens",
+        "'table' of B is not 'table' of A: transposed: B has the elements of A, stored column by column.",
+    ),
+    "weight transposed": (
+        lambda: layer(w_key=WEIGHTS["w_key"].T),
+        "key",
+        "'w_key' of B is not 'w_key' of A: transposed: B is A with its axes in the order [1, 0].",
+    ),
+    "heads permuted": (
+        lambda: layer(w_query=heads(WEIGHTS["w_query"], 1, 0)),
+        "query",
+        "permuted heads: along axis 2, the 2 blocks of 4 in B are those [1, 0] of A. 'w_query' of B is not "
+        "'w_query' of A: permuted heads: along axis 1, the 2 blocks of 4 in B are those [1, 0] of A.",
+    ),
+    "scale twice": (
+        lambda: layer(
+            "scaled = Mul (query_heads, scale)", "once = Mul (query_heads, scale) scaled = Mul (once, scale)"
+        ),
+        "scaled",
+        "scale: B is 0.35 times A: B applies the Mul by 'scale' of A twice.",
+    ),
+    "scale lost": (
+        lambda: layer("scaled = Mul (query_heads, scale)", "scaled = Identity (query_heads)"),
+        "scaled",
+        "scale: B is 2.85714 times A: B lacks the Mul by 'scale' of A, or A applies it twice.",
+    ),
+    "residual missing": (
+        lambda: layer("hidden = Add (projected, embedded)", "hidden = Identity (projected)"),
+        "hidden",
+        "A adds its tensor 'embedded' (a residual), and B does not.",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault: str) -> None:
+    make, tensor, text = FAULTS[fault]
+    assert told(compare_models(layer(), make()), tensor) == text
+
+
+@pytest.mark.parametrize("fault", ["bias removed", "positions twice", "scale twice"])
+def test_bisection_finds_the_same_with_fewer_tensors(fault: str) -> None:
+    make, tensor, text = FAULTS[fault]
+    found = compare_models(layer(), make(), options=CompareOptions(bisect=True))
+    assert told(found, tensor) == text
+    assert found.bisected
+    assert len(found.tensors) <= 9
+
+
+STEP_FAULTS: dict[str, tuple[tuple[str, str], str, str]] = {
+    "position off by one": (
+        ("place = Gather (dims, two)", "length = Gather (dims, two) place = Add (length, one)"),
+        "place",
+        "constant offset: B has 1 more than A in every element; positions, or a length, are off by one.",
+    ),
+    "rows off by one": (
+        ("place = Gather (dims, two)", "length = Gather (dims, two) next_place = Add (length, one)"),
+        "positions",
+        "off by one: A looks up rows 6 of 'position_table', B rows 7.",
+    ),
+    "slots off by one": (
+        ("(past_0_key, key)", "(key, past_0_key)"),
+        "present_0_key",
+        "off by one: along axis 2, B has at i what A has at i - 1.",
+    ),
+    "a slot lost": (
+        (
+            "present_0_key = Concat <axis = 2> (past_0_key, key)",
+            "kept = Slice (past_0_key, first, last, two_axis)\n  present_0_key = Concat <axis = 2> (kept, key)",
+        ),
+        "present_0_key",
+        "dims: along axis 2, B is A from 1 to 7, of 7; off by one.",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", STEP_FAULTS)
+def test_a_fault_of_the_cache_is_named(fault: str) -> None:
+    (before, after), tensor, text = STEP_FAULTS[fault]
+    changed = STEP.replace(before, after)
+    if "next_place" in after:
+        changed = changed.replace("(position_table, place)", "(position_table, next_place)")
+    ends = {"first": np.array([1]), "last": np.array([99]), "two_axis": np.array([2])}
+    assert before in STEP
+    found = compare_models(small(STEP), small(changed, **ends))
+    assert told(found, tensor) == text
+
+
+@pytest.fixture(scope="module")
+def marian(real_model: Callable[[str], Model]) -> Split:
+    return split_merged(real_model("marian-tiny/decoder_model_merged"))
+
+
+def edited(original: Model, edit: Callable[[onnx.GraphProto], None]) -> Model:
+    """Return a model whose complete proto was edited."""
+    proto = original.restore()
+    edit(proto.graph)
+    return Model.from_proto(proto)
+
+
+def node(graph: onnx.GraphProto, output: str) -> onnx.NodeProto:
+    return next(node for node in graph.node if output in node.output)
+
+
+def bypass(output: str, kept: str) -> Callable[[onnx.GraphProto], None]:
+    """Return an edit after which a node passes one of its inputs on."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        found = node(graph, output)
+        assert kept in found.input
+        found.CopyFrom(helper.make_node("Identity", [kept], [output], name=found.name))
+
+    return edit
+
+
+def twice(output: str, again: str) -> Callable[[onnx.GraphProto], None]:
+    """Return an edit after which a node's operator is applied to its result once more, with one of its inputs."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        place = next(place for place, node in enumerate(graph.node) if output in node.output)
+        found = graph.node[place]
+        assert again in found.input
+        found.output[0] = "once"
+        graph.node.insert(place + 1, helper.make_node(found.op_type, ["once", again], [output], name="again"))
+
+    return edit
+
+
+def reweighted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[onnx.GraphProto], None]:
+    """Return an edit of an initializer."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
+        changed = np.ascontiguousarray(change(numpy_helper.to_array(tensor)))
+        tensor.CopyFrom(numpy_helper.from_array(changed, name))
+
+    return edit
+
+
+def later_position(graph: onnx.GraphProto) -> None:
+    """Look positions up one too far."""
+    table = "model.decoder.embed_positions.weight"
+    found = next(node for node in graph.node if table in node.input)
+    one = numpy_helper.from_array(np.array(1, np.int64), "one_more")
+    graph.initializer.append(one)
+    place = list(graph.node).index(found)
+    graph.node.insert(place, helper.make_node("Add", [found.input[1], "one_more"], ["later"], name="later"))
+    graph.node[place + 1].input[1] = "later"
+
+
+DECODER = "/model/decoder"
+FIRST = f"{DECODER}/layers.0"
+CROSS = f"{DECODER}/layers.3/encoder_attn"
+MARIAN: dict[str, tuple[str, Callable[[onnx.GraphProto], None], str, str]] = {
+    "bias removed": (
+        "with_past",
+        bypass("logits", "/lm_head/MatMul_output_0"),
+        "logits",
+        "constant offset: A adds its initializer 'final_logits_bias', and B does not.",
+    ),
+    "padding mask dropped": (
+        "first",
+        bypass(f"{CROSS}/Add_output_0", f"{CROSS}/MatMul_output_0"),
+        f"{CROSS}/Add_output_0",
+        "padding leak: the two agree where 'encoder_attention_mask' masks nothing; padding changes what one of them "
+        "computes.",
+    ),
+    "positions twice": (
+        "first",
+        twice(f"{DECODER}/Add_4_output_0", f"{DECODER}/embed_positions/Gather_output_0"),
+        f"{DECODER}/Add_4_output_0",
+        "B adds positions (rows 0 to 3 of 'model.decoder.embed_positions.weight') twice, A once.",
+    ),
+    "cache off by one": (
+        "with_past",
+        later_position,
+        f"{DECODER}/embed_positions/Gather_output_0",
+        "off by one: A looks up rows 3 to 6 of 'model.decoder.embed_positions.weight', B rows 4 to 7.",
+    ),
+    "table transposed": (
+        "with_past",
+        reweighted("model.decoder.embed_positions.weight", lambda array: array.ravel(order="F").reshape(array.shape)),
+        f"{DECODER}/embed_positions/Gather_output_0",
+        "'model.decoder.embed_positions.weight' of B is not 'model.decoder.embed_positions.weight' of A: transposed: B "
+        "has the elements of A, stored column by column.",
+    ),
+    "heads permuted": (
+        "first",
+        reweighted("onnx::MatMul_1468", lambda array: array.reshape(len(array), 4, -1)[:, ::-1].reshape(array.shape)),
+        f"{FIRST}/self_attn/q_proj/MatMul_output_0",
+        "permuted heads",
+    ),
+    "scale twice": (
+        "first",
+        twice(f"{FIRST}/self_attn/Mul_output_0", f"{FIRST}/self_attn/Constant_13_output_0"),
+        f"{FIRST}/self_attn/Mul_output_0",
+        "scale: B is 0.707107 times A: B applies the Mul by '/model/decoder/layers.0/self_attn/Constant_13_output_0' of "
+        "A twice.",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MARIAN)
+def test_a_fault_of_marian_is_named(marian: Split, fault: str) -> None:
+    which, edit, tensor, text = MARIAN[fault]
+    original: Model = getattr(marian, which)
+    assert text in told(compare_models(original, edited(original, edit)), tensor)
