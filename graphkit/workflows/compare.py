@@ -189,11 +189,11 @@ class _Comparison:
         self, pairs: Sequence[Pair], a: Side, b: Side | None, changed: Feed | None = None
     ) -> Callable[[Sequence[Pair]], Iterator[tuple[np.ndarray, np.ndarray]]]:
         """Return what gives the arrays of some pairs, of which all will be asked for; inputs may be changed."""
-        one = Steps(a.model, _fed(a, changed), [pair.a for pair in pairs], a.unholdable)
+        one = Steps(a, _fed(a, changed), [pair.a for pair in pairs])
         two = None
         if b is not None:
             wanted = [pair.b for pair in pairs if isinstance(pair.b, Value)]
-            two = Steps(b.model, _fed(b, changed), wanted, b.unholdable)
+            two = Steps(b, _fed(b, changed), wanted)
 
         def read(some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             self.steps += 1
@@ -240,7 +240,7 @@ class _Comparison:
         found = list(padding(case, masks, agrees)) if b is not None else []
         if not found:
             found = next((causes for explain in EXPLAINING if (causes := list(explain(case)))), [])
-        found += weights(case)
+        found += weights(case, only_named=bool(found))
         return found or [Cause("unknown", "no simple relation was found between the two.")]
 
     def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:
@@ -279,7 +279,7 @@ def _fed(side: Side, changed: Feed | None) -> Feed:
 
 def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:
     near, nodes = around(side, value)
-    arrays = Steps(side.model, side.feed, [value, *near], side.unholdable).values([value, *near])
+    arrays = Steps(side, side.feed, [value, *near]).values([value, *near])
     return arrays[0], Part(side, value, dict(zip(near, arrays[1:], strict=True)), nodes)
 
 

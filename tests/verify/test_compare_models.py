@@ -332,8 +332,7 @@ MARIAN: dict[str, tuple[str, Callable[[onnx.GraphProto], None], str, str]] = {
         "first",
         twice(f"{FIRST}/self_attn/Mul_output_0", f"{FIRST}/self_attn/Constant_13_output_0"),
         f"{FIRST}/self_attn/Mul_output_0",
-        "scale: B is 0.707107 times A: B applies the Mul by '/model/decoder/layers.0/self_attn/Constant_13_output_0' of "
-        "A twice.",
+        f"scale: B is 0.707107 times A: B applies the Mul by '{FIRST}/self_attn/Constant_13_output_0' of A twice.",
     ),
 }
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from graphkit.graph.order import values_read
 from graphkit.graph.view import Value
 from graphkit.verify.layers.measure import distance
 from graphkit.verify.layers.side import Side
@@ -19,7 +18,7 @@ def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
     bits: dict[Value, int] = dict.fromkeys(side.place, 0)
     for value in side.place:
         node = value.producer
-        for read in values_read(node) if node is not None else ():
+        for read in side.reads[node] if node is not None else ():
             bits[value] |= bits.get(read, 0)
         if value in number:
             bits[value] |= 1 << number[value]
@@ -70,9 +69,9 @@ def _narrow(
 ) -> Pair:
     """Return the pair that differs where what it is computed from is taken to agree."""
     left = above[bad]
-    while left != (own := 1 << pairs.index(bad)):
-        candidates = [pair for place, pair in enumerate(pairs) if left >> place & 1 and 1 << place != own]
+    while left.bit_count() > 1:
         total = left.bit_count()
+        candidates = [pair for pair in _of(left, pairs) if pair is not bad]
         middle = min(candidates, key=lambda pair: abs(2 * (above[pair] & left).bit_count() - total))
         if agrees([middle]):
             left &= ~above[middle]
@@ -81,18 +80,19 @@ def _narrow(
     return bad
 
 
+def _of(bits: int, pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """Yield the pairs whose bits are set."""
+    return (pair for pair, bit in zip(pairs, reversed(f"{bits:0{len(pairs)}b}"), strict=True) if bit == "1")
+
+
 def _ends(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:
-    """Return the pairs that no other is computed from."""
+    """Return the pairs that no other of them is computed from."""
     inner = 0
-    for place, pair in enumerate(pairs):
-        inner |= above[pair] & ~(1 << place)
-    return [pair for place, pair in enumerate(pairs) if not inner >> place & 1]
+    for pair in pairs:
+        inner |= above[pair] ^ (1 << (above[pair].bit_length() - 1))  # its own bit is the last
+    return [pair for pair in pairs if not inner >> (above[pair].bit_length() - 1) & 1]
 
 
 def _direct(pairs: Sequence[Pair], above: Mapping[Pair, int], one: Pair) -> list[Pair]:
     """Return the pairs that one is computed from without another between."""
-    own = [pair for place, pair in enumerate(pairs) if above[one] >> place & 1 and pair is not one]
-    inner = 0
-    for pair in own:
-        inner |= above[pair] & ~(1 << pairs.index(pair))
-    return [pair for pair in own if not inner >> pairs.index(pair) & 1]
+    return _ends([pair for pair in _of(above[one], pairs) if pair is not one], above)

@@ -123,13 +123,17 @@ def _forwards(matching: _Matching, by_name: Mapping[str, Value]) -> None:
                 matching.add(value, two, "name")
         twin = _twin(node, matching) if any(value not in matching.forth for value in open_outputs) else None
         if twin is not None and any(value is not None and value.name in mine for value in twin.outputs):
-            matching.add_nodes(node, twin, "structure")  # of another counter
+            matching.add_nodes(node, twin, "structure")  # B counted on from another number
+        for value in open_outputs:
+            two = by_name.get(value.name)
+            if value not in matching.forth and two is not None and _is_read_alike(value, two, matching):
+                matching.add(value, two, "name")
+        if twin is not None:
+            matching.add_nodes(node, twin, "structure")
         for value in open_outputs:
             two = by_name.get(value.name)
             if value not in matching.forth and two is not None and _may_share_name(value, two, matching):
                 matching.add(value, two, "name")
-        if twin is not None:
-            matching.add_nodes(node, twin, "structure")
 
 
 def _twin(node: Node, matching: _Matching) -> Node | None:
@@ -169,6 +173,15 @@ def _may_share_name(one: Value, two: Value, matching: _Matching) -> bool:
     if not same_operator(one.producer, two.producer) or not compatible(matching.a.dims(one), matching.b.dims(two)):
         return False
     return not _rival(one.producer, two.producer, matching)
+
+
+def _is_read_alike(one: Value, two: Value, matching: _Matching) -> bool:
+    """Whether two tensors are read at the same places by nodes whose operators and names are the same."""
+    readers = [
+        {(node.operator, place, *(v.name for v in node.outputs if v is not None)) for node, place in value.consumers}
+        for value in (one, two)
+    ]
+    return bool(readers[0]) and readers[0] == readers[1] and compatible(matching.a.dims(one), matching.b.dims(two))
 
 
 def _rival(one: Node, two: Node, matching: _Matching) -> bool:

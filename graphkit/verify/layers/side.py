@@ -51,9 +51,29 @@ class Side:
             return infer(self.model)
 
     @cached_property
+    def order(self) -> Mapping[Node, int]:
+        """The nodes of the main graph, each after those that it reads, with their places."""
+        return {node: place for place, node in enumerate(in_order(self.model.graph))}
+
+    @cached_property
+    def reads(self) -> Mapping[Node, tuple[Value, ...]]:
+        """What each node of the main graph reads of its values, its bodies included."""
+        main = self.model.graph
+        return {node: tuple(value for value in values_read(node) if value.scope is main) for node in main.nodes}
+
+    @cached_property
+    def readers(self) -> Mapping[Value, tuple[Node, ...]]:
+        """The nodes of the main graph that read each value, or have a body that does."""
+        found: dict[Value, list[Node]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                found.setdefault(value, []).append(node)
+        return {value: tuple(nodes) for value, nodes in found.items()}
+
+    @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the main graph that compute something of its inputs, each after those that it reads."""
-        return tuple(node for node in in_order(self.model.graph) if not _is_constant(node))
+        return tuple(node for node in self.order if not _is_constant(node))
 
     @cached_property
     def place(self) -> Mapping[Value, int]:
@@ -79,12 +99,6 @@ class Side:
         """Return the dims of a tensor, as far as they are known."""
         dims = self.shapes[value].dims
         return None if dims is None else tuple(dim.constant for dim in dims)
-
-    def sources(self, value: Value) -> tuple[Value, ...]:
-        """Return the computed tensors and inputs that a tensor's node reads."""
-        if value.producer is None:
-            return ()
-        return tuple(read for read in values_read(value.producer) if read in self.place)
 
     @cached_property
     def hidden(self) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from graphkit.graph.order import in_order, values_read
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
+from graphkit.verify.layers.side import Side
 
 __all__ = ["Steps", "Tensors"]
 
@@ -34,28 +34,16 @@ class Steps:
     """The tensors of a model's main graph, for one feed.
 
     Args:
-        model: The model.
+        side: The model.
         feed: An array for each input without a default.
-        pending: The tensors that will be asked for, in any order; others need more time.
-        unholdable: Values that cannot be held as arrays, such as sequences: whatever reads one runs in the same step.
+        pending: The tensors that will be asked for, in any order; others need more time. Whatever reads a tensor that
+            cannot be held, such as a sequence, runs in the same step.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        feed: Mapping[str, np.ndarray],
-        pending: Iterable[Value],
-        unholdable: frozenset[Value] = frozenset(),
-    ) -> None:
-        self.model, self.graph = model, model.graph
-        self.unholdable = unholdable
+    def __init__(self, side: Side, feed: Mapping[str, np.ndarray], pending: Iterable[Value]) -> None:
+        self.model, self.graph, self.unholdable = side.model, side.model.graph, side.unholdable
+        self.order, self.reads, self.readers = side.order, side.reads, side.readers
         self.held = {value: feed[value.name] for value in self.graph.inputs if value.name in feed}
-        self.place = {node: place for place, node in enumerate(in_order(self.graph))}
-        self.reads = {node: _of(values_read(node), self.graph) for node in self.graph.nodes}
-        self.readers: dict[Value, set[Node]] = {}
-        for node, values in self.reads.items():
-            for value in values:
-                self.readers.setdefault(value, set()).add(node)
         self.pending = set(pending)
         self.relevant = self._cone(self.pending, frozenset())
         self.done: set[Node] = set()
@@ -79,7 +67,7 @@ class Steps:
 
     def _is_needed(self, value: Value) -> bool:
         """Whether a value is asked for later, or read by a node that is still to run."""
-        later = self.readers.get(value, set[Node]())
+        later = self.readers.get(value, ())
         return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
 
     def _cone(self, wanted: Iterable[Value], known: Iterable[Value]) -> set[Node]:
@@ -119,7 +107,7 @@ class Steps:
         self.done = before
         read = {value for node in nodes for value in self.reads[node]} - set(made)
         inputs = {value.name: self.held[value] for value in read if value in self.held}
-        part = self._part(sorted(nodes, key=self.place.__getitem__), read, inputs, outputs)
+        part = self._part(sorted(nodes, key=self.order.__getitem__), read, inputs, outputs)
         with IsolatedSession(part, prepack=False) as session:
             found = session.run(inputs)
         return {value: found[value.name] for value in outputs}
@@ -143,7 +131,3 @@ class Steps:
             graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
         graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in outputs)
         return self.model.with_proto(proto)
-
-
-def _of(values: Iterable[Value], scope: Scope) -> list[Value]:
-    return [value for value in values if value.scope is scope]

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from graphkit.graph.order import values_read
 from graphkit.graph.view import Node, Value
 from graphkit.verify.layers.constants import FLOATS, constant_array, known
 from graphkit.verify.layers.measure import allowed, plain
@@ -121,7 +120,7 @@ def around(side: Side, value: Value) -> tuple[list[Value], tuple[Node, ...]]:
     for _ in range(HOPS):
         found = [one.producer for one in border if one.producer is not None and one.producer not in nodes]
         nodes.update(dict.fromkeys(found))
-        border = [one for node in found for one in values_read(node) if one in side.place and one not in values]
+        border = [one for node in found for one in side.reads[node] if one in side.place and one not in values]
         values.update(dict.fromkeys(sorted(border, key=side.place.__getitem__)))
     held = [one for one in values if one not in side.unholdable and one is not value]
     return held[:MAX_AROUND], tuple(nodes)

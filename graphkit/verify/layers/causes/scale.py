@@ -53,16 +53,15 @@ def _whole(case: Case, factor: float) -> Cause:
         for one in _factors(part):
             name, what = one.value.name, f"{one.node.op_type} by '{one.value.name}' of {owner}"
             if math.isclose(one.factor, factor, rel_tol=CLOSE):
-                return Cause("scale", f"{text}: B applies the {what} {_times(case, one, owner)}.", name)
+                is_known = owner == "A" or any(math.isclose(x.factor, factor, rel_tol=CLOSE) for x in _factors(case.a))
+                return Cause("scale", f"{text}: {_more(what, is_known)}.", name)
             if math.isclose(one.factor * factor, 1.0, rel_tol=CLOSE):
                 return Cause("scale", f"{text}: B lacks the {what}, or A applies it twice.", name)
     return Cause("scale", f"{text}; no constant nearby has that factor.")
 
 
-def _times(case: Case, one: _Factor, owner: str) -> str:
-    if owner == "A":
-        return "twice"
-    return "twice" if any(math.isclose(x.factor, one.factor, rel_tol=CLOSE) for x in _factors(case.a)) else "too"
+def _more(what: str, is_known: bool) -> str:
+    return f"B applies the {what} twice" if is_known else f"B applies the {what}, and A does not"
 
 
 def _factors(part: Part) -> Iterator[_Factor]:

@@ -17,13 +17,18 @@ MOST = 1 << 23  # elements of a weight whose order is looked into
 CLOSE = 1e-5
 
 
-def weights(case: Case) -> Iterator[Cause]:
-    """Yield how the weights that B's node reads differ from those of A's."""
+def weights(case: Case, *, only_named: bool = False) -> Iterator[Cause]:
+    """Yield how the weights that B's node reads differ from those of A's; `only_named` for those of one name."""
     if case.b is None or case.a.value.producer is None or case.b.value.producer is None:
         return
     for one, two in _paired(case.a.value.producer, case.b.value.producer):
         first, second = known(one), known(two)
-        if first is None or second is None or first.data_type != second.data_type:
+        if (
+            first is None
+            or second is None
+            or first.data_type != second.data_type
+            or only_named > (one.name == two.name)
+        ):
             continue
         if first.dims == second.dims and case.a.side.model.payload(first) == case.b.side.model.payload(second):
             continue
