@@ -34,7 +34,14 @@ HOMES = {
     "onnxoptimizer": {"runtime/optimizing.py"},
     "onnxruntime": {"runtime/loading.py"},
     "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
-    "click": {"cli/__init__.py", "cli/comparing.py", "cli/lowering.py", "cli/options.py", "cli/reading.py", "cli/rewriting.py"},
+    "click": {
+        "cli/__init__.py",
+        "cli/comparing.py",
+        "cli/lowering.py",
+        "cli/options.py",
+        "cli/reading.py",
+        "cli/rewriting.py",
+    },
 }
 
 

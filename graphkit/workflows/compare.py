@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +116,6 @@ class _Comparison:
     options: CompareOptions
     inputs: Mapping[str, np.ndarray] | str | Path | None
     progress: Callable[[str], None]
-    steps: int = field(init=False, default=0)
 
     def run(self) -> ModelComparison:
         given = self._given()
@@ -150,12 +149,12 @@ class _Comparison:
 
     def _compare(self, a: Side, b: Side | None, told: Mapping[str, str]) -> ModelComparison:
         pairs = self._pairs(a, b, told)
-        self.steps = 0
         tolerance = self._tolerance()
+        reader = _Reader(pairs, a, b or self.other, all_asked=not self.options.bisect)
         if self.options.bisect:
-            measured = bisect(pairs, a, lambda some: self._afresh(some, a, b), tolerance, self.progress)
+            measured = bisect(pairs, a, reader, tolerance, self.progress)
         else:
-            measured = sweep(pairs, a, self._reader(pairs, a, b), tolerance, self.options.limits, self.progress)
+            measured = sweep(pairs, a, reader, tolerance, self.options.limits, self.progress)
         first = first_differing(measured, a)
         found = [self._divergence(one, a, b, place < MOST_CAUSES) for place, one in enumerate(first)]
         return ModelComparison(
@@ -164,7 +163,7 @@ class _Comparison:
             tolerance,
             {name: array.shape for name, array in a.feed.items()},
             self.options.bisect,
-            self.steps,
+            reader.steps,
             tuple(_compared(one, a) for one in measured),
             tuple(found),
             len(pairs),
@@ -185,33 +184,11 @@ class _Comparison:
         models = [model for model in (self.model, self.other) if isinstance(model, Model)]
         return FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
 
-    def _reader(
-        self, pairs: Sequence[Pair], a: Side, b: Side | None, changed: Feed | None = None
-    ) -> Callable[[Sequence[Pair]], Iterator[tuple[np.ndarray, np.ndarray]]]:
-        """Return what gives the arrays of some pairs, of which all will be asked for; inputs may be changed."""
-        one = Steps(a, _fed(a, changed), [pair.a for pair in pairs])
-        two = None
-        if b is not None:
-            wanted = [pair.b for pair in pairs if isinstance(pair.b, Value)]
-            two = Steps(b, _fed(b, changed), wanted)
-
-        def read(some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            self.steps += 1
-            mine = one.values([pair.a for pair in some])
-            if two is not None:
-                theirs = two.values([pair.b for pair in some if isinstance(pair.b, Value)])
-            else:
-                assert isinstance(self.other, ArrayFile)
-                theirs = self.other.values([pair.theirs for pair in some])
-            return zip(mine, theirs, strict=True)
-
-        return read
-
-    def _afresh(
-        self, pairs: Sequence[Pair], a: Side, b: Side | None, changed: Feed | None = None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Return the arrays of some pairs, from the inputs on."""
-        return self._reader(pairs, a, b, changed)(pairs)
+    def _afresh(self, pair: Pair, a: Side, b: Side | None, changed: Feed) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Return the arrays of a pair with other inputs."""
+        mine = Side(a.model, _changed(a, changed))
+        theirs = self.other if b is None else Side(b.model, _changed(b, changed))
+        return _Reader([pair], mine, theirs).read([pair])
 
     def _divergence(self, one: Measured, a: Side, b: Side | None, wanted: bool) -> Divergence:
         self.progress(f"looking into '{one.pair.a.name}'")
@@ -235,7 +212,7 @@ class _Comparison:
         masks = padded_masks(a.model, a.feed)
 
         def agrees(changed: Feed) -> bool:
-            return all(distance(*both, tolerance).agrees for both in self._afresh([pair], a, b, changed))
+            return all(distance(*both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
 
         found = list(padding(case, masks, agrees)) if b is not None else []
         if not found:
@@ -273,8 +250,40 @@ class _Comparison:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
 
 
-def _fed(side: Side, changed: Feed | None) -> Feed:
-    return {name: (changed or {}).get(name, array) for name, array in side.feed.items()}
+class _Reader:
+    """Gives the arrays of pairs, as `graphkit.verify.layers.sweep.Reader` says, and counts how often."""
+
+    def __init__(self, pairs: Sequence[Pair], a: Side, b: Side | Model | ArrayFile, *, all_asked: bool = True) -> None:
+        self.steps = 0
+        self.one = Steps(a, a.feed, [pair.a for pair in pairs], all_asked=all_asked)
+        self.two: Steps | ArrayFile
+        if isinstance(b, ArrayFile):
+            self.two = b
+        else:
+            assert isinstance(b, Side)
+            theirs = [pair.b for pair in pairs if isinstance(pair.b, Value)]
+            self.two = Steps(b, b.feed, theirs, all_asked=all_asked)
+
+    def read(self, some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        self.steps += 1
+        mine = self.one.values([pair.a for pair in some])
+        if isinstance(self.two, ArrayFile):
+            return zip(mine, map(self.two.read, [pair.theirs for pair in some]), strict=True)
+        return zip(mine, self.two.values([pair.b for pair in some if isinstance(pair.b, Value)]), strict=True)
+
+    def keep(self) -> None:
+        for steps in (self.one, self.two):
+            if isinstance(steps, Steps):
+                steps.keep()
+
+    def back(self) -> None:
+        for steps in (self.one, self.two):
+            if isinstance(steps, Steps):
+                steps.back()
+
+
+def _changed(side: Side, changed: Feed) -> Feed:
+    return {name: changed.get(name, array) for name, array in side.feed.items()}
 
 
 def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:

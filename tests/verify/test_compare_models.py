@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
+import re
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,6 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 from small_models import model
 
+from graphkit.cli import app
+from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.verify.layers.result import ModelComparison
@@ -342,3 +348,131 @@ def test_a_fault_of_marian_is_named(marian: Split, fault: str) -> None:
     which, edit, tensor, text = MARIAN[fault]
     original: Model = getattr(marian, which)
     assert text in told(compare_models(original, edited(original, edit)), tensor)
+
+
+def renamed(text: str) -> str:
+    """Return the layer with other names of all that it computes."""
+    names = [line.split("=")[0].strip() for line in text.splitlines() if " = " in line]
+    for name in names:
+        if name != "logits":
+            text = re.sub(rf"\b{name}\b", f"other_{name}", text)
+    return text
+
+
+def test_tensors_of_other_names_match_by_structure() -> None:
+    found = compare_models(layer(), small(renamed(LAYER)))
+    assert found.passed
+    assert {tensor.a: tensor.b for tensor in found.tensors}["masked"] == "other_masked"
+    assert {tensor.how for tensor in found.tensors if tensor.a != "logits"} == {"structure"}
+    assert found.unmatched_a == ()
+
+
+TWINS = """
+twins (float[n, 4] x) => (float[n, 4] y) {
+  FIRST = MatMul (x, A)
+  SECOND = MatMul (x, B)
+  y = Sub (FIRST, SECOND)
+}
+"""
+
+
+def twins(first: str, second: str, **weights: np.ndarray) -> Model:
+    text = TWINS.replace("FIRST", first).replace("SECOND", second)
+    for old, new in zip("AB", weights, strict=True):
+        text = text.replace(f"(x, {old})", f"(x, {new})")
+    return model(text, **weights)
+
+
+def test_what_is_ambiguous_is_unmatched() -> None:
+    one, two = RNG.standard_normal((2, 4, 4))
+    found = compare_models(twins("left", "right", a=one, b=two), twins("p", "q", c=one + 1, d=two + 1))
+    assert [tensor.a for tensor in found.tensors] == ["y"]
+    assert found.unmatched_a == ("left", "right")
+    assert found.unmatched_b == ("p", "q")
+
+
+def test_equal_weights_tell_twins_apart() -> None:
+    one, two = RNG.standard_normal((2, 4, 4))
+    found = compare_models(twins("left", "right", a=one, b=two), twins("p", "q", c=one, d=two))
+    assert [(tensor.a, tensor.b) for tensor in found.tensors] == [("left", "p"), ("right", "q"), ("y", "y")]
+    assert found.passed
+
+
+def test_names_are_mapped() -> None:
+    one, two = RNG.standard_normal((2, 4, 4))
+    pair = twins("left", "right", a=one, b=two), twins("p", "q", c=one + 1, d=two + 1)
+    found = compare_models(*pair, options=CompareOptions((("left", "p"),)))
+    first = found.tensors[0]
+    assert (first.a, first.b, first.how) == ("left", "p", "map")
+    with pytest.raises(UsageError, match="computes no tensor 'lost' in its main graph - names are case-sensitive"):
+        compare_models(*pair, options=CompareOptions((("lost", "p"),)))
+
+
+def test_dumps_are_compared(tmp_path: Path) -> None:
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    one, two = RNG.standard_normal((2, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "dumps.npz", left=x @ one, right=x @ two * 2, other=x)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    found = compare_models(twins("left", "right", a=one, b=two), tmp_path / "dumps.npz", inputs=tmp_path / "inputs.npz")
+    assert told(found, "right") == "scale: B is 2 times A; no constant nearby has that factor."
+    assert [tensor.agrees for tensor in found.tensors] == [True, False]
+    assert (found.unmatched_a, found.unmatched_b) == (("y",), ("other",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no zip", "no .npz file can be read: File is not a zip file - write it with numpy.savez"),
+        (None, "no .npz file can be read"),
+    ],
+)
+def test_what_is_no_npz_is_an_error(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "dumps.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        compare_models(layer(), path)
+
+
+def npy(header: str) -> bytes:
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000)}", "are not to be held"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}", "it ends after 0 of 28 bytes"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (7,)}", "holds no plain numbers"),
+        ("__import__('os')", "it cannot be read"),
+    ],
+)
+def test_what_an_array_claims_is_checked(tmp_path: Path, header: str, message: str) -> None:
+    with zipfile.ZipFile(tmp_path / "inputs.npz", "w") as file:
+        file.writestr("x.npy", npy(header))
+    with pytest.raises(ModelError, match=message):
+        compare_models(layer(), layer(), inputs=tmp_path / "inputs.npz")
+
+
+def test_inputs_of_another_dtype_or_name_are_errors() -> None:
+    with pytest.raises(UsageError, match="'nobody' is no input of the models"):
+        compare_models(layer(), layer(), inputs={"nobody": np.zeros(1)})
+    with pytest.raises(UsageError, match="'input_ids' is float64, and the model takes int64 - convert it"):
+        compare_models(layer(), layer(), inputs={"input_ids": np.zeros((1, 1))})
+
+
+def test_the_command_line_says_where_models_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, made in (("a.onnx", layer()), ("b.onnx", FAULTS["bias removed"][0]())):
+        onnx.save(made.proto, tmp_path / name)
+    with pytest.raises(SystemExit) as stop:
+        app([*("compare", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), "--format", "json")])
+    assert stop.value.code == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["divergences"][0]["causes"][0]["initializer"] == "final_logits_bias"
+    with pytest.raises(SystemExit) as stop:
+        app([*("compare", str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx"))])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "All agree within 0.0001" in text
+    assert max(map(len, text.splitlines())) <= 80

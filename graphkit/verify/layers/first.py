@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from graphkit.graph.view import Value
 from graphkit.verify.layers.measure import distance
 from graphkit.verify.layers.side import Side
-from graphkit.verify.layers.sweep import Measured, Pair, Progress, Read
+from graphkit.verify.layers.sweep import Measured, Pair, Progress, Reader
 
 __all__ = ["bisect", "first_differing"]
 
@@ -36,48 +36,54 @@ def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
     ]
 
 
-def bisect(pairs: Sequence[Pair], side: Side, read: Read, tolerance: float, progress: Progress) -> list[Measured]:
+def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
     """Return what was measured to find a pair that differs, though whatever it is computed from agrees.
 
     As `git bisect` does: what a pair that agrees is computed from counts as agreeing; in the end what the found one is
-    computed from is measured, and the search goes on where that is wrong.
+    computed from is measured, and the search goes on where that is wrong. Each run goes on from the last that agreed.
     """
-    above = _ancestors(pairs, side)
-    known: dict[Pair, Measured] = {}
+    return _Bisection(pairs, side, reader, tolerance, progress).run()
 
-    def agrees(some: Sequence[Pair]) -> bool:
-        fresh = [pair for pair in some if pair not in known]
+
+class _Bisection:
+    def __init__(self, pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> None:
+        self.pairs, self.side, self.reader, self.tolerance, self.progress = pairs, side, reader, tolerance, progress
+        self.above = _ancestors(pairs, side)
+        self.known: dict[Pair, Measured] = {}
+
+    def run(self) -> list[Measured]:
+        bad = self._first_bad(_ends(self.pairs, self.above))
+        self.reader.back()
+        while bad is not None:
+            found = self._narrowed(bad)
+            before = [pair for pair in _of(self.above[found], self.pairs) if pair is not found]
+            bad = self._first_bad(_ends(before, self.above))
+            self.reader.back()
+        return sorted(self.known.values(), key=lambda one: self.side.place[one.pair.a])
+
+    def _narrowed(self, bad: Pair) -> Pair:
+        """Return the pair that differs where what it is computed from is taken to agree."""
+        left = self.above[bad]
+        while left.bit_count() > 1:
+            total = left.bit_count()
+            candidates = [pair for pair in _of(left, self.pairs) if pair is not bad]
+            middle = min(candidates, key=lambda pair: abs(2 * (self.above[pair] & left).bit_count() - total))
+            if self._first_bad([middle]) is None:
+                self.reader.keep()
+                left &= ~self.above[middle]
+            else:
+                bad, left = middle, left & self.above[middle]
+                self.reader.back()
+        return bad
+
+    def _first_bad(self, some: Sequence[Pair]) -> Pair | None:
+        """Return the first of some pairs that differs."""
+        fresh = [pair for pair in some if pair not in self.known]
         if fresh:
-            progress(f"comparing '{fresh[0].a.name}'")
-            known.update(
-                (p, Measured(p, distance(*both, tolerance))) for p, both in zip(fresh, read(fresh), strict=True)
-            )
-        return all(known[pair].distance.agrees for pair in some)
-
-    ends = _ends(pairs, above)
-    agrees(ends)
-    bad = next((pair for pair in ends if not known[pair].distance.agrees), None)
-    while bad is not None:
-        bad = _narrow(pairs, above, bad, agrees)
-        before = _direct(pairs, above, bad)
-        bad = None if agrees(before) else next(pair for pair in before if not known[pair].distance.agrees)
-    return sorted(known.values(), key=lambda one: side.place[one.pair.a])
-
-
-def _narrow(
-    pairs: Sequence[Pair], above: Mapping[Pair, int], bad: Pair, agrees: Callable[[Sequence[Pair]], bool]
-) -> Pair:
-    """Return the pair that differs where what it is computed from is taken to agree."""
-    left = above[bad]
-    while left.bit_count() > 1:
-        total = left.bit_count()
-        candidates = [pair for pair in _of(left, pairs) if pair is not bad]
-        middle = min(candidates, key=lambda pair: abs(2 * (above[pair] & left).bit_count() - total))
-        if agrees([middle]):
-            left &= ~above[middle]
-        else:
-            bad, left = middle, left & above[middle]
-    return bad
+            self.progress(f"comparing '{fresh[0].a.name}'")
+            for pair, both in zip(fresh, self.reader.read(fresh), strict=True):
+                self.known[pair] = Measured(pair, distance(*both, self.tolerance))
+        return next((pair for pair in some if not self.known[pair].distance.agrees), None)
 
 
 def _of(bits: int, pairs: Sequence[Pair]) -> Iterator[Pair]:
@@ -91,8 +97,3 @@ def _ends(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:
     for pair in pairs:
         inner |= above[pair] ^ (1 << (above[pair].bit_length() - 1))  # its own bit is the last
     return [pair for pair in pairs if not inner >> (above[pair].bit_length() - 1) & 1]
-
-
-def _direct(pairs: Sequence[Pair], above: Mapping[Pair, int], one: Pair) -> list[Pair]:
-    """Return the pairs that one is computed from without another between."""
-    return _ends([pair for pair in _of(above[one], pairs) if pair is not one], above)

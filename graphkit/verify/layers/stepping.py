@@ -36,17 +36,30 @@ class Steps:
     Args:
         side: The model.
         feed: An array for each input without a default.
-        pending: The tensors that will be asked for, in any order; others need more time. Whatever reads a tensor that
+        pending: The tensors that may be asked for, in any order; others need more time. Whatever reads a tensor that
             cannot be held, such as a sequence, runs in the same step.
+        all_asked: Whether all of them will be, so that one that is computed is held until then.
     """
 
-    def __init__(self, side: Side, feed: Mapping[str, np.ndarray], pending: Iterable[Value]) -> None:
+    def __init__(
+        self, side: Side, feed: Mapping[str, np.ndarray], pending: Sequence[Value], *, all_asked: bool = True
+    ) -> None:
         self.model, self.graph, self.unholdable = side.model, side.model.graph, side.unholdable
         self.order, self.reads, self.readers = side.order, side.reads, side.readers
         self.held = {value: feed[value.name] for value in self.graph.inputs if value.name in feed}
-        self.pending = set(pending)
-        self.relevant = self._cone(self.pending, frozenset())
+        self.fed = dict(self.held)
+        self.relevant = self._cone(pending, frozenset())
+        self.pending = set(pending) if all_asked else set()
         self.done: set[Node] = set()
+        self.keep()
+
+    def keep(self) -> None:
+        """Remember what is held and done now."""
+        self._kept = dict(self.held), set(self.done)
+
+    def back(self) -> None:
+        """Return to what was remembered last."""
+        self.held, self.done = dict(self._kept[0]), set(self._kept[1])
 
     def values(self, wanted: Sequence[Value]) -> list[np.ndarray]:
         """Return the arrays of some tensors.
@@ -62,7 +75,7 @@ class Steps:
         self.done |= nodes
         self.pending -= set(wanted)
         self.held.update((value, array) for value, array in found.items() if value not in constants)
-        self.held = {value: array for value, array in self.held.items() if self._is_needed(value)}
+        self.held = {**self.fed, **{value: array for value, array in self.held.items() if self._is_needed(value)}}
         return result
 
     def _is_needed(self, value: Value) -> bool:

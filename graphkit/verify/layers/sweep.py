@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from graphkit.runtime.limits import Limits
 from graphkit.verify.layers.measure import Distance, distance
 from graphkit.verify.layers.side import Dims, Side
 
-__all__ = ["Measured", "Pair", "Progress", "Read", "sweep"]
+__all__ = ["Measured", "Pair", "Progress", "Reader", "sweep"]
 
 MOST_TENSORS = 256  # in one step
 UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
@@ -49,18 +50,28 @@ class Measured:
     distance: Distance
 
 
-Read = Callable[[Sequence[Pair]], Iterator[tuple[np.ndarray, np.ndarray]]]
+class Reader(Protocol):
+    """Gives the arrays of pairs."""
+
+    def read(self, some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Return the arrays of some pairs."""
+
+    def keep(self) -> None:
+        """Remember what was computed for them, to go on from there."""
+
+    def back(self) -> None:
+        """Go on from what was remembered last."""
 
 
 def sweep(
-    pairs: Sequence[Pair], side: Side, read: Read, tolerance: float, limits: Limits, progress: Progress
+    pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, limits: Limits, progress: Progress
 ) -> list[Measured]:
     """Return how far apart every pair is.
 
     Args:
         pairs: In topological order of A.
         side: The model A.
-        read: Gives the arrays of some pairs.
+        reader: Gives the arrays of some pairs.
         tolerance: Of `distance`.
         limits: What a run may take.
         progress: Called before each step.
@@ -68,7 +79,9 @@ def sweep(
     result: list[Measured] = []
     for step in _steps(pairs, side, limits):
         progress(f"comparing tensors {len(result) + 1:,} to {len(result) + len(step):,} of {len(pairs):,}")
-        result += [Measured(pair, distance(*both, tolerance)) for pair, both in zip(step, read(step), strict=True)]
+        result += [
+            Measured(pair, distance(*both, tolerance)) for pair, both in zip(step, reader.read(step), strict=True)
+        ]
     return result
 
 
