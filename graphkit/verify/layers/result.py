@@ -147,12 +147,13 @@ class ModelComparison(Result):
         differ = sum(not tensor.agrees for tensor in self.tensors)
         if not any(tensor.node for tensor in self.tensors):
             return Prose(self.findings()[0], "warning")
+        verb = "differs" if differ == 1 else "differ"
         if not differ:
             return Prose(f"{how} All agree within {within}.")
         if self.bisected:
-            return Prose(f"{how} {differ:,} differ by more than {within}.", "warning")
+            return Prose(f"{how} {differ:,} {verb} by more than {within}.", "warning")
         begins = len(self.divergences)
-        return Prose(f"{how} {differ:,} differ by more than {within}; it begins at {begins:,} of them.", "warning")
+        return Prose(f"{how} {differ:,} {verb} by more than {within}; it begins at {begins:,} of them.", "warning")
 
     def _where(self, one: Divergence) -> str:
         measured = next(tensor for tensor in self.tensors if tensor.a == one.tensor)
