@@ -128,8 +128,8 @@ class Contract:
 
     Attributes:
         target: The target that it was lowered for.
-        sizes: `batch`; `source`, the positions of the padded source; `capacity`, the slots of the cache; `positions`, the
-            tokens that the decoder takes: one more than slots, unless the model has fewer. 0 where there is none.
+        sizes: `batch`; `source`, the positions of the padded source; `capacity`, the slots of the cache; `positions`,
+            the tokens that the decoder takes: one more than slots, unless the model has fewer. 0 where there is none.
         tokens: `pad`, `start`, `end`; None where the model does not say.
         floor: What is added to scores that do not count.
         methods, tables, states: What there is.

@@ -26,6 +26,7 @@ from graphkit.passes import PASSES
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
+from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.dot import dot
 from graphkit.render.markdown import mermaid
@@ -146,6 +147,8 @@ def _rewrite(rng: random.Random, model: Model) -> None:
         if kind is SpecializeInput:
             names = [value.name for value in model.graph.inputs] or ["x"]
             step = SpecializeInput(rng.choice(names), rng.choice((True, False, 0, -1, 1 << 62)))
+        elif kind is StaticKvCache:
+            step = StaticKvCache(rng.choice((1, 2, 64)))
         elif kind is FreezeDims:
             step = FreezeDims(tuple(_dims(rng, model).items()))
         else:
