@@ -19,6 +19,7 @@ from graphkit.analysis.what_if import WhatIf, what_if
 from graphkit.errors import GraphkitError, ModelError, OutputError, TargetError, UsageError
 from graphkit.graph.networks import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.host import Host
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.passes.fold import fold
@@ -34,6 +35,7 @@ from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
 from graphkit.workflows.compare import CompareOptions, compare_models
 from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
+from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.workflows.specialize import Specializer
 from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 
@@ -41,13 +43,13 @@ __version__: str
 
 __all__ = [
     "Architecture", "Blockers", "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions",
-    "FoldReport", "GraphkitError", "Hazard", "Hazards", "Interface", "KVCache", "Model", "ModelComparison",
-    "ModelError", "Node", "Origins", "OutputError", "RemainingShapes", "Report", "ReportOptions", "Result",
-    "RewriteProof", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport",
-    "Summary", "Target", "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape",
-    "architecture", "blockers", "check_hazards", "compare", "compare_models", "cone", "control_flow", "fit",
-    "fold", "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target",
-    "optimized", "origins", "remaining_shapes", "report", "save_models", "shape_ops", "split_file",
-    "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_rewrite",
-    "verify_split", "what_if", "why_shape",
+    "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
+    "LowerReport", "Model", "ModelComparison", "ModelError", "Node", "Origins", "OutputError",
+    "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer",
+    "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
+    "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "blockers", "check_hazards", "compare",
+    "compare_models", "cone", "control_flow", "fit", "fold", "fold_file", "from_graphsurgeon", "hazards",
+    "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "remaining_shapes",
+    "report", "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes",
+    "to_graphsurgeon", "to_networkx", "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The command line, the only part of graphkit that prints.
 
-Exit codes: 0 for success; 1 for findings with `--strict`, blockers with `--fail-on blockers` or a failed proof; 2 for bad
-input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process.
+Exit codes: 0 for success; 1 for findings with `--strict`, blockers with `--fail-on blockers` or a failed proof; 2 for
+bad input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process.
 """
 
 from __future__ import annotations

@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
 from real_models import MODELS
 
+import graphkit.contract
 from graphkit.contract import read_contract
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.host import Host, numpy_host
@@ -77,6 +79,16 @@ def test_the_contract_names_each_input_once_and_reads_back(lowered: tuple[Path, 
     assert grown == {state.name for state in contract.states}
     guide = (output / "HOST.md").read_text()
     assert all(f"`{port.name}`" in guide for method in contract.methods for port in method.inputs)
+
+
+def test_the_contract_follows_its_schema(lowered: tuple[Path, Path, LowerReport]) -> None:
+    _, output, _ = lowered
+    schema = json.loads((Path(graphkit.contract.__file__).parent / "contract.schema.json").read_text())
+    plain = json.loads((output / "contract.json").read_text())
+    jsonschema.validate(plain, schema)
+    del plain["methods"][0]["inputs"][0]["source"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(plain, schema)
 
 
 def test_the_host_decodes_and_says_when_the_cache_is_full(lowered: tuple[Path, Path, LowerReport]) -> None:
