@@ -34,6 +34,22 @@ __all__ = ["lower"]
 @count_option("--batch", 1, "Sequences at a time.")
 @click.option("--mask-floor", type=float, default=-1e9, show_default=True, help="Added to scores that do not count.")
 @click.option("--pad", type=click.IntRange(min=0), help="Token that pads. Default: what the export says, else 0.")
+@click.option(
+    "--judge",
+    "judges",
+    multiple=True,
+    metavar="COMMAND",
+    help="A compiler to run on each lowered model, such as 'mycc --check {model}'; any exit status but 0 is a failure. "
+    "Repeatable.",
+)
+@click.option(
+    "--judge-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for a judge to take for one model.",
+)
 @size_options
 @no_verify_option
 @overwrite_option
@@ -48,6 +64,8 @@ def lower(
     batch: int,
     mask_floor: float,
     pad: int | None,
+    judges: tuple[str, ...],
+    judge_timeout: float,
     sizes: SizeWords,
     no_verify: bool,
     overwrite: bool,
@@ -62,7 +80,18 @@ def lower(
         from graphkit.workflows.lower import LowerOptions, lower_folder
 
         options = LowerOptions(
-            target, src_len, max_cache_len, batch, mask_floor, sizes.read().dims, pad, not no_verify, overwrite, limits
+            target,
+            src_len,
+            max_cache_len,
+            batch,
+            mask_floor,
+            sizes.read().dims,
+            pad,
+            not no_verify,
+            overwrite,
+            limits,
+            judges,
+            judge_timeout,
         )
         made = lower_folder(path, output, options, progress=progress)
     show(made, format)

@@ -26,6 +26,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
 from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, Originals, verify_lowering
+from graphkit.workflows.judge import SECONDS, Judgement, Judgements, judge, judge_words
 from graphkit.workflows.lowering import Lowered, LowerSizes, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
 
@@ -49,6 +50,8 @@ class LowerOptions:
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
         limits: What a model may take of time and memory.
+        judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
+        judge_seconds: How long a judge may take for a model.
     """
 
     target: str = "generic-npu"
@@ -61,6 +64,8 @@ class LowerOptions:
     verify: bool = True
     overwrite: bool = False
     limits: Limits = DEFAULT_LIMITS
+    judges: tuple[str, ...] = ()
+    judge_seconds: float = SECONDS
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class LowerReport(Result):
         tables: The files that the host looks rows up in, with their bytes.
         state_bytes: Bytes of the state that the host keeps.
         proof: None where it was not run.
+        judged: What the judges of the user say, None where there are none.
     """
 
     title: ClassVar[str] = "Lowering"
@@ -105,6 +111,7 @@ class LowerReport(Result):
     tables: Mapping[str, int]
     state_bytes: int
     proof: LoweringProof | None
+    judged: Judgements | None = None
 
     def heading(self) -> str:
         return f"Lowering of {self.source} for {self.target}"
@@ -115,7 +122,8 @@ class LowerReport(Result):
             for file in self.files
             if file.blockers.blockers
         ]
-        return (*left, *(self.proof.findings() if self.proof is not None else ()))
+        proven = self.proof.findings() if self.proof is not None else ()
+        return (*left, *proven, *(self.judged.findings() if self.judged is not None else ()))
 
     def blocks(self) -> Iterator[Block]:
         names = [file.name for file in self.files]
@@ -147,6 +155,9 @@ class LowerReport(Result):
             yield Prose("Not run: the models are unverified.", "warning")
         else:
             yield from self.proof.blocks()
+        if self.judged is not None:
+            yield Heading(self.judged.heading())
+            yield from self.judged.blocks()
 
 
 def lower_folder(
@@ -172,11 +183,13 @@ def lower_folder(
         The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
 
     Raises:
-        UsageError: Something cannot be lowered, with the reason.
+        UsageError: Something cannot be lowered, with the reason; or a judge is no command.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
+    for command in options.judges:
+        judge_words(command)  # before anything is written
     progress("reading")
     pipeline = find_pipeline(path)
     with isolation(options.limits):
@@ -196,7 +209,18 @@ def lower_folder(
         {table.file: arrays[table.name].nbytes for table in tables},
         sum(state.bytes for state in contract.states),
         proof,
+        _judged([output / part.method.file for part in parts], options, progress),
     )
+
+
+def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
+    if not options.judges:
+        return None
+    found: list[Judgement] = []
+    for command in options.judges:
+        progress(f"asking {command}")
+        found.extend(judge(command, models, options.judge_seconds))
+    return Judgements(tuple(found))
 
 
 def _lowered(pipeline: Pipeline, options: LowerOptions, progress: Callable[[str], None]) -> list[Lowered]:
