@@ -1,14 +1,17 @@
 # make report [MODEL=path]   set up an environment, report on a model (an example that ships with graphkit)
 # make test                  set up an environment, run all tests
 # make check                 format, lint, types and tests, as CI does
+# make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
 
 PYTHON ?= python3
 VENV ?= .venv
 MODEL ?= example:merged-decoder
+NPU_PYTHON ?= python3.11
+NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 
-.PHONY: report test check format lint types reports clean
+.PHONY: report test check format lint types reports npu-gate clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
@@ -30,6 +33,9 @@ types: $(VENV)/.dev
 reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py
 
+npu-gate: $(VENV)/.runtime $(NPU_VENV)/.done
+	$(BIN)/python benchmarks/npu_gate/gate.py --tools $(NPU_VENV)/bin
+
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
@@ -40,5 +46,10 @@ $(VENV)/.dev: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.runtime
 
+$(NPU_VENV)/.done: benchmarks/npu_gate/requirements.txt
+	$(NPU_PYTHON) -m venv $(NPU_VENV)
+	$(NPU_VENV)/bin/python -m pip install --quiet --requirement benchmarks/npu_gate/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NPU_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -73,7 +74,8 @@ def judge(case: Case, tools: Tools, work: Path) -> Row:
     row = Row(case.name)
     saved = folder / "saved"
     if not (saved / "saved_model.pb").exists():
-        ended = tools.saved_model(case.path, list(case.feeds[0]), saved)
+        copy = shutil.copy(case.path, folder / "model.onnx")  # onnx2tf writes over what it reads
+        ended = tools.saved_model(copy, list(case.feeds[0]), saved)
         if ended.failure:
             row.failures = (ended.failure,)
             return row
