@@ -57,13 +57,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = given.work or Path(temporary)
         source = unpacked(given.folder, work / "source")
-        cases, host = lowered(source, work / "lowered", given.src_len, given.max_cache_len, given.sources)
+        cases, host, findings = lowered(source, work / "lowered", given.src_len, given.max_cache_len, given.sources)
         named = given.dims.format(source=given.src_len, slots=given.max_cache_len)
         dims = {name: int(size) for name, size in (word.split("=") for word in named.split())}
         cases += frozen(source, work / "frozen", dims, host, given.sources)
         chosen = [case for case in cases if not given.only or case.name in given.only]
         rows = [judge(case, Tools(given.tools.absolute()), work) for case in chosen]
-    sys.exit(verdict(chosen, rows))
+    status = verdict(chosen, rows)
+    for finding in findings:  # the compilers are asked all the same: they may know better
+        print(f"graphkit lower: {finding}")
+    sys.exit(1 if findings else status)
 
 
 def judge(case: Case, tools: Tools, work: Path) -> Row:

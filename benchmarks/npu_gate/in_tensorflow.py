@@ -28,11 +28,15 @@ def main(folder: Path) -> None:
     with np.load(folder / "feeds.npz") as loaded:
         arrays = dict(loaded)
     feeds = [{name: array[run] for name, array in arrays.items()} for run in range(len(next(iter(arrays.values()))))]
+    print("stage:while converting to float32", flush=True)
     plain = tf.lite.TFLiteConverter.from_saved_model(str(folder / "saved")).convert()
     (folder / "float32.tflite").write_bytes(plain)
+    print("stage:while running float32", flush=True)
     save_outputs(folder / "float32.npz", plain, feeds)
+    print("stage:while converting to int8", flush=True)
     quantised = quantise(folder / "saved", feeds)
     (folder / "int8.tflite").write_bytes(quantised)
+    print("stage:while running int8", flush=True)
     save_outputs(folder / "int8.npz", quantised, feeds)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 SECONDS = 3600
 IN_TENSORFLOW = Path(__file__).with_name("in_tensorflow.py")
+STAGE = "stage:"  # how `in_tensorflow.py` says what it does next
 CPU_OPERATORS = re.compile(r"^CPU operators = ([\d,]+)", re.MULTILINE)
 
 
@@ -50,6 +51,7 @@ class Tools:
     def __init__(self, programs: Path) -> None:
         self.programs = programs
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.environment["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else it complains of GPUs that are not there
         self.environment["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
 
     def saved_model(self, model: Path, inputs: Sequence[str], folder: Path) -> Ended:
@@ -93,7 +95,8 @@ class Tools:
             return Ended("", printed)
         code = ran.returncode
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return Ended(f"{words[0]}: {how}: {last_words(printed)}", printed)
+        stage = next((line for line in reversed(printed.splitlines()) if line.startswith(STAGE)), "")
+        return Ended(f"{words[0]}: {how}{stage.replace(STAGE, ' ')}: {last_words(printed)}", printed)
 
 
 def judged(ended: Ended, operators: dict[str, int]) -> Vela:
