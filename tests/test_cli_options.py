@@ -8,7 +8,12 @@ from graphkit.cli.options import SizeWords
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
 
-OWN = {("report", "format"), ("split-merged", "tolerance")}  # what means something else there
+OWN = {
+    ("compare", "tolerance"),
+    ("lower", "target"),
+    ("report", "format"),
+    ("split-merged", "tolerance"),
+}  # what means something else there
 
 
 def test_an_option_of_several_commands_is_the_same_in_each() -> None:

@@ -240,7 +240,7 @@ def test_a_split_has_no_drawing(tmp_path: Path) -> None:
 
 def test_an_empty_name_is_not_the_current_folder() -> None:
     error = command("report", "").stderr
-    assert error.startswith(b"Error: an empty name")
+    assert error.startswith(b"Error: a model name is empty")
 
 
 def test_the_second_line_of_a_note_is_indented_too() -> None:

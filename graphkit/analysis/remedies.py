@@ -82,7 +82,7 @@ def _looks_up(node: Node, known: Known) -> bool:
     return is_table and node.input(1) not in known.tensors.static
 
 
-def _has_constant_indices(node: Node, known: Known) -> bool:
+def _second_is_static(node: Node, known: Known) -> bool:
     return node.input(1) in known.tensors.static
 
 
@@ -109,8 +109,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "", "extract-host-values", _rests_on_hosted),
     Remedy("operator", "Gather", "extract-embedding", _looks_up),
     Remedy("operator", "GatherND", "extract-embedding", _looks_up),
-    Remedy("operator", "Gather", "gather-to-slice", _has_constant_indices),
-    Remedy("operator", "GatherND", "gather-to-slice", _has_constant_indices),
+    Remedy("operator", "Gather", "gather-to-slice", _second_is_static),
+    Remedy("operator", "GatherND", "gather-to-slice", _second_is_static),
     Remedy("operator", "Where", "masked-fill-to-add", _fills),
     Remedy("operator", "Where", "where-to-arithmetic", _always),
     Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
@@ -119,6 +119,10 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Erf", "gelu-to-tanh", _always),
     Remedy("operator", "Gelu", "gelu-to-tanh", _always),
     Remedy("operator", "Cast", "cast-int64-away", _gives_int64),
+    Remedy("operator", "LayerNormalization", "layer-norm-to-primitives", _always),
+    Remedy("operator", "Neg", "neg-to-mul", _always),
+    Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
+    Remedy("operator", "RMSNormalization", "layer-norm-to-primitives", _always),
     Remedy("control flow", "If", "specialize-input", _always),
     Remedy("function", "", "inline-functions", _always),
     Remedy("rank", "", "reduce-rank", _always),

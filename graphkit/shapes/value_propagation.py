@@ -37,8 +37,10 @@ def apply(name: str, arrays: list[Array], dtype: int) -> Array | None:
     def decided(*args: Element) -> Result:
         try:
             return function(args, is_float, dtype)
-        except TooComplexError:  # such as the least float32 plus what is only known as an expression
-            return None
+        except TooComplexError:
+            if not is_float:
+                raise
+            return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
     with np.errstate(all="ignore"):
         result: Any = np.frompyfunc(decided, len(arrays), 1)(*arrays)

@@ -414,16 +414,9 @@ def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | Non
     assert [one.pass_name for one in found.blockers if one.cause == "operator"] == [pass_name]
 
 
-# Passes that the table names and that are still to come
-PENDING = {
-    *("cast-int64-away", "expand-to-broadcast", "gather-to-slice", "gelu-to-tanh", "masked-fill-to-add", "reduce-rank"),
-    *("tril-to-constant", "where-to-arithmetic"),
-}
-
-
 def test_the_passes_that_the_table_names_exist() -> None:
     files = {path.stem.replace("_", "-") for path in Path(passes.__file__).parent.rglob("*.py")}
-    assert {row.pass_name for row in REMEDIES} - files <= PENDING
+    assert {row.pass_name for row in REMEDIES} <= files
 
 
 def test_every_row_of_the_table_has_a_cause_and_an_operator() -> None:

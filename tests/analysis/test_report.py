@@ -60,7 +60,7 @@ example:merged-decoder
 
 Architecture
 
-Role: merged decoder (an If on a boolean input, one branch of which reads the
+Role: merged decoder (it has an If on a boolean input, and one branch reads the
 past).
 
 Size             Value
@@ -246,7 +246,7 @@ def test_findings_of_a_comparison_name_the_model(real_model: RealModel) -> None:
     options = ReportOptions(only=("kv-cache",))
     models = [real_model("whisper-tiny/decoder_model_merged"), load(EXAMPLES[1])]
     found = compare(models, options).findings()
-    assert [finding.partition(": 4 outputs")[0] for finding in found] == [models[0].label]
+    assert [finding.partition(": 4 zero-length outputs")[0] for finding in found] == [models[0].label]
 
 
 def test_a_report_without_sections_is_its_heading() -> None:

@@ -52,11 +52,11 @@ def test_a_table_prints_notes_beneath_the_name() -> None:
     assert text(TABLE) == (
         """\
 Things
-Name          Kind      Count
-──────────────────────────────
-first         a     1,234,567
+Name            Kind      Count
+────────────────────────────────
+first           a     1,234,567
   depends on x
-second                      2
+second                        2
 
 """
     )

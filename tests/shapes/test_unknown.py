@@ -89,7 +89,10 @@ FINDINGS = {
         "not concatenated: 8 is not 7",
     ),
     "axis": (ONE + "{ y = Softmax<axis = 1>(x) z = ArgMax<axis = 5>(x) }", "axis 5 of a tensor of rank 3"),
-    "index": (ONE + "{ t = Shape(x) i = Constant<value_int = 3>() y = Gather(t, i) }", "an index out of the 3"),
+    "index": (
+        ONE + "{ t = Shape(x) i = Constant<value_int = 3>() y = Gather(t, i) }",
+        "an index outside of an axis of 3",
+    ),
     "squeeze": (ONE + "{ a = Constant<value_ints = [2]>() y = Squeeze(x, a) }", "squeezed: 64 is not 1"),
     "split": (
         ONE + "{ n = Constant<value_ints = [3, 4]>() y, z = Split<axis = 2>(x, n) }",

@@ -67,6 +67,12 @@ def test_all_shapes_are_fixed_and_nothing_takes_token_ids(lowered: tuple[Path, P
         assert not [node for node in model.graph.nodes if node.is_op("Shape", "Gather", "Range", "If")]
 
 
+def test_the_target_refuses_nothing(lowered: tuple[Path, Path, LowerReport]) -> None:
+    _, _, report = lowered
+    assert [file.blockers.blockers for file in report.files] == [()] * len(report.files)
+    assert max(file.rank for file in report.files) <= 4
+
+
 def test_the_contract_names_each_input_once_and_reads_back(lowered: tuple[Path, Path, LowerReport]) -> None:
     _, output, _ = lowered
     contract = read_contract(output / "contract.json")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.clean_up.merge_common_subexpressions import MergeCommonSubexpressions
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
-from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
-from graphkit.passes.npu.neg_to_mul import NegToMul
-from graphkit.passes.npu.pow_to_mul import PowToMul
 from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.merge_chains import MergeChains
 from graphkit.rewrite.fixpoint import Rewrite
 
-__all__ = ["NPU_PASSES", "SPELLINGS"]
+__all__ = ["NPU_PASSES"]
 
 # What the last step of lowering runs to a fixpoint, in the order in which they may take a node. What a fold does to
 # raise ranks is not among them.
@@ -35,12 +30,3 @@ NPU_PASSES: tuple[type[Rewrite], ...] = (
     FoldConstants,
     MergeCommonSubexpressions,
 )
-
-# How an operator is spelled for a target that lacks it. A Gelu by erf is not among them: that changes results.
-SPELLINGS: Mapping[str, type[Rewrite]] = {
-    "LayerNormalization": LayerNormToPrimitives,
-    "Neg": NegToMul,
-    "Pow": PowToMul,
-    "RMSNormalization": LayerNormToPrimitives,
-    "SimplifiedLayerNormalization": LayerNormToPrimitives,
-}
