@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from onnx import helper
 
 from graphkit.contract import Contract, Method
-from graphkit.errors import ModelError
-from graphkit.graph.kv import Slot
-from graphkit.graph.types import declared_type
-from graphkit.graph.view import Value, all_scopes
+from graphkit.graph.view import all_scopes
 from graphkit.host import Host
-from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import Runner
-from graphkit.verify.decoding import Decoder
+from graphkit.verify.original_pipeline import Originals, Reference
 
-__all__ = ["LoweringProof", "Originals", "SourceRun", "verify_lowering"]
+__all__ = ["LoweringProof", "SourceRun", "verify_lowering"]
 
 TOLERANCE = 1e-4  # of logits and encoder output, times their largest magnitude where that is above 1
 NOISE = 3.0  # standard deviation of what unused slots and padding are filled with
 GREEDY = 16  # most tokens to decode greedily
-
-
-@dataclass(frozen=True, eq=False)
-class Originals:
-    """The models that were lowered.
-
-    Attributes:
-        encoder: Or None.
-        first: The decoder of the first step; for a decoder-only model the same as `step`; None without a decoder.
-        step: The decoder of later steps, or None.
-    """
-
-    encoder: Model | None = None
-    first: Model | None = None
-    step: Model | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +140,7 @@ class _Proof:
         self.rng = np.random.default_rng(seed)
         self.host = Host(folder, _Isolated(folder))
         self.contract = self.host.contract
-        self.reference = _Reference(originals)
+        self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step of the last source
         self.vocabulary = _vocabulary(self.contract)
         self.user = {
@@ -291,99 +270,6 @@ class _Proof:
 
     def _allowed(self, wanted: np.ndarray) -> float:
         return self.tolerance * max(1.0, float(np.max(np.abs(wanted), initial=0.0)))
-
-
-@dataclass
-class _Reference:
-    """The original pipeline, unpadded, one sequence."""
-
-    originals: Originals
-    decoder: Decoder | None = field(init=False, default=None)
-    encoder: Runner | None = field(init=False, default=None)
-    source: list[int] = field(init=False, default_factory=list)
-    user: Mapping[str, np.ndarray] = field(init=False, default_factory=dict)
-    hidden: dict[str, np.ndarray] = field(init=False, default_factory=dict)
-    cache: dict[Slot, np.ndarray] | None = field(init=False, default=None)
-    past: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        if self.originals.encoder is not None:
-            self.encoder = IsolatedSession(_source(self.originals.encoder))
-        first, step = self.originals.first, self.originals.step
-        if first is not None and step is not None:
-            opened = IsolatedSession(_source(first))
-            later = opened if first is step else IsolatedSession(_source(step))
-            self.decoder = Decoder(first, step, opened, later)
-
-    def start(self, source: list[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the encoder and return its outputs, by name."""
-        self.source, self.user, self.cache, self.past = source, user, None, 0
-        if self.encoder is None or self.originals.encoder is None:
-            return {}
-        given = self._feed(self.originals.encoder, source, 0)
-        self.hidden = self.encoder.run(given)
-        return self.hidden
-
-    def step(self, token: int) -> np.ndarray:
-        """Run one token and return its logits."""
-        decoder = self.decoder
-        assert decoder is not None
-        is_merged = decoder.later.roles.decoder is not None
-        if self.cache is None and (is_merged or decoder.first is not decoder.later):
-            empty = {} if not is_merged else {value.name: past for value, past in self._empty(decoder.first).items()}
-            outputs, self.cache = decoder.start({**self._feed(decoder.first, [token], 0), **empty})
-        else:
-            feed = self._feed(decoder.later, [token], self.past)
-            if self.cache is None:
-                pasts = decoder.later.roles.pasts
-                self.cache = {pasts[value].slot: past for value, past in self._empty(decoder.later).items()}
-            outputs, self.cache = decoder.step(feed, self.cache)
-        self.past += 1
-        logits: np.ndarray = np.asarray(outputs["logits"])
-        last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
-        return last
-
-    def _empty(self, model: Model) -> dict[Value, np.ndarray]:
-        """Return a past of no positions."""
-        found = {}
-        for value, entry in model.roles.pasts.items():
-            declared = declared_type(value)
-            if declared is None or declared.dims is None:
-                raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
-            shape = [0 if axis == entry.axis else dim for axis, dim in enumerate(declared.dims)]
-            sizes = [dim if isinstance(dim, int) else 1 for dim in shape]
-            found[value] = np.zeros(sizes, helper.tensor_dtype_to_np_dtype(declared.dtype))
-        return found
-
-    def _feed(self, model: Model, ids: Sequence[int], past: int) -> dict[str, np.ndarray]:
-        feed = {}
-        for value, role in model.roles.inputs.items():
-            declared = declared_type(value)
-            if role in ("past", "condition") or declared is None:
-                continue
-            kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
-            if value.name in self.user:
-                feed[value.name] = self.user[value.name]
-            elif role in ("tokens", "encoder tokens"):
-                feed[value.name] = np.array([ids], kind)
-            elif role == "positions":
-                feed[value.name] = np.arange(past, past + len(ids), dtype=kind)[None]
-            elif role == "token types":
-                feed[value.name] = np.zeros((1, len(ids)), kind)
-            elif role == "mask":
-                feed[value.name] = np.ones((1, past + len(ids)), kind)
-            elif role == "encoder mask":
-                length = len(self.source) or next(iter(self.hidden.values())).shape[1]
-                feed[value.name] = np.ones((1, length), kind)
-            elif role == "encoder state":
-                feed[value.name] = next(iter(self.hidden.values()))
-            else:
-                raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
-        return feed
-
-
-def _source(model: Model) -> Path | Model:
-    return model if model.path is None else model.path
 
 
 class _Isolated:

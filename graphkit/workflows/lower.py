@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.contract import Contract, Method, Source, Table
+from graphkit.contract import Contract
 from graphkit.contract.guide import guide
-from graphkit.errors import OutputError, UsageError
+from graphkit.errors import OutputError
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
@@ -25,7 +25,9 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
 from graphkit.targets import load_target
-from graphkit.verify.lowering import LoweringProof, Originals, verify_lowering
+from graphkit.verify.lowering import LoweringProof, verify_lowering
+from graphkit.verify.original_pipeline import Originals
+from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import SECONDS, Judgement, Judgements, judge, judge_words
 from graphkit.workflows.lowering import Lowered, LowerSizes, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
@@ -192,10 +194,11 @@ def lower_folder(
         judge_words(command)  # before anything is written
     progress("reading")
     pipeline = find_pipeline(path)
+    sizes = _sizes(pipeline, options)
     with isolation(options.limits):
-        parts = _lowered(pipeline, options, progress)
-    tables, arrays = _tables(parts)
-    contract = _contract(parts, pipeline, tables, options)
+        parts = _lowered(pipeline, sizes, progress)
+    tables, arrays = collect_tables(parts)
+    contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     progress("writing")
     _write(output, parts, contract, arrays, options)
     proof = None
@@ -223,12 +226,15 @@ def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[s
     return Judgements(tuple(found))
 
 
-def _lowered(pipeline: Pipeline, options: LowerOptions, progress: Callable[[str], None]) -> list[Lowered]:
+def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
     target = load_target(options.target)
-    sizes = LowerSizes(
+    return LowerSizes(
         options.batch, options.src_len, options.max_cache_len, dict(options.dims), options.mask_floor, pad, target
     )
+
+
+def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
     parts = []
     if pipeline.encoder is not None:
         progress("lowering the encoder")
@@ -243,7 +249,7 @@ def _lowered(pipeline: Pipeline, options: LowerOptions, progress: Callable[[str]
     if first is not None and first is not step and parts:
         progress("lowering the cross-attention cache")
         kv = lower_model("cross_kv", split_cross_kv(fold(first, keep_fusions=False).model), sizes)
-        parts.append(replace(kv, method=_linked(kv.method, parts[0], first, step)))
+        parts.append(replace(kv, method=linked(kv.method, parts[0], first, step)))
     return [*parts, lowered]
 
 
@@ -252,109 +258,6 @@ def _decoders(pipeline: Pipeline) -> tuple[Model | None, Model | None]:
         made = split_merged(pipeline.step)
         return made.first, made.with_past
     return pipeline.first, pipeline.step
-
-
-def _linked(method: Method, encoder: Lowered, first: Model, step: Model) -> Method:
-    """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
-    hidden = encoder.method.outputs[0]
-    pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
-    slots = {entry.present.name: entry.slot for entry in first.roles.cache if entry.present is not None}
-    inputs = []
-    for port in method.inputs:
-        is_hidden = port.source is not None and port.source.kind == "user" and port.shape == hidden.shape
-        source = Source("output", f"{encoder.method.name}/{hidden.name}") if is_hidden else port.source
-        inputs.append(replace(port, source=source))
-    outputs = []
-    for port in method.outputs:
-        state = pasts.get(slots[port.name], "")
-        if not state:
-            raise UsageError(f"no input of the decoder's later steps takes '{port.name}' of its first step")
-        outputs.append(replace(port, meaning=f"becomes '{state}'", writes=state))
-    return replace(method, inputs=tuple(inputs), outputs=tuple(outputs))
-
-
-def _tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[str, np.ndarray]]:
-    """Return the tables, equal ones in one file."""
-    tables: list[Table] = []
-    arrays: dict[str, np.ndarray] = {}
-    for part in parts:
-        for name, array in part.tables.items():
-            same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
-            ports = [port for port in part.method.inputs if port.source is not None and port.source.of == name]
-            meaning = ports[0].meaning if ports else name
-            tables.append(Table(name, same, 0, str(array.dtype), len(array), tuple(array.shape[1:]), meaning))
-            arrays[name] = array
-    return tuple(tables), arrays
-
-
-def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-
-
-def _contract(
-    parts: Sequence[Lowered], pipeline: Pipeline, tables: tuple[Table, ...], options: LowerOptions
-) -> Contract:
-    is_decoder = any(part.states for part in parts)
-    first = parts[0].method
-    source = 0
-    if first.when == "once":
-        source = options.src_len if _takes_text(first) else first.outputs[0].shape[1] if len(parts) > 1 else 0
-    sizes = {
-        "batch": options.batch,
-        "source": source,
-        "capacity": options.max_cache_len if is_decoder else 0,
-        "positions": min((options.max_cache_len + 1, *_rows(parts, tables))) if is_decoder else 0,
-    }
-    tokens = dict(pipeline.tokens)
-    if options.pad is not None:
-        tokens["pad"] = options.pad
-    methods = tuple(part.method for part in parts)
-    states = tuple(state for part in parts for state in part.states)
-    return Contract(
-        options.target, sizes, tokens, options.mask_floor, methods, tables, states, tuple(_loop(parts)), _adds(methods)
-    )
-
-
-def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
-    """Yield the rows of each table that the position chooses from."""
-    rows = {table.name: table.rows for table in tables}
-    for part in parts:
-        for port in part.method.inputs:
-            if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
-                yield rows[port.source.of]
-
-
-def _takes_text(method: Method) -> bool:
-    return any(port.source is not None and port.source.kind == "embedding" for port in method.inputs)
-
-
-def _loop(parts: Sequence[Lowered]) -> Iterator[str]:
-    once = [part.method for part in parts if part.method.when == "once"]
-    step = next((part.method for part in parts if part.method.when == "step"), None)
-    if step is not None:
-        yield "Set `position` to 0 and fill the state with zeros."
-    if once and _takes_text(once[0]):
-        yield "Set `length` to the number of tokens of the source, and pad it to the fixed length."
-    for method in once:
-        written = [port for port in method.outputs if port.writes]
-        yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
-    if step is not None:
-        yield f"For each token: run `{step.file}` on it."
-        if any(port.writes for port in step.outputs):
-            yield "Write each new key and value into slot `position` of its state; add 1 to `position`."
-        yield "The largest logit is the next token. Stop at the end token, or after `positions` tokens."
-
-
-def _adds(methods: Sequence[Method]) -> str:
-    rows = [
-        f"`{port.name}` of `{method.file}`"
-        for method in methods
-        for port in method.inputs
-        if port.source is not None and port.source.kind == "rows"
-    ]
-    if not rows:
-        return "Positions: the models add them. The host adds nothing to embeddings."
-    return f"Positions: the host looks up {', '.join(rows)}; the models use them. The host adds nothing to embeddings."
 
 
 def _write(

@@ -21,7 +21,8 @@ from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.host import Host, numpy_host
 from graphkit.model import load
 from graphkit.shapes import infer
-from graphkit.verify.lowering import LoweringProof, Originals, verify_lowering
+from graphkit.verify.lowering import LoweringProof, verify_lowering
+from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.workflows.originals import find_pipeline
 

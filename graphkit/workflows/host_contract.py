@@ -1,0 +1,128 @@
+"""The contract of lowered models: how they are linked, their tables, the loop of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from graphkit.contract import Contract, Method, Source, Table
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.workflows.lowering import Lowered, LowerSizes
+from graphkit.workflows.originals import Pipeline
+
+__all__ = ["build_contract", "collect_tables", "linked"]
+
+
+def linked(method: Method, encoder: Lowered, first: Model, step: Model) -> Method:
+    """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
+    hidden = encoder.method.outputs[0]
+    pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
+    slots = {entry.present.name: entry.slot for entry in first.roles.cache if entry.present is not None}
+    inputs = []
+    for port in method.inputs:
+        is_hidden = port.source is not None and port.source.kind == "user" and port.shape == hidden.shape
+        source = Source("output", f"{encoder.method.name}/{hidden.name}") if is_hidden else port.source
+        inputs.append(replace(port, source=source))
+    outputs = []
+    for port in method.outputs:
+        state = pasts.get(slots[port.name], "")
+        if not state:
+            raise UsageError(f"no input of the decoder's later steps takes '{port.name}' of its first step")
+        outputs.append(replace(port, meaning=f"becomes '{state}'", writes=state))
+    return replace(method, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def collect_tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[str, np.ndarray]]:
+    """Return the tables, equal ones in one file."""
+    tables: list[Table] = []
+    arrays: dict[str, np.ndarray] = {}
+    for part in parts:
+        for name, array in part.tables.items():
+            same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
+            ports = [port for port in part.method.inputs if port.source is not None and port.source.of == name]
+            meaning = ports[0].meaning if ports else name
+            tables.append(Table(name, same, 0, str(array.dtype), len(array), tuple(array.shape[1:]), meaning))
+            arrays[name] = array
+    return tuple(tables), arrays
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def build_contract(
+    parts: Sequence[Lowered], pipeline: Pipeline, tables: tuple[Table, ...], sizes: LowerSizes, pad: int | None
+) -> Contract:
+    """Return what a host does to run these models.
+
+    Args:
+        parts: The models, in the order in which they run.
+        pipeline: What was lowered.
+        tables: Those of `collect_tables`.
+        sizes: The sizes that were fixed.
+        pad: The token that pads, where the user names it; None for what the pipeline says.
+    """
+    is_decoder = any(part.states for part in parts)
+    first = parts[0].method
+    source = 0
+    if first.when == "once":
+        source = sizes.source if _takes_text(first) else first.outputs[0].shape[1] if len(parts) > 1 else 0
+    known = {
+        "batch": sizes.batch,
+        "source": source,
+        "capacity": sizes.capacity if is_decoder else 0,
+        "positions": min((sizes.capacity + 1, *_rows(parts, tables))) if is_decoder else 0,
+    }
+    tokens = dict(pipeline.tokens)
+    if pad is not None:
+        tokens["pad"] = pad
+    methods = tuple(part.method for part in parts)
+    states = tuple(state for part in parts for state in part.states)
+    return Contract(
+        sizes.target.name, known, tokens, sizes.floor, methods, tables, states, tuple(_loop(parts)), _adds(methods)
+    )
+
+
+def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
+    """Yield the rows of each table that the position chooses from."""
+    rows = {table.name: table.rows for table in tables}
+    for part in parts:
+        for port in part.method.inputs:
+            if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
+                yield rows[port.source.of]
+
+
+def _takes_text(method: Method) -> bool:
+    return any(port.source is not None and port.source.kind == "embedding" for port in method.inputs)
+
+
+def _loop(parts: Sequence[Lowered]) -> Iterator[str]:
+    once = [part.method for part in parts if part.method.when == "once"]
+    step = next((part.method for part in parts if part.method.when == "step"), None)
+    if step is not None:
+        yield "Set `position` to 0 and fill the state with zeros."
+    if once and _takes_text(once[0]):
+        yield "Set `length` to the number of tokens of the source, and pad it to the fixed length."
+    for method in once:
+        written = [port for port in method.outputs if port.writes]
+        yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
+    if step is not None:
+        yield f"For each token: run `{step.file}` on it."
+        if any(port.writes for port in step.outputs):
+            yield "Write each new key and value into slot `position` of its state; add 1 to `position`."
+        yield "The largest logit is the next token. Stop at the end token, or after `positions` tokens."
+
+
+def _adds(methods: Sequence[Method]) -> str:
+    rows = [
+        f"`{port.name}` of `{method.file}`"
+        for method in methods
+        for port in method.inputs
+        if port.source is not None and port.source.kind == "rows"
+    ]
+    if not rows:
+        return "Positions: the models add them. The host adds nothing to embeddings."
+    return f"Positions: the host looks up {', '.join(rows)}; the models use them. The host adds nothing to embeddings."
