@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import lzma
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 from real_models import MODELS
 
 from graphkit.model import Model, load
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background: tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
