@@ -53,6 +53,7 @@ def save_models(
     *,
     weights: Placement = "shared",
     data_name: str | None = None,
+    others: Mapping[Path, bytes] = {},
     overwrite: bool = False,
 ) -> Saved:
     """Write models, all or none.
@@ -63,10 +64,12 @@ def save_models(
             copied, the models refer to the files that they were read from, which must be in the same folder.
             `inline`: in the models themselves, up to 2 GB each.
         data_name: Name of the data file; default: that of the first model with `_data` appended.
+        others: The content of files that belong to the models, by path; in the same folder.
         overwrite: Replace existing files; inputs are never replaced.
 
     Returns:
-        The files written, including the data file; its `unused` has the data files that only replaced models used.
+        The files written, the data file and the others included; its `unused` has the data files that only replaced
+        models used.
 
     Raises:
         OutputError: A file exists or cannot be written, or the placement is not possible; nothing is left behind.
@@ -75,7 +78,7 @@ def save_models(
     first = next(iter(models))
     folder = first.parent
     data_path = folder / (data_name or f"{first.name}_data")
-    targets = [*([data_path] if weights == "shared" else []), *models]
+    targets = [*([data_path] if weights == "shared" else []), *models, *others]
     _check_folder(folder)
     recover(first)
     _check_targets(targets, models.values(), overwrite)
@@ -84,12 +87,14 @@ def save_models(
     with Files() as files:
         for path, model in models.items():
             bodies[path] = _body(model, folder, weights, plan, data_path.name, files)
-        written = [*([data_path] if plan.pieces else []), *models]
+        written = [*([data_path] if plan.pieces else []), *models, *others]
         with transaction(written, key=first, overwrite=overwrite, hint=HINT) as place:
             if plan.pieces:
                 write_data(place(data_path), plan, files)
             for path, body in bodies.items():
                 write_body(place(path), body, files)
+            for path, content in others.items():
+                place(path).write_bytes(content)
     sources = {path for model in models.values() for path in model.files}
     return Saved(written, sorted(former - sources - data_files(models)) if former - sources else ())
 

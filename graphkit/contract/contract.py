@@ -149,10 +149,6 @@ class Contract:
     positions: str
     version: int = VERSION
 
-    def method(self, name: str) -> Method:
-        """Return a method by name."""
-        return next(method for method in self.methods if method.name == name)
-
     def to_json(self) -> str:
         """Return it as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

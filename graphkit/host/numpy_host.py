@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract import Contract, Method, Port, State, Table, read_contract
+from graphkit.contract import Contract, Method, Port, Table, read_contract
 from graphkit.errors import UsageError
 from graphkit.host.masks import slots_mask, source_mask
 
@@ -99,9 +99,15 @@ class Host:
             prompt: What the decoder starts with: a start token, or a prompt.
             steps: The most tokens to give.
             end: A token to stop at.
+
+        Raises:
+            UsageError: The prompt is empty, or it or the source is too long.
         """
+        start = list(prompt)
+        if not start:
+            raise UsageError("the prompt is empty - give at least the token that decoding starts with")
         self.start(source)
-        for token in prompt:
+        for token in start:
             logits = self.step(token)
         tokens = [int(logits.argmax())]
         while len(tokens) < steps and tokens[-1] != end and self.position < self.contract.sizes["positions"]:
@@ -179,8 +185,3 @@ class _Sessions:
             session = Session(self.folder / method.file, optimize=True)
             self.opened[method.name] = lambda _, feed: session.run(feed)
         return self.opened[method.name](method, feed)
-
-
-def state_bytes(states: Iterable[State]) -> int:
-    """Return how many bytes the state takes."""
-    return sum(state.bytes for state in states)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
@@ -90,13 +90,3 @@ def drop_dead_inputs(model: Model) -> Model:
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
     return model.with_proto(proto)
-
-
-def reads_in_bodies(value: Value) -> bool:
-    """Whether a body reads a value of the scope around it."""
-    return any(consumer.scope is not value.scope for consumer, _ in value.consumers)
-
-
-def consumers(value: Value) -> list[Node]:
-    """Return the nodes that read a value."""
-    return [node for node, _ in value.consumers]

@@ -22,6 +22,7 @@ from graphkit.shapes import Expr, Shapes, parse
 
 __all__ = ["HostTable", "Setting", "host_tables"]
 
+TOKENS = range(8)  # that stand for all others, but for the one that pads
 MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
 Kind = Literal["mask", "rows", "constant"]
 By = Literal["position", "valid_length"]
@@ -103,6 +104,7 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
             if not wanted:
                 continue
             runs = _runs(session, part, roles, setting, which, numbers)
+            _check_tokens(session, part, roles, setting, which, wanted)
             for each in wanted:
                 arrays = [run[each.name] for run in runs]
                 tables.append(_table(each, shapes, setting, which, arrays))
@@ -135,6 +137,35 @@ def _runs(
     return runs
 
 
+def _check_tokens(
+    session: IsolatedSession,
+    part: Model,
+    roles: Mapping[str, Role],
+    setting: Setting,
+    which: By,
+    wanted: Sequence[HostInput],
+) -> None:
+    """Check that values depend on which tokens pad, and not on which tokens the others are.
+
+    Raises:
+        UsageError: One does.
+    """
+    if not any(roles.get(value.name) in ("tokens", "encoder tokens") for value in part.graph.inputs):
+        return
+    number = 1 if which == "position" else setting.source
+    runs = [session.run(_feed(part, roles, setting, which, number, token)) for token in _tokens(setting)]
+    for each in wanted:
+        if any(not np.array_equal(run[each.name], runs[0][each.name]) for run in runs):
+            raise UsageError(
+                f"'{each.source.value.name}' depends on which tokens there are - a host that knows positions and "
+                "lengths cannot make it"
+            )
+
+
+def _tokens(setting: Setting) -> list[int]:
+    return [token for token in TOKENS if token != setting.pad]
+
+
 def _named(each: HostInput, shapes: Shapes) -> NewInput:
     value = each.source.value
     dims = shapes[value].dims
@@ -165,9 +196,12 @@ def _is_of_source(role: Role, setting: Setting) -> bool:
     return role == "encoder mask" or not setting.capacity
 
 
-def _feed(part: Model, roles: Mapping[str, Role], setting: Setting, which: By, number: int) -> dict[str, np.ndarray]:
+def _feed(
+    part: Model, roles: Mapping[str, Role], setting: Setting, which: By, number: int, token: int | None = None
+) -> dict[str, np.ndarray]:
     dims = setting.at(number if which == "position" else min(1, setting.capacity))
     valid = number if which == "valid_length" else setting.source
+    token = _tokens(setting)[0] if token is None else token
     feed = {}
     for value in part.graph.inputs:
         if value.tensor is not None:
@@ -177,7 +211,7 @@ def _feed(part: Model, roles: Mapping[str, Role], setting: Setting, which: By, n
             raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
         shape = tuple(_size(dim, dims) for dim in declared.dims)
         kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
-        feed[value.name] = _content(roles.get(value.name, "other"), shape, kind, setting, number, valid)
+        feed[value.name] = _content(roles.get(value.name, "other"), shape, kind, setting, number, valid, token)
     return feed
 
 
@@ -190,7 +224,13 @@ def _size(dim: int | str | None, dims: Mapping[str, int]) -> int:
 
 
 def _content(
-    role: Role, shape: tuple[int, ...], kind: np.dtype[np.generic], setting: Setting, number: int, valid: int
+    role: Role,
+    shape: tuple[int, ...],
+    kind: np.dtype[np.generic],
+    setting: Setting,
+    number: int,
+    valid: int,
+    token: int,
 ) -> np.ndarray:
     """Return what an input holds after `number` tokens, or where so many tokens of the source are valid."""
     if kind.kind == "f":
@@ -205,7 +245,7 @@ def _content(
         return np.broadcast_to(np.arange(start, start + shape[-1]), shape).astype(kind)
     if role == "token types":
         return np.zeros(shape, kind)
-    ids = np.full(shape, setting.pad + 1, kind)
+    ids = np.full(shape, token, kind)
     if _is_of_source(role, setting) and shape:
         ids[..., valid:] = setting.pad
     return ids

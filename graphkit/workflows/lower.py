@@ -12,11 +12,12 @@ import numpy as np
 from graphkit.analysis.blockers import Blockers
 from graphkit.contract import Contract
 from graphkit.contract.guide import guide
-from graphkit.errors import OutputError
+from graphkit.errors import UsageError
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
+from graphkit.passes.npu.mask_floors import floor_of
 from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.render.blocks import Block, Column, Heading, Prose
 from graphkit.render.blocks import Table as Rows
@@ -45,7 +46,7 @@ class LowerOptions:
         target: The name of a target, or the path of its file.
         src_len: Positions of a padded source.
         max_cache_len: Slots of the cache.
-        batch: Sequences at a time.
+        batch: Sequences at a time; 1 is all that host and proof can run.
         mask_floor: What is added to scores that do not count.
         dims: Numbers for other symbols, such as `(("height", 224),)`.
         pad: The token that pads; None for what the export says, else 0.
@@ -192,6 +193,8 @@ def lower_folder(
     path, output = Path(path), Path(output)
     for command in options.judges:
         judge_words(command)  # before anything is written
+    if options.batch != 1:
+        raise UsageError(f"a batch of {options.batch}: host and proof run one sequence at a time - lower with batch 1")
     progress("reading")
     pipeline = find_pipeline(path)
     sizes = _sizes(pipeline, options)
@@ -229,9 +232,10 @@ def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[s
 def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
     target = load_target(options.target)
-    return LowerSizes(
-        options.batch, options.src_len, options.max_cache_len, dict(options.dims), options.mask_floor, pad, target
-    )
+    models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
+    dtypes = {value.tensor.data_type for m in models for value in m.graph.initializers if value.tensor is not None}
+    floor = max((floor_of(options.mask_floor, dtype) for dtype in dtypes), default=options.mask_floor)
+    return LowerSizes(options.batch, options.src_len, options.max_cache_len, dict(options.dims), floor, pad, target)
 
 
 def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
@@ -267,19 +271,13 @@ def _write(
     arrays: Mapping[str, np.ndarray],
     options: LowerOptions,
 ) -> None:
-    others: dict[str, bytes] = {CONTRACT: contract.to_json().encode(), GUIDE: guide(contract).encode()}
+    others = {output / CONTRACT: contract.to_json().encode(), output / GUIDE: guide(contract).encode()}
     for table in contract.tables:
         array = arrays[table.name]
-        others.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
-    taken = [name for name in others if (output / name).exists()]
-    if taken and not options.overwrite:
-        raise OutputError(f"{output / taken[0]} exists - choose another folder, or --overwrite")
+        others.setdefault(output / table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+    models = {output / part.method.file: part.model for part in parts}
     with made_folder(output):
-        save_models(
-            {output / part.method.file: part.model for part in parts}, weights="inline", overwrite=options.overwrite
-        )
-        for name, content in others.items():
-            (output / name).write_bytes(content)
+        save_models(models, weights="inline", others=others, overwrite=options.overwrite)
 
 
 def _file(part: Lowered) -> LoweredFile:

@@ -228,7 +228,7 @@ def test_a_host_that_writes_one_slot_too_far_fails(
 def test_nothing_is_written_over(marian: tuple[Path, Originals], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(marian[0], tmp_path / "out"))
     source = unpacked("marian-tiny", tmp_path / "marian-tiny")
-    with pytest.raises(OutputError, match="exists - choose another folder, or --overwrite"):
+    with pytest.raises(OutputError, match="exists - name another folder with -o, or replace it with --overwrite"):
         lower_folder(source, folder, OPTIONS)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from onnx import TensorProto
+
 from graphkit.graph.roles import Role
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
@@ -15,6 +17,7 @@ from graphkit.shapes import Shapes, infer
 
 __all__ = ["Embedding", "ExtractEmbedding", "embeddings", "id_input"]
 
+WIDE = (TensorProto.INT32, TensorProto.INT64)  # a Cast to these keeps token ids
 KEEPS_ELEMENTS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 NAMES: Mapping[Role, str] = {
     "tokens": "inputs_embeds",
@@ -132,6 +135,8 @@ def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
             return value if is_integer and not in_tuples else None
         producer = value.producer
         if producer is None or not producer.is_op(*KEEPS_ELEMENTS):
+            return None
+        if producer.is_op("Cast") and producer.attr("to", 0) not in WIDE:
             return None
         if in_tuples and producer.is_op("Unsqueeze"):
             in_tuples = False  # the tuples have one element each
