@@ -1,0 +1,173 @@
+"""What leaves a model for its host: lookups, values of positions and masks, the cache; and what must stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.passes.npu.extract_embedding import ExtractEmbedding
+from graphkit.passes.npu.extract_host_values import ExtractHostValues
+from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
+from graphkit.passes.npu.split_cross_kv import SplitCrossKv
+from graphkit.passes.npu.static_kv_cache import StaticKvCache
+
+IDS = "int64[N, L] input_ids"
+TABLE = "float[3, 2] table = {1, 2, 3, 4, 5, 6}"
+
+
+def model_of(text: str) -> Model:
+    return Model.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'))
+
+
+def run(model: Model, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feed)
+
+
+LOOKUPS = {
+    "plain": f"g ({IDS}) => (float[N, L, 2] y) <{TABLE}> {{ e = Gather (table, input_ids) y = Neg (e) }}",
+    "behind a Reshape": f"""g ({IDS}) => (float[a, b] y) <{TABLE}, int64[1] flat = {{-1}}> {{
+        r = Reshape (input_ids, flat) e = Gather (table, r) y = Neg (e) }}""",
+    "behind a Cast": f"""g ({IDS}) => (float[N, L, 2] y) <{TABLE}> {{
+        c = Cast <to = 6> (input_ids) e = Gather (table, c) y = Neg (e) }}""",
+    "a GatherND": f"""g ({IDS}) => (float[N, L, 2] y) <{TABLE}, int64[1] last = {{-1}}> {{
+        u = Unsqueeze (input_ids, last) e = GatherND (table, u) y = Neg (e) }}""",
+    "scaled": f"""g ({IDS}) => (float[N, L, 2] y) <{TABLE}, float root = {{1.5}}> {{
+        e = Gather (table, input_ids) y = Mul (e, root) }}""",
+    "of 8 bits": f"""g ({IDS}) => (float[N, L, 2] y)
+        <int8[3, 2] table = {{1, 2, 3, 4, 5, 6}}, float s = {{0.5}}, int8 z = {{1}}> {{
+        e = Gather (table, input_ids) y = DequantizeLinear (e, s, z) }}""",
+    "tied with the projection": f"""g ({IDS}) => (float[N, L, 3] y) <{TABLE}> {{
+        e = Gather (table, input_ids) t = Transpose (table) y = MatMul (e, t) }}""",
+}
+
+
+@pytest.mark.parametrize("spelling", LOOKUPS)
+def test_a_lookup_by_ids_is_an_input_that_gives_the_same(spelling: str) -> None:
+    original = model_of(LOOKUPS[spelling])
+    result = ExtractEmbedding().run(original).model
+    assert [value.name for value in result.graph.inputs] == ["inputs_embeds"]
+    assert not [node for node in result.graph.nodes if node.is_op("Gather", "GatherND")]
+    ids = np.array([[2, 0, 1, 2]])
+    (tensor,) = (tensor for tensor in original.proto.graph.initializer if tensor.name == "table")
+    rows = numpy_helper.to_array(tensor)[ids if spelling != "behind a Reshape" else ids.ravel()]
+    np.testing.assert_array_equal(run(result, {"inputs_embeds": rows})[0], run(original, {"input_ids": ids})[0])
+
+
+STAYING = {
+    "it gathers from what is computed, not from a table": f"""g (float[3, 2] x, {IDS}) => (float[N, L, 2] y) {{
+        t = Neg (x) y = Gather (t, input_ids) }}""",
+    "its table is not of rank 2": f"""g ({IDS}) => (float[N, L] y) <float[3] t = {{1, 2, 3}}> {{
+        y = Gather (t, input_ids) }}""",
+    "it gathers columns, not rows": f"g ({IDS}) => (y) <{TABLE}> {{ y = Gather <axis = 1> (table, input_ids) }}",
+    "its indices are not the elements of an integer input": f"""g ({IDS}) => (y) <{TABLE}, int64 one = {{1}}> {{
+        i = Sub (input_ids, one) y = Gather (table, i) }}""",
+    "its indices are not the elements of an integer input ": f"""g ({IDS}) => (y) <{TABLE}> {{
+        b = Cast <to = 9> (input_ids) i = Cast <to = 7> (b) y = Gather (table, i) }}""",
+}
+
+
+@pytest.mark.parametrize("reason", STAYING)
+def test_what_is_no_lookup_by_ids_stays(reason: str) -> None:
+    original = model_of(STAYING[reason])
+    outcome = ExtractEmbedding().run(original)
+    assert outcome.model is original
+    assert [each.reason for each in outcome.declined] == [reason.strip()]
+
+
+def test_two_tables_have_an_input_each() -> None:
+    result = ExtractEmbedding().run(
+        model_of(f"""g ({IDS}, int64[N, L] token_type_ids) => (float[N, L, 2] y)
+        <{TABLE}, float[2, 2] types = {{1, 2, 3, 4}}> {{
+            a = Gather (table, input_ids) b = Gather (types, token_type_ids) y = Add (a, b) }}""")
+    )
+    assert [value.name for value in result.model.graph.inputs] == ["inputs_embeds", "token_type_embeds"]
+
+
+PAST = "float[1, 2, past, 4] past_key_0, float[1, 2, 1, 4] k"
+
+
+def positions(end: str) -> Model:
+    """Return a model in which a float `f` is the length of the past."""
+    return model_of(f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0, float[1, 2, 1, 4] y) {{
+        present_key_0 = Concat <axis = 2> (past_key_0, k)
+        n = Shape <start = 2, end = 3> (past_key_0)
+        f = Cast <to = 1> (n)
+        y = {end}
+    }}""")
+
+
+def test_what_depends_on_the_length_of_the_past_becomes_an_input() -> None:
+    outcome = ExtractHostValues().run(positions("Add (k, f)"))
+    assert outcome.changes == ("'f' is an input, 'position_values'",)
+
+
+def test_shapes_and_data_stay() -> None:
+    original = positions("Mul (k, k)")
+    assert ExtractHostValues().run(original).model is original
+
+
+def test_a_cache_is_not_fixed_where_a_constant_would_depend_on_its_length() -> None:
+    outcome = StaticKvCache(8).run(positions("Add (k, f)"))
+    assert [each.reason for each in outcome.declined] == [
+        "it depends on the length of the past, which must not become a constant - run extract-host-values first"
+    ]
+
+
+UNFIXED = {
+    "it is not read by one Concat with what is new": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0, y) {{
+        present_key_0 = Concat <axis = 2> (past_key_0, k) y = Neg (past_key_0) }}""",
+    "it is not read by one Concat with what is new ": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0) {{
+        present_key_0 = Concat <axis = 2> (k, past_key_0) }}""",
+    "it does not join past and new along the axis that grows": f"""g ({PAST})
+        => (float[1, 2, all, 4] present_key_0) {{
+        present_key_0 = Concat <axis = 1> (past_key_0, k) }}""",
+}
+
+
+@pytest.mark.parametrize("reason", UNFIXED)
+def test_a_cache_that_grows_otherwise_is_declined(reason: str) -> None:
+    original = model_of(UNFIXED[reason])
+    outcome = StaticKvCache(8).run(original)
+    assert outcome.model is original
+    assert [each.reason for each in outcome.declined] == [reason.strip()]
+
+
+UNMASKED = {
+    "a mask that is there already": """g (float[1, 1, 4] q, float[1, 4, S] encoder_hidden_states,
+        int64[1, S] encoder_attention_mask) => (y) {
+        s = MatMul (q, encoder_hidden_states) m = Cast <to = 1> (encoder_attention_mask) a = Add (s, m)
+        y = Softmax (a) }""",
+    "scores that no product gives": """g (float[1, S, 4] encoder_hidden_states) => (y) {
+        t = Transpose <perm = [0, 2, 1]> (encoder_hidden_states) y = Softmax (t) }""",
+    "a Softmax over another axis": """g (float[1, S, 4] encoder_hidden_states, float[1, 4, 2] q) => (y) {
+        s = MatMul (encoder_hidden_states, q) y = Softmax <axis = 1> (s) }""",
+    "an image, all of which is valid": """g (float[1, 4, S] pixel_values) => (y) {
+        t = Transpose <perm = [0, 2, 1]> (pixel_values) s = MatMul (t, pixel_values) y = Softmax <axis = -1> (s) }""",
+}
+
+
+@pytest.mark.parametrize("case", UNMASKED)
+def test_no_mask_is_inserted(case: str) -> None:
+    original = model_of(UNMASKED[case])
+    assert InsertAttentionMask().run(original).model is original
+
+
+def test_a_decoder_without_a_cross_attention_cache_is_refused() -> None:
+    with pytest.raises(UsageError, match="gives no cross-attention cache"):
+        SplitCrossKv().run(model_of(f"g ({IDS}) => (y) {{ y = Neg (input_ids) }}"))
+
+
+def test_a_cross_attention_cache_that_depends_on_tokens_is_refused() -> None:
+    text = """g (int64[N, S] input_ids, float[N, S, 4] encoder_hidden_states)
+    => (float[N, S, 4] logits, float[N, S, 4] present_0_encoder_key) <int64[1] last = {-1}> {
+        f = Cast <to = 1> (input_ids) u = Unsqueeze (f, last)
+        present_0_encoder_key = Add (encoder_hidden_states, u)
+        logits = Neg (present_0_encoder_key)
+    }"""
+    with pytest.raises(UsageError, match="depends on 'input_ids'"):
+        SplitCrossKv().run(model_of(text))
