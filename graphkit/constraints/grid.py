@@ -45,14 +45,14 @@ class Grid:
         self.ties = ties_of(preconditions, symbols)
         self.sizes = pools(preconditions, symbols, self.ties)
 
-    def outcomes(self, assignments: Sequence[Assignment]) -> Ints:
-        """Return the outcome of each precondition at each assignment."""
+    def outcomes(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Ints:
+        """Return the outcome of each precondition, or of each of those in `shared`, at each assignment."""
         values = Values.of_all(assignments)
-        return np.stack([values.outcome(one.precondition) for one in self.shared])
+        return np.stack([values.outcome(one.precondition) for one in shared or self.shared])
 
-    def bad(self, assignments: Sequence[Assignment]) -> Bools:
+    def bad(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Bools:
         """Return which precondition is not met at which assignment."""
-        result: Bools = self.outcomes(assignments) != FINE
+        result: Bools = self.outcomes(assignments, shared) != FINE
         return result
 
     def first(self, bad: Bools) -> Bools:

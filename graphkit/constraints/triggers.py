@@ -8,7 +8,7 @@ the first node that fails there. Later nodes are not tested because their dims m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,8 +90,11 @@ def find_triggers(shapes: Shapes) -> Triggers:
     shared = [one for one in shared if not one.precondition.is_guess or not Grid([one], symbols).bad([base]).any()]
     if not shared:
         return Triggers((), base, {})
-    grid = Grid(shared, symbols)
-    return Triggers(tuple(_Search(grid, base).triggers()), base, grid.ties)
+    sizes = Grid(shared, symbols).sizes
+    grid = Grid(shared, {name: symbol for name, symbol in symbols.items() if sizes[name]})  # the others change nothing
+    found = _Search(grid, {name: base[name] for name in grid.symbols}).triggers()
+    whole = [replace(one, dims={**base, **one.dims}, fine={**base, **one.fine}) for one in found]
+    return Triggers(tuple(whole), base, grid.ties)
 
 
 def _learned(shapes: Shapes) -> dict[str, int]:
@@ -212,8 +215,9 @@ class _Search:
             return False
         low = int(self.grid.symbols[name].lower)
         sizes = [low, low + 1, low + 2, 4 * dims[name] + 1]
-        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes])[index]
-        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes])[index]
+        one = [self.grid.shared[index]]
+        bad = self.grid.bad([self.with_size(dims, name, size) for size in sizes], one)
+        good = self.grid.bad([self.with_size(fine, name, size) for size in sizes], one)
         return not bad.all() or bool(good.any())
 
     def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
@@ -223,4 +227,6 @@ class _Search:
         smaller = {other: int(self.grid.symbols[other].lower) for other in dims}
         above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
         around = [self.with_size(other, name, 4 * dims[name] + ABOVE[-1]) for other in (larger, smaller)]
-        return len(changed) == 1 and bool(self.grid.bad(above).any(axis=0).all() and self.grid.bad(around)[index].all())
+        return len(changed) == 1 and bool(
+            self.grid.bad(above).any(axis=0).all() and self.grid.bad(around, [self.grid.shared[index]]).all()
+        )
