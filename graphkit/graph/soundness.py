@@ -16,7 +16,7 @@ import onnx.defs
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import VALUES
 from graphkit.graph.order import ordered
-from graphkit.graph.view import Node, Scope, Value, all_scopes
+from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["check_scopes"]
 
@@ -28,16 +28,19 @@ def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
 
     Raises:
         ModelError: A name is defined twice or never, nodes read each other in a circle, or a node lacks an input, an
-            output or an attribute that its operator needs, or has an attribute of another kind.
+            output or an attribute that its operator needs, or has an attribute of another kind, one attribute twice,
+            or one that refers to the call of a function although the node is in none.
     """
     functions = {scope.path.removeprefix("function ") for scope in scopes[1:]}
-    for scope in all_scopes(scopes):
-        if scope.problems:
-            _check_names(scope, file)
-        for node in scope.nodes:
-            lack = "" if node.op_type in functions else _lack(node)
-            if lack:
-                raise ModelError(f"{node.operator} {lack}", file=file, node=node.path, hint=HINT)
+    for root in scopes:
+        for scope in root.walk():
+            if scope.problems:
+                _check_names(scope, file)
+            for node in scope.nodes:
+                fault = _attribute_fault(node, root is not scopes[0])
+                fault = fault or ("" if node.op_type in functions else _lack(node))
+                if fault:
+                    raise ModelError(f"{node.operator} {fault}", file=file, node=node.path, hint=HINT)
 
 
 def _check_names(scope: Scope, file: str | None) -> None:
@@ -52,6 +55,16 @@ def _check_names(scope: Scope, file: str | None) -> None:
     for node in scope.nodes:
         if node not in done:
             raise ModelError("it needs its own result: nodes read each other in a circle", file=file, node=node.path)
+
+
+def _attribute_fault(node: Node, is_in_function: bool) -> str:
+    """Return what no operator allows of a node's attributes, "" for nothing."""
+    if len(node.attributes) < len(node.proto.attribute):
+        return "has two attributes of one name"
+    for name, attribute in node.attributes.items():
+        if attribute.ref_attr_name and not is_in_function:
+            return f"takes its attribute '{name}' from the call of a function, and is in none"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,24 @@ def test_reports_and_shapes_tell_what_they_can(text: str) -> None:
     assert all(str(shapes[value]) for value in shapes)
 
 
+def test_an_attribute_is_given_once() -> None:
+    proto = model("g (float[2, 2] x) => (float[2, 2] y) { y = Softmax <axis = 0> (x) }").restore()
+    proto.graph.node[0].attribute.append(proto.graph.node[0].attribute[0])
+    with pytest.raises(ModelError, match="Softmax has two attributes of one name"):
+        fold(Model.from_proto(proto))
+
+
+def test_only_a_node_of_a_function_refers_to_the_attributes_of_its_call() -> None:
+    text = """g (float[2, 2] x) => (float[2, 2] y) { y = local.F <by = 0> (x) }
+        <domain: "local", opset_import: ["": 17]> F <by> (x) => (y) { y = Softmax <axis : int = @by> (x) }"""
+    proto = onnx.parser.parse_model(HEADER + text)
+    Model.from_proto(proto).check_soundness()
+    proto.graph.node.append(proto.functions[0].node[0])
+    proto.graph.node[-1].output[0] = "z"
+    with pytest.raises(ModelError, match="takes its attribute 'axis' from the call of a function, and is in none"):
+        fold(Model.from_proto(proto))
+
+
 def test_nodes_in_any_order_are_sound() -> None:
     assert fold(model("g (float[N] x) => (float[N] y) { y = Neg (a) a = Abs (x) }")).model.graph.nodes
 
