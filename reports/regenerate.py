@@ -14,7 +14,9 @@ from graphkit.analysis.report import Report, report
 from graphkit.analysis.sections import ReportOptions
 from graphkit.model import Model, load
 from graphkit.render.result import Result
+from graphkit.targets import load_target
 from graphkit.workflows.fold import fold_file
+from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.workflows.split import SplitReport, split_file
 
 FOLDER = Path(__file__).parent
@@ -25,9 +27,14 @@ REPORTS = {
     "nllb-600m-merged": ("nllb-600m/decoder_model_merged", ReportOptions()),
     "marian-tiny-merged": ("marian-tiny/decoder_model_merged", ReportOptions()),
     "gemma-270m": ("gemma-270m/model", ReportOptions()),
+    "opus-mt-en-fr-mt8371": (
+        "opus-mt-en-fr/decoder_with_past_model",
+        ReportOptions(only=("summary", "blockers"), target=load_target("mt8371")),
+    ),
 }
 SPLITS = {"nllb-tiny-split": "nllb-tiny/decoder_model_merged_quantized"}
 FOLDS = {"marian-tiny-fold": "marian-tiny/decoder_model_merged"}
+LOWERED = {"marian-tiny-mt8371": ("marian-tiny", LowerOptions(target="mt8371", src_len=16, max_cache_len=16))}
 
 
 def reports() -> Iterator[tuple[str, Result]]:
@@ -41,6 +48,8 @@ def reports() -> Iterator[tuple[str, Result]]:
             yield name, _split(model, folder, folder / name)
         for name, model in FOLDS.items():
             yield name, fold_file(_load(model, folder), folder / f"{name}.onnx")
+        for name, (export, lowering) in LOWERED.items():
+            yield name, _lower(export, lowering, folder)
 
 
 def _load(model: str, folder: Path) -> Model:
@@ -52,6 +61,12 @@ def _load(model: str, folder: Path) -> Model:
 
 def _split(model: str, folder: Path, target: Path) -> SplitReport:
     return split_file(_load(model, folder), target)
+
+
+def _lower(export: str, options: LowerOptions, folder: Path) -> LowerReport:
+    for packed in (MODELS / export).glob("*.onnx.xz"):
+        _load(f"{export}/{packed.name.removesuffix('.onnx.xz')}", folder)
+    return lower_folder(folder / export, folder / "lowered", options)
 
 
 def main() -> None:

@@ -123,6 +123,12 @@ FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
         "logits",
         "constant offset: A adds its initializer 'final_logits_bias', and B does not.",
     ),
+    "bias set to zero": (
+        lambda: layer(final_logits_bias=np.zeros((1, 11))),
+        "logits",
+        "constant offset: A adds its initializer 'final_logits_bias', and B does not. "
+        "'final_logits_bias' of B is not 'final_logits_bias' of A: it is all zeros.",
+    ),
     "padding mask dropped": (
         lambda: layer("masked = Add (scores, mask)", "masked = Identity (scores)"),
         "masked",

@@ -70,7 +70,7 @@ class MaskFloors:
             name = self._raised(mask, floor, places[0][0])
             for node, index, _ in places:
                 self.editor.set_inputs(node, {index: name})
-            self.editor.note("additive masks have a finite floor")
+            self.editor.note("additive mask(s) given a finite floor")
 
     def _additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
         """Yield where a mask is added to scores: the node, which input it is, the mask, and the way to the Softmax."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.names import counted
 from graphkit.render.blocks import Bars, Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.layers.causes.case import Cause
@@ -143,7 +144,8 @@ class ModelComparison(Result):
 
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"
-        how = f"{self.matched:,} tensors match, {len(self.tensors):,} of them measured in {self.steps:,} steps."
+        steps = counted(self.steps, "step(s)")
+        how = f"{self.matched:,} tensors match, {len(self.tensors):,} of them measured in {steps}."
         differ = sum(not tensor.agrees for tensor in self.tensors)
         if not any(tensor.node for tensor in self.tensors):
             return Prose(self.findings()[0], "warning")

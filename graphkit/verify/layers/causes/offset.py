@@ -51,7 +51,7 @@ def _named(case: Case, column: np.ndarray) -> Cause | None:
     for part, sign, name in ((case.a, 1.0, "A"), (case.b, -1.0, "B"), (case.b, 1.0, "B"), (case.a, -1.0, "A")):
         found = None if part is None else _equal(part, sign * column, case)
         if found is not None:
-            return Cause("offset", f"constant offset: {_told(case, found, sign, name)}.", found.name)
+            return Cause("offset", f"constant offset: {_told(case, found, column, sign, name)}.", found.name)
     return None
 
 
@@ -59,10 +59,11 @@ def _equal(part: Part, column: np.ndarray, case: Case) -> Value | None:
     return next((value for value, array in part.floats(column.size) if case.explains(array.ravel() - column)), None)
 
 
-def _told(case: Case, found: Value, sign: float, owner: str) -> str:
+def _told(case: Case, found: Value, column: np.ndarray, sign: float, owner: str) -> str:
     more, less = (("A", case.a), ("B", case.b)) if sign > 0 else (("B", case.b), ("A", case.a))
     if owner != more[0]:  # it is known only where it is missing
         return f"{more[0]} has the initializer '{found.name}' of {owner} once more than {owner}"
-    if less[1] is not None and any(value.name == found.name for value in less[1].read):
+    same = None if less[1] is None else _equal(less[1], sign * column, case)  # of the same name may be other numbers
+    if same is not None and same.name == found.name:
         return f"{more[0]} adds the initializer '{found.name}' twice, {less[0]} once"
     return f"{more[0]} adds its initializer '{found.name}', and {less[0]} does not"
