@@ -187,7 +187,7 @@ ADDED = {
 @pytest.mark.parametrize("model", ADDED.values(), ids=ADDED)
 def test_what_is_added_has_a_finite_floor(model: Model, floor: float) -> None:
     outcome = check(model, floor)
-    assert outcome.changes == ("1 additive masks have a finite floor",)
+    assert outcome.changes == ("1 additive mask given a finite floor",)
 
 
 def scattered(size: int = 4) -> Model:
@@ -274,7 +274,7 @@ def test_a_float_mask_of_an_attention_has_a_floor() -> None:
         inf=np.float32(INF),
     )
     outcome = MaskedFillToAdd().run(model)
-    assert outcome.changes == ("1 additive masks have a finite floor",)
+    assert outcome.changes == ("1 additive mask given a finite floor",)
     feeds = feeds_of(model, SIZES[0])
     np.testing.assert_allclose(run(model, feeds)[0], run(outcome.model, feeds)[0], atol=1e-5)
 
@@ -396,7 +396,7 @@ def test_a_mask_above_the_floor_is_left() -> None:
     nodes = "w = Cast <to = 1> (m) v = Sub (unit, w) b = Mul (v, mild) s = Add (x, b) y = Softmax (s)"
     model = graph(nodes, "int64[N, 1, L] m")
     assert MaskedFillToAdd().run(model).changes == ()
-    assert check(model, -255.0).changes == ("1 additive masks have a finite floor",)
+    assert check(model, -255.0).changes == ("1 additive mask given a finite floor",)
 
 
 @pytest.mark.parametrize("floor", [0.0, -1.0, 5.0, INF, float("nan")])
