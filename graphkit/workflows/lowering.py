@@ -27,6 +27,7 @@ from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inpu
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.static_kv_cache import StaticKvCache, growths
+from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Pass, copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs
@@ -200,8 +201,8 @@ class _Lowering:
         left = {name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols}
         growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in left}
-        outcome = fold(self.model, dims=numbers, keep_fusions=False)
-        self.model = drop_dead_inputs(outcome.model)
+        frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
+        self.model = drop_dead_inputs(fold(frozen, keep_fusions=False).model)
         self._rewrite(*(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):
             before = self.model

@@ -1,0 +1,94 @@
+"""Decoders of one layer as ONNX text, whose masks are spelled in many ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+VOCABULARY, WIDTH, POSITIONS = 11, 8, 16
+
+DECODER = """
+<ir_version: 9, opset_import: ["" : 17]>
+agraph (
+    int64[batch, seq] input_ids, int64[batch, total] attention_mask, int64[batch, seq] position_ids,
+    float[batch, 2, past, 4] "past_key_values.0.key", float[batch, 2, past, 4] "past_key_values.0.value"
+) => (
+    float[batch, seq, 11] logits,
+    float[batch, 2, total, 4] "present.0.key", float[batch, 2, total, 4] "present.0.value"
+) <
+    int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[4] heads = {0, 0, 2, 4},
+    int64[3] joined = {0, 0, 8}, float lowest = {-3.4e38}, float nothing = {0}, float least = {-1},
+    int64 first = {0}, int64 step = {1}, int64[1] last = {-1}, float root = {2}
+> {
+    tokens = Gather (token_table, input_ids)
+    positions = Gather (position_table, position_ids)
+    x = Add (tokens, positions)
+    xq = MatMul (x, wq)
+    xk = MatMul (x, wk)
+    xv = MatMul (x, wv)
+    rq = Reshape (xq, heads)
+    rk = Reshape (xk, heads)
+    rv = Reshape (xv, heads)
+    q = Transpose <perm = [0, 2, 1, 3]> (rq)
+    new_k = Transpose <perm = [0, 2, 1, 3]> (rk)
+    new_v = Transpose <perm = [0, 2, 1, 3]> (rv)
+    "present.0.key" = Concat <axis = 2> ("past_key_values.0.key", new_k)
+    "present.0.value" = Concat <axis = 2> ("past_key_values.0.value", new_v)
+    kt = Transpose <perm = [0, 1, 3, 2]> ("present.0.key")
+    product = MatMul (q, kt)
+    scores = Div (product, root)
+    key_shape = Shape ("present.0.key")
+    past_shape = Shape ("past_key_values.0.key")
+    keys_1 = Gather (key_shape, two)
+    keys = Squeeze (keys_1)
+    past_1 = Gather (past_shape, two)
+    past_length = Squeeze (past_1)
+    columns = Range (first, keys, step)
+    queries = Range (past_length, keys, step)
+    rows = Unsqueeze (queries, one)
+    future = Greater (columns, rows)
+    %MASKED%
+    mixed = MatMul (p, "present.0.value")
+    turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    flat = Reshape (turned, joined)
+    y = Add (x, flat)
+    logits = MatMul (y, head)
+}
+"""
+
+SHAPES: Mapping[str, tuple[int, ...]] = {
+    "token_table": (VOCABULARY, WIDTH),
+    "position_table": (POSITIONS, WIDTH),
+    "wq": (WIDTH, WIDTH),
+    "wk": (WIDTH, WIDTH),
+    "wv": (WIDTH, WIDTH),
+    "head": (WIDTH, VOCABULARY),
+}
+
+
+def decoder(masked: str, more: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
+    """Return a decoder-only model.
+
+    Args:
+        masked: Nodes that make `p`, the weights [batch, 2, seq, total] of the attention, of `scores`, `future` (bool
+            [seq, total]) and `attention_mask`.
+        more: Further initializers.
+    """
+    model = parser.parse_model(DECODER.replace("%MASKED%", masked))
+    rng = np.random.default_rng(3)
+    arrays = {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    for name, array in {**arrays, **(more or {})}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.checker.check_model(model)
+    return model
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> Path:
+    """Write a model to `model.onnx` of a folder, and return the folder."""
+    folder.mkdir(exist_ok=True)
+    onnx.save(model, folder / "model.onnx")
+    return folder
