@@ -79,6 +79,12 @@ class Method:
     outputs: tuple[Port, ...]
     became: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether it runs once on the tokens of a source."""
+        sources = [port.source for port in self.inputs if port.source is not None]
+        return self.when == "once" and any(found.kind == "embedding" and found.by == "source" for found in sources)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -148,6 +154,11 @@ class Contract:
     loop: tuple[str, ...]
     positions: str
     version: int = VERSION
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the source is text, rather than an image or a sound."""
+        return any(method.takes_text for method in self.methods)
 
     def to_json(self) -> str:
         """Return it as JSON."""

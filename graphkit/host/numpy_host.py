@@ -66,7 +66,7 @@ class Host:
             array[...] = 0
         self.position = 0
         length = self.contract.sizes["source"]
-        if length and not user and not 0 < len(source) <= length:
+        if self.contract.takes_text and not 0 < len(source) <= length:
             raise UsageError(f"the source has {len(source)} tokens - it takes 1 to {length}")
         self.valid = len(source) or length
         self.given = dict(user)

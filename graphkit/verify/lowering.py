@@ -74,7 +74,7 @@ class LoweringProof(Result):
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
         failures = [f"source of {run.length} tokens: {run.failure}" for run in self.runs if run.failure]
-        return (*failures, *self.causes)
+        return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs as a table, then what they show."""
@@ -151,18 +151,30 @@ class _Proof:
         }
 
     def run(self) -> LoweringProof:
-        source = self.contract.sizes["source"]
-        lengths = sorted({1, 2, max(1, source // 3), max(1, source - 1), source}) if source and not self.user else [0]
-        runs = []
+        lengths, runs = self._lengths(), []
         for length in lengths:
             self.progress(f"proving: source of {length} tokens" if length else "proving")
             runs.append(self._one(length))
         failed = [run for run in runs if run.failure]
         causes = [*self._noise(lengths[len(lengths) // 2]), *(self._causes(runs) if failed else ())]
-        notes = []
+        notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: equal tokens tell nothing here, logits do.")
         return LoweringProof(self.tolerance, tuple(runs), tuple(causes), tuple(notes))
+
+    def _lengths(self) -> list[int]:
+        """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
+        source = self.contract.sizes["source"]
+        if not self.contract.takes_text:
+            return [0]
+        found = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
+        return sorted({length for length in found if length is not None and 0 < length <= source})
+
+    def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
+        source = self.contract.sizes["source"]
+        if self.contract.takes_text and self.reference.nearest_source(1) != 1:
+            told = ", ".join(map(str, lengths))
+            yield f"The original does not run at all lengths up to {source}: it was compared at {told}."
 
     def _ids(self, count: int) -> list[int]:
         pad = self.contract.tokens["pad"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from onnx import helper
 
+from graphkit.constraints.symbol_sizes import symbol_roles
+from graphkit.constraints.violated import SizeCheck
 from graphkit.errors import ModelError
 from graphkit.graph.kv import Slot
-from graphkit.graph.types import declared_type
+from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
@@ -19,6 +22,8 @@ from graphkit.runtime.session import Runner
 from graphkit.verify.decoding import Decoder
 
 __all__ = ["Originals", "Reference"]
+
+REACH = 1024  # how far a length is looked for at which the original runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +62,20 @@ class Reference:
             opened = IsolatedSession(_source(first))
             later = opened if first is step else IsolatedSession(_source(step))
             self.decoder = Decoder(first, step, opened, later)
+
+    def nearest_source(self, length: int) -> int | None:
+        """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
+        encoder = self.originals.encoder
+        if encoder is None:
+            return length
+        roles = symbol_roles(encoder)
+        names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
+        return self._check.nearest(dict.fromkeys((n for n in roles if roles[n] == "batch"), 1), names, length, REACH)
+
+    @cached_property
+    def _check(self) -> SizeCheck:
+        assert self.originals.encoder is not None
+        return SizeCheck(self.originals.encoder)
 
     def start(self, source: list[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the encoder and return its outputs, by name."""
@@ -113,16 +132,27 @@ class Reference:
                 feed[value.name] = np.arange(past, past + len(ids), dtype=kind)[None]
             elif role == "token types":
                 feed[value.name] = np.zeros((1, len(ids)), kind)
-            elif role == "mask":
+            elif role == "mask" and ids:
                 feed[value.name] = np.ones((1, past + len(ids)), kind)
             elif role == "encoder mask":
                 length = len(self.source) or next(iter(self.hidden.values())).shape[1]
                 feed[value.name] = np.ones((1, length), kind)
+            elif role in ("mask", "image mask"):
+                feed[value.name] = np.ones(self._sizes(model, declared), kind)
             elif role == "encoder state":
                 feed[value.name] = next(iter(self.hidden.values()))
             else:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
         return feed
+
+    def _sizes(self, model: Model, declared: TensorType) -> list[int]:
+        """Return the dims of an input, symbols as the inputs of the user have them; 1 for what these do not have."""
+        known: dict[object, int] = {}
+        for value in model.roles.inputs:
+            given, array = declared_type(value), self.user.get(value.name)
+            if given is not None and given.dims is not None and array is not None:
+                known.update(zip(given.dims, array.shape, strict=True))
+        return [dim if isinstance(dim, int) else known.get(dim, 1) for dim in declared.dims or ()]
 
 
 def _source(model: Model) -> Path | Model:

@@ -69,7 +69,7 @@ def build_contract(
     first = parts[0].method
     source = 0
     if first.when == "once":
-        source = sizes.source if _takes_text(first) else first.outputs[0].shape[1] if len(parts) > 1 else 0
+        source = sizes.source if first.takes_text else first.outputs[0].shape[1] if len(parts) > 1 else 0
     known = {
         "batch": sizes.batch,
         "source": source,
@@ -95,16 +95,12 @@ def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
                 yield rows[port.source.of]
 
 
-def _takes_text(method: Method) -> bool:
-    return any(port.source is not None and port.source.kind == "embedding" for port in method.inputs)
-
-
 def _loop(parts: Sequence[Lowered]) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
     step = next((part.method for part in parts if part.method.when == "step"), None)
     if step is not None:
         yield "Set `position` to 0 and fill the state with zeros."
-    if once and _takes_text(once[0]):
+    if once and once[0].takes_text:
         yield "Set `length` to the number of tokens of the source, and pad it to the fixed length."
     for method in once:
         written = [port for port in method.outputs if port.writes]

@@ -37,6 +37,7 @@ class Setting:
         growing: The symbols of the length of the past, and of what is past and new tokens together.
         capacity: Slots of the cache; 0 where there is none.
         source: Positions of the source; 0 where there is none.
+        is_padded: Whether some of these may be padding: tokens may, parts of an image or a sound may not.
         floor: What is added to scores that do not count.
         pad: The token that pads.
     """
@@ -46,6 +47,7 @@ class Setting:
     total: frozenset[str]
     capacity: int
     source: int
+    is_padded: bool
     floor: float
     pad: int
 
@@ -97,7 +99,7 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
     with IsolatedSession(part) as session:
         counts: dict[By, Sequence[int]] = {
             "position": range(setting.capacity + 1),
-            "valid_length": range(1, setting.source + 1),
+            "valid_length": range(1 if setting.is_padded else setting.source, setting.source + 1),
         }
         for which, numbers in counts.items():
             wanted = [each for each in found if by[each.name] == which]
@@ -153,7 +155,8 @@ def _check_tokens(
     if not any(roles.get(value.name) in ("tokens", "encoder tokens") for value in part.graph.inputs):
         return
     number = 1 if which == "position" else setting.source
-    runs = [session.run(_feed(part, roles, setting, which, number, token)) for token in _tokens(setting)]
+    tokens: list[int | Sequence[int]] = [*_tokens(setting), _tokens(setting), _tokens(setting)[::-1]]
+    runs = [session.run(_feed(part, roles, setting, which, number, each)) for each in tokens]
     for each in wanted:
         if any(not np.array_equal(run[each.name], runs[0][each.name]) for run in runs):
             raise UsageError(
@@ -197,8 +200,14 @@ def _is_of_source(role: Role, setting: Setting) -> bool:
 
 
 def _feed(
-    part: Model, roles: Mapping[str, Role], setting: Setting, which: By, number: int, token: int | None = None
+    part: Model,
+    roles: Mapping[str, Role],
+    setting: Setting,
+    which: By,
+    number: int,
+    token: int | Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
+    """Return inputs of the part; `token` is what all tokens are, or tokens that repeat."""
     dims = setting.at(number if which == "position" else min(1, setting.capacity))
     valid = number if which == "valid_length" else setting.source
     token = _tokens(setting)[0] if token is None else token
@@ -230,14 +239,14 @@ def _content(
     setting: Setting,
     number: int,
     valid: int,
-    token: int,
+    token: int | Sequence[int],
 ) -> np.ndarray:
     """Return what an input holds after `number` tokens, or where so many tokens of the source are valid."""
     if kind.kind == "f":
         return np.zeros(shape, kind)
     if role in MASKS:
         ones = np.ones(shape, kind)
-        if _is_of_source(role, setting) and shape:
+        if setting.is_padded and role != "image mask" and _is_of_source(role, setting) and shape:
             ones[..., valid:] = 0
         return ones
     if role == "positions":
@@ -245,7 +254,7 @@ def _content(
         return np.broadcast_to(np.arange(start, start + shape[-1]), shape).astype(kind)
     if role == "token types":
         return np.zeros(shape, kind)
-    ids = np.full(shape, token, kind)
+    ids = np.resize(np.asarray(token, kind), shape)
     if _is_of_source(role, setting) and shape:
         ids[..., valid:] = setting.pad
     return ids
@@ -254,6 +263,9 @@ def _content(
 def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
     dims = shapes[each.source.value].dims
     assert dims is not None
+    varies = any(not np.array_equal(found, arrays[-1]) for found in arrays)
+    if not varies and (by == "valid_length" or len(arrays) > 1):
+        return HostTable(each.name, "constant", by, 0, _raised(arrays[-1], setting) if each.is_mask else arrays[-1])
     if by == "position":
         shapes_seen = zip(*(found.shape for found in arrays), strict=True)  # an axis may grow that no symbol tells of
         slots = [axis for axis, seen in enumerate(shapes_seen) if len(set(seen)) > 1]
@@ -269,11 +281,16 @@ def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: li
     rows = np.stack(arrays)
     if not each.is_mask:
         return HostTable(each.name, "rows", by, 0, rows)
-    rows = np.where(rows <= MASKED, np.float32(setting.floor), rows).astype(rows.dtype)
+    rows = _raised(rows, setting)
     window: int | None = _window(rows, setting) if by == "position" else _columns(rows, setting)
     if window is None:
         return HostTable(each.name, "rows", by, 0, rows)
     return HostTable(each.name, "mask", by, window, rows)
+
+
+def _raised(mask: np.ndarray, setting: Setting) -> np.ndarray:
+    """Return a mask with the floor where nothing counts."""
+    return np.where(mask <= MASKED, np.float32(setting.floor), mask).astype(mask.dtype)
 
 
 def _is_source(dim: Expr, setting: Setting) -> bool:
@@ -318,6 +335,8 @@ def _window(rows: np.ndarray, setting: Setting) -> int | None:
 
 def _columns(rows: np.ndarray, setting: Setting) -> int | None:
     """Return 0 where a mask hides the columns past the valid ones, at all valid rows; None where it does not."""
+    if rows.shape[-1] != setting.source:  # of a source that convolutions have made shorter
+        return None
     for valid, row in enumerate(rows, 1):
         expected = source_mask(valid, setting.source, setting.floor)
         queries = valid if row.ndim > 1 and row.shape[-2] == setting.source else row.shape[-2] if row.ndim > 1 else 1

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers
+from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import Contract
 from graphkit.contract.guide import guide
 from graphkit.errors import UsageError
@@ -244,7 +245,9 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         progress("lowering the encoder")
         parts.append(lower_model("encoder", pipeline.encoder, sizes))
         if pipeline.encoder.roles.first("tokens") is None:  # its source is no text: decoders see as much as it gives
-            sizes = replace(sizes, source=parts[0].method.outputs[0].shape[1])
+            own = symbol_roles(pipeline.encoder)
+            dims = {name: size for name, size in sizes.dims.items() if name not in own}
+            sizes = replace(sizes, source=parts[0].method.outputs[0].shape[1], dims=dims)
     first, step = _decoders(pipeline)
     if step is None:
         return parts

@@ -12,6 +12,7 @@ from onnx import helper
 
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.constraints.symbol_sizes import symbol_roles
+from graphkit.constraints.violated import SizeCheck
 from graphkit.contract import By, Method, Port, Source, State
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
@@ -38,6 +39,7 @@ from graphkit.workflows.host_tables import HostTable, Setting, host_tables
 __all__ = ["LowerSizes", "Lowered", "lower_model"]
 
 MAX_ROUNDS = 8
+MAX_REACH = 4096  # how far a length is looked for at which a model runs
 ERROR = 1e-4  # the largest that a pass may make unasked
 MASKS = {
     "slots_mask": "added to scores: 0 at the slots in use and, last, at the new token; the floor elsewhere",
@@ -123,7 +125,7 @@ class _Lowering:
         self.declined: list[Declined] = []
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard())
         self.pasts = {value.name: entry for value, entry in model.roles.pasts.items()}
-        self.setting = _setting(self.model, sizes, is_decoder=bool(self.pasts))
+        self.setting = _setting(self.model, model, sizes, is_decoder=bool(self.pasts))
         self.tables: dict[str, np.ndarray] = {}
         self.sources: dict[str, tuple[Source, str]] = {}
         self.writes: dict[str, str] = {}
@@ -168,11 +170,12 @@ class _Lowering:
         for table, each in zip(tables, found, strict=True):
             original = each.source.value.name
             self._fix_dims(table)
-            for name in each.source.dependence.inputs:
-                self.became[name] = table.name
             if table.kind == "constant":
                 self._bake(table)
-            elif table.kind == "mask" and table.by == "position":
+                continue
+            for name in each.source.dependence.inputs:
+                self.became[name] = table.name
+            if table.kind == "mask" and table.by == "position":
                 self.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
             elif table.kind == "mask":
                 self.sources[table.name] = Source("source_mask"), MASKS["source_mask"]
@@ -299,8 +302,14 @@ class _Lowering:
         self.declined += outcome.declined
 
 
-def _setting(model: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
+def _setting(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
     """Return the number of each symbol of a model's inputs, by what it stands for.
+
+    Args:
+        model: The model, folded.
+        original: The model as it was exported.
+        sizes: The sizes to fix.
+        is_decoder: Whether it runs on a cache.
 
     Raises:
         UsageError: One is not known.
@@ -309,7 +318,12 @@ def _setting(model: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
     by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
     if not is_decoder:
         by_role["total"] = sizes.source
-    numbers = {name: by_role[role] for name, role in roles.items() if role in by_role} | dict(sizes.dims)
+    of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
+    numbers = of_role | dict(sizes.dims)
+    is_padded = is_decoder or bool(model.roles.all("tokens", "encoder tokens", "embeddings"))
+    for name, size in sizes.dims.items() if is_padded else ():
+        if size != of_role.get(name, size):
+            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give lengths with --src-len")
     past, total = (
         frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
         for wanted in ("past", "total")
@@ -317,7 +331,26 @@ def _setting(model: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
         raise UsageError(f"{model.name}: '{unknown[0]}' has no number - give it with --dim {unknown[0]}=NUMBER")
-    return Setting(numbers, past, total, sizes.capacity if is_decoder else 0, sizes.source, sizes.floor, sizes.pad)
+    if not is_decoder:
+        _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
+    capacity = sizes.capacity if is_decoder else 0
+    return Setting(numbers, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
+
+
+def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:
+    """Check that a model runs at these sizes.
+
+    Raises:
+        UsageError: It does not, with the nearest length at which it does.
+    """
+    check = SizeCheck(model)
+    if not (fault := check.fault(numbers)):
+        return
+    hint = "give other sizes with --src-len or --dim"
+    start = next((numbers[name] for name in sorted(lengths)), 0)
+    if start and (nearest := check.nearest(numbers, lengths, start, MAX_REACH)):
+        hint = f"the nearest length at which it runs is --src-len {nearest}"
+    raise UsageError(f"{model.name} does not run at these sizes: {fault} - {hint}")
 
 
 def _fixed(value: Value, shapes: Shapes) -> tuple[tuple[int, ...], str]:

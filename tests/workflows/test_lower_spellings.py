@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from small_decoders import decoder, saved
+from small_pipelines import decoder, encoder, saved
 
 from graphkit.contract import read_contract
 from graphkit.errors import UsageError
@@ -40,3 +40,101 @@ def test_a_fixed_mask_beside_symbolic_tokens_is_no_contradiction(tmp_path: Path)
         "inputs_embeds": (1, 1, 8),
         "position_embeds": (1, 1, 8),
     }
+
+
+TEXT = "int64[batch, length] input_ids, int64[batch, length] attention_mask"
+TABLE = "x = Gather (token_table, input_ids)"
+MASKED = """
+    valid = Cast <to = 9> (%MASK%)
+    row = Unsqueeze (valid, one)
+    bias = Where (row, nothing, lowest)
+    masked = Add (scores, bias)
+    p = Softmax <axis = -1> (masked)
+"""
+PADDED = MASKED.replace("%MASK%", "attention_mask")
+FRAMES = """
+    turned = Transpose <perm = [0, 2, 1]> (input_features)
+    half = Conv <kernel_shape = [3], strides = [2], pads = [1, 1]> (turned, conv)
+    x = Transpose <perm = [0, 2, 1]> (half)
+"""
+EVERY_OTHER = """
+    end = Shape <start = 1> (attention_mask)
+    half_mask = Slice (attention_mask, zero, end, one, two)
+""" + MASKED.replace("%MASK%", "half_mask")
+
+
+def test_a_sound_counts_as_a_whole(tmp_path: Path) -> None:
+    """Its mask is shorter than its input, as convolutions make it; the host has nothing to make."""
+    inputs = "float[batch, frames, 8] input_features, int64[batch, frames] attention_mask"
+    report = lowered(encoder(inputs, FRAMES, EVERY_OTHER), tmp_path, replace(OPTIONS, dims=(("frames", 11),)))
+    assert_done(report)
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [(port.name, port.shape) for port in method.inputs] == [("input_features", (1, 11, 8))]
+    assert method.became["attention_mask"] == "nothing: its value is fixed"
+
+
+def test_an_image_counts_as_a_whole(tmp_path: Path) -> None:
+    """A mask of pixels is no mask of a padded source, though it is one of integers."""
+    inputs = "float[batch, 8, 4] pixel_values, int64[batch, 4] pixel_mask"
+    x = "x = Transpose <perm = [0, 2, 1]> (pixel_values)"
+    report = lowered(encoder(inputs, x, MASKED.replace("%MASK%", "pixel_mask")), tmp_path)
+    assert_done(report)
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [port.name for port in method.inputs] == ["pixel_values"]
+
+
+def test_a_mask_that_is_shorter_than_its_text_is_a_table(tmp_path: Path) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    words_end = Shape <start = 1, end = 2> (words)
+    x = Slice (words, zero, words_end, one, two)
+    """
+    assert_done(lowered(encoder(TEXT, x, EVERY_OTHER), tmp_path))
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    kinds = {port.name: port.source.kind for port in method.inputs if port.source is not None}
+    assert kinds == {"inputs_embeds": "embedding", "attention_bias": "rows"}
+
+
+def test_text_beside_an_image_is_proven_at_several_lengths(tmp_path: Path) -> None:
+    inputs = f"{TEXT}, float[batch, 1, 8] pixel_values"
+    x = f"{TABLE.replace('x =', 'words =')}\nx = Add (words, pixel_values)"
+    report = lowered(encoder(inputs, x, PADDED), tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [1, 2, 5, 6]
+
+
+def test_what_depends_on_the_tokens_themselves_is_declined(tmp_path: Path) -> None:
+    """Where the largest token is, as CLIP pools its text: alike for all texts of one repeated token."""
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    at = ArgMax <axis = 1, keepdims = 1> (input_ids)
+    moved = Cast <to = 1> (at)
+    shift = Unsqueeze (moved, two)
+    x = Add (words, shift)
+    """
+    with pytest.raises(UsageError, match="depends on which tokens there are"):
+        lowered(encoder(TEXT, x, PADDED), tmp_path)
+
+
+IN_PAIRS = """
+    pairs = Reshape (words, shape_of_pairs)
+    x = Reshape (pairs, shape_of_words)
+"""
+
+
+def test_lengths_at_which_the_original_does_not_run_are_left_out_of_the_proof(tmp_path: Path) -> None:
+    x = f"{TABLE.replace('x =', 'words =')}\n{IN_PAIRS}"
+    model = encoder(TEXT, x, PADDED)
+    report = lowered(model, tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [2, 4, 6]
+    assert report.proof.notes == ("The original does not run at all lengths up to 6: it was compared at 2, 4, 6.",)
+    with pytest.raises(UsageError, match="the nearest length at which it runs is --src-len 4"):
+        lowered(model, tmp_path / "odd", replace(OPTIONS, src_len=5))
+
+
+def test_a_length_of_text_is_given_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'length' is 6, not 9 - give lengths with --src-len"):
+        lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, dims=(("length", 9),)))

@@ -1,8 +1,8 @@
-"""Decoders of one layer as ONNX text, whose masks are spelled in many ways."""
+"""Decoders and encoders of one layer as ONNX text, whose masks are spelled in many ways."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,7 @@ SHAPES: Mapping[str, tuple[int, ...]] = {
     "wk": (WIDTH, WIDTH),
     "wv": (WIDTH, WIDTH),
     "head": (WIDTH, VOCABULARY),
+    "conv": (WIDTH, WIDTH, 3),
 }
 
 
@@ -78,9 +79,16 @@ def decoder(masked: str, more: Mapping[str, np.ndarray] | None = None) -> onnx.M
             [seq, total]) and `attention_mask`.
         more: Further initializers.
     """
-    model = parser.parse_model(DECODER.replace("%MASKED%", masked))
+    names = ("token_table", "position_table", "wq", "wk", "wv", "head")
+    return with_weights(parser.parse_model(DECODER.replace("%MASKED%", masked)), names, more)
+
+
+def with_weights(
+    model: onnx.ModelProto, names: Iterable[str], more: Mapping[str, np.ndarray] | None = None
+) -> onnx.ModelProto:
+    """Give a model its weights."""
     rng = np.random.default_rng(3)
-    arrays = {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    arrays = {name: rng.normal(0, 1, SHAPES[name]).astype(np.float32) for name in names}
     for name, array in {**arrays, **(more or {})}.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.checker.check_model(model)
@@ -89,6 +97,35 @@ def decoder(masked: str, more: Mapping[str, np.ndarray] | None = None) -> onnx.M
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
     """Write a model to `model.onnx` of a folder, and return the folder."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model, folder / "model.onnx")
     return folder
+
+
+ENCODER = """
+<ir_version: 9, opset_import: ["" : 17]>
+agraph (%INPUTS%) => (float[batch, length, 8] last_hidden_state) <
+    int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[3] shape_of_pairs = {0, -1, 16},
+    int64[3] shape_of_words = {0, -1, 8},
+    float lowest = {-3.4e38}, float nothing = {0}
+> {
+    %X%
+    k = MatMul (x, wk)
+    kt = Transpose <perm = [0, 2, 1]> (k)
+    scores = MatMul (x, kt)
+    %MASKED%
+    last_hidden_state = MatMul (p, x)
+}
+"""
+
+
+def encoder(inputs: str, x: str, masked: str) -> onnx.ModelProto:
+    """Return a model that runs once.
+
+    Args:
+        inputs: Its inputs.
+        x: Nodes that make `x`, [batch, length, 8].
+        masked: Nodes that make `p`, the weights [batch, length, length] of its attention, of `scores`.
+    """
+    text = ENCODER.replace("%INPUTS%", inputs).replace("%X%", x).replace("%MASKED%", masked)
+    return with_weights(parser.parse_model(text), ("token_table", "wk", "conv"))
