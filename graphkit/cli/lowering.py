@@ -32,7 +32,11 @@ __all__ = ["lower"]
 @count_option("--src-len", 64, "Positions of the padded source.")
 @count_option("--max-cache-len", 64, "Slots of the KV cache.")
 @count_option("--batch", 1, "Sequences at a time.")
-@click.option("--mask-floor", type=float, default=-1e9, show_default=True, help="Added to scores that do not count.")
+@click.option(
+    "--mask-floor",
+    type=float,
+    help="Added to scores that do not count. Default: -1e9, or -255 for a target that takes quantised models only.",
+)
 @click.option("--pad", type=click.IntRange(min=0), help="Token that pads. Default: what the export says, else 0.")
 @click.option(
     "--judge",
@@ -62,7 +66,7 @@ def lower(
     src_len: int,
     max_cache_len: int,
     batch: int,
-    mask_floor: float,
+    mask_floor: float | None,
     pad: int | None,
     judges: tuple[str, ...],
     judge_timeout: float,

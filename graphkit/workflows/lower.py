@@ -18,7 +18,7 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
-from graphkit.passes.npu.mask_floors import floor_of
+from graphkit.passes.npu.mask_floors import floor_of, mask_floor
 from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.render.blocks import Block, Column, Heading, Prose
 from graphkit.render.blocks import Table as Rows
@@ -48,7 +48,7 @@ class LowerOptions:
         src_len: Positions of a padded source.
         max_cache_len: Slots of the cache.
         batch: Sequences at a time; 1 is all that host and proof can run.
-        mask_floor: What is added to scores that do not count.
+        mask_floor: What is added to scores that do not count; None for what the target takes.
         dims: Numbers for other symbols, such as `(("height", 224),)`.
         pad: The token that pads; None for what the export says, else 0.
         verify: Whether to run the proof.
@@ -62,7 +62,7 @@ class LowerOptions:
     src_len: int = 64
     max_cache_len: int = 64
     batch: int = 1
-    mask_floor: float = -1e9
+    mask_floor: float | None = None
     dims: tuple[tuple[str, int], ...] = ()
     pad: int | None = None
     verify: bool = True
@@ -235,7 +235,8 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     target = load_target(options.target)
     models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
     dtypes = {value.tensor.data_type for m in models for value in m.graph.initializers if value.tensor is not None}
-    floor = max((floor_of(options.mask_floor, dtype) for dtype in dtypes), default=options.mask_floor)
+    wanted = mask_floor(target, options.mask_floor)
+    floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
     return LowerSizes(options.batch, options.src_len, options.max_cache_len, dict(options.dims), floor, pad, target)
 
 

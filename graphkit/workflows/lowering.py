@@ -220,7 +220,7 @@ class _Lowering:
         wanted = {obstacle.pass_name for obstacle in found.blockers}
         for kind in PASSES:
             if kind.name() in wanted and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
-                yield kind()
+                yield MaskedFillToAdd(self.sizes.floor) if kind is MaskedFillToAdd else kind()
 
     def result(self) -> Lowered:
         """Return the model with its place in the contract."""

@@ -106,7 +106,7 @@ ENCODER = """
 <ir_version: 9, opset_import: ["" : 17]>
 agraph (%INPUTS%) => (float[batch, length, 8] last_hidden_state) <
     int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[3] shape_of_pairs = {0, -1, 16},
-    int64[3] shape_of_words = {0, -1, 8},
+    int64[3] shape_of_words = {0, -1, 8}, int64 start = {0}, int64 step = {1},
     float lowest = {-3.4e38}, float nothing = {0}
 > {
     %X%

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from small_pipelines import decoder, encoder, saved
 
 from graphkit.contract import read_contract
@@ -49,6 +52,15 @@ MASKED = """
     row = Unsqueeze (valid, one)
     bias = Where (row, nothing, lowest)
     masked = Add (scores, bias)
+    p = Softmax <axis = -1> (masked)
+"""
+CAUSAL = """
+    end = Shape <start = 1, end = 2> (input_ids)
+    count = Squeeze (end)
+    columns = Range (start, count, step)
+    rows = Unsqueeze (columns, one)
+    future = Greater (columns, rows)
+    masked = Where (future, lowest, scores)
     p = Softmax <axis = -1> (masked)
 """
 PADDED = MASKED.replace("%MASK%", "attention_mask")
@@ -138,3 +150,38 @@ def test_lengths_at_which_the_original_does_not_run_are_left_out_of_the_proof(tm
 def test_a_length_of_text_is_given_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'length' is 6, not 9 - give lengths with --src-len"):
         lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, dims=(("length", 9),)))
+
+
+def floats(folder: Path) -> list[np.ndarray]:
+    """Return the constants of all models of a folder, and its tables."""
+    models = [onnx.load(path) for path in folder.glob("*.onnx")]
+    found = [numpy_helper.to_array(tensor) for model in models for tensor in model.graph.initializer]
+    tables = read_contract(folder / "contract.json").tables
+    found += [np.fromfile(folder / table.file, table.dtype) for table in tables]
+    return [array for array in found if array.dtype.kind == "f" and array.size]
+
+
+@pytest.mark.parametrize("target", ["ethos-u65", "ethos-u85"])
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, CAUSAL)])
+def test_masks_of_quantised_targets_keep_a_scale(
+    target: str, make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    report = lowered(make(), tmp_path, replace(OPTIONS, target=target))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert read_contract(tmp_path / "out" / "contract.json").floor == -255
+    assert min(array.min() for array in floats(tmp_path / "out")) >= -255
+
+
+@pytest.mark.parametrize(("floor", "steps"), [(-1e9, "3,921,569"), (-1e4, "39")])
+def test_a_floor_that_spoils_the_scale_of_a_quantised_target_is_refused(
+    floor: float, steps: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"the steps of 8 bits would be {steps} apart"):
+        lowered(decoder(FILLED), tmp_path, replace(OPTIONS, target="ethos-u65", mask_floor=floor))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_floor_is_what_the_user_says(tmp_path: Path) -> None:
+    assert_done(lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-5000.0)))
+    assert read_contract(tmp_path / "out" / "contract.json").floor == -5000

@@ -10,16 +10,20 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.targets import Target
 
-__all__ = ["MaskFloors", "elements", "floor_of"]
+__all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "mask_floor"]
 
+FLOOR, QUANTIZED_FLOOR = -1e9, -255.0  # for targets that take float models, and for those that do not
+LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
+NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
 HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
 MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
 MAX_STEPS = 8  # nodes between a mask and the integers that it is made of
@@ -32,6 +36,27 @@ def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
     """Return the floor of masks of a dtype."""
     is_half = dtype == TensorProto.FLOAT16 or (reach is not None and reach.is_half)
     return max(floor, HALF_FLOOR) if is_half else floor
+
+
+def mask_floor(target: Target, wanted: float | None = None) -> float:
+    """Return the floor of masks for a target.
+
+    Args:
+        target: What is to take the model.
+        wanted: The floor that the user wants, None for the default.
+
+    Raises:
+        UsageError: The target takes quantised models only, and the floor would spoil their scale.
+    """
+    if wanted is None:
+        return QUANTIZED_FLOOR if target.is_quantized else FLOOR
+    if target.is_quantized and wanted < LEAST_QUANTIZED:
+        raise UsageError(
+            f"a mask floor of {wanted:g} for {target.name}, which takes quantised models only: the steps of 8 bits "
+            f"would be {-wanted / 255:,.0f} apart, and scores that differ by less equal - give one from -50 to "
+            f"{LEAST_QUANTIZED:,.0f}, at least twice the largest score"
+        )
+    return wanted
 
 
 def elements(editor: Editor, value: Value, itemsize: int) -> np.ndarray | None:
@@ -81,9 +106,13 @@ class MaskFloors:
                 mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
                 if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
                     continue
-                reach = self._reach_of(node)
-                if not isinstance(reach, str) and self.editor.shapes[mask].dtype in FLOATS:
+                reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
+                if isinstance(reach, str):
+                    continue
+                if dtype in FLOATS:
                     yield node, index, mask, reach
+                elif dtype == TensorProto.BFLOAT16 and self._has_fill(mask):
+                    self.editor.decline(node, NO_BFLOAT16)
 
     def _is_added(self, node: Node, scores: Value) -> bool:
         return node.is_op("Attention") or self.scores.are(scores)
@@ -136,7 +165,7 @@ class MaskFloors:
             met.add(value)
             node = value.producer
             if value.constant is not None or (node is not None and node.is_op("ConstantOfShape")):
-                if self.editor.shapes[value].dtype in FLOATS and self.bounds.of(value).low <= NEGLIGIBLE:
+                if self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16) and self.bounds.of(value).low <= NEGLIGIBLE:
                     return True
             elif node is not None and not node.domain and node.op_type in MASKING:
                 pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.view import Node, Value
-from graphkit.passes.npu.mask_floors import MaskFloors, elements, floor_of
+from graphkit.passes.npu.mask_floors import FLOOR, NO_BFLOAT16, MaskFloors, elements, floor_of
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.passes.shapes.drop_broadcasts import broadcast
 from graphkit.rewrite.editor import Editor
@@ -63,7 +63,7 @@ class MaskedFillToAdd(Rewrite):
         floor: What is added to scores that do not count.
     """
 
-    floor: float = -1e9
+    floor: float = FLOOR
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.floor) and self.floor <= ENOUGH):
@@ -103,7 +103,7 @@ class _Fills:
             return None
         for side in (1, 2):
             fill, other = node.inputs[side], node.inputs[3 - side]
-            if fill is not None and self.editor.shapes[fill].dtype not in FLOATS:
+            if fill is not None and self.editor.shapes[fill].dtype not in (*FLOATS, TensorProto.BFLOAT16):
                 return None
             if fill is None or other is None or other.is_constant or not self._is_uniform(fill):
                 continue
@@ -135,6 +135,8 @@ class _Fills:
         assert out is not None
         if node.scope.path:
             return "it fills what is in a body of another node; inline that first"
+        if self.editor.shapes[fill].dtype not in FLOATS:
+            return NO_BFLOAT16
         if self.bounds.of(fill).high > NEGLIGIBLE:
             return f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data"
         known = self.known.get(cond)

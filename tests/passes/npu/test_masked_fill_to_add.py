@@ -21,6 +21,7 @@ from graphkit.shapes import infer, parse
 
 LEAST = float(np.finfo(np.float32).min)
 INF = float("-inf")
+BFLOAT16 = helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
 SIZES: tuple[Mapping[str, int], ...] = ({"N": 2, "L": 5, "past": 3}, {"N": 1, "L": 1, "past": 0})
 CONSTANTS: dict[str, object] = {
     "low": np.float32(LEAST),
@@ -346,6 +347,23 @@ LEFT = {
     "another axis that is not there": (
         graph("f = Where (m, x, low) t = Transpose (f) y = Softmax <axis = -4> (t)"),
         "it is no mask: 'Softmax#2' is over an axis that its scores do not have",
+    ),
+    "bfloat16": (
+        model_of(
+            "g (bfloat16[N, L, L] x, bool[N, 1, L] m) => (bfloat16[N, L, L] y) "
+            "{ f = Where (m, x, low) y = Softmax (f) }",
+            low=np.array(-1e38, BFLOAT16),
+        ),
+        "it masks in bfloat16, of which no constants are made here",
+    ),
+    "bfloat16 that is added": (
+        model_of(
+            "g (bfloat16[N, L, L] x, bool[N, 1, L] m) => (bfloat16[N, L, L] y) "
+            "{ b = Where (m, zero, low) s = Add (x, b) y = Softmax (s) }",
+            low=np.array(-1e38, BFLOAT16),
+            zero=np.array(0, BFLOAT16),
+        ),
+        "it masks in bfloat16, of which no constants are made here",
     ),
     "a row of logits": (
         graph("f = Where (m, x, low) y = LogSoftmax (f)"),
