@@ -22,6 +22,7 @@ from graphkit.verify.original_pipeline import Originals, Reference
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering"]
 
 TOLERANCE = 1e-4  # of logits and encoder output, times their largest magnitude where that is above 1
+HALF_TOLERANCE = 2.0**-8  # where there is float16: 4 of its steps at the largest magnitude
 NOISE = 3.0  # standard deviation of what unused slots and padding are filled with
 GREEDY = 16  # most tokens to decode greedily
 
@@ -120,7 +121,8 @@ def verify_lowering(
     Args:
         originals: What was lowered, read from files.
         folder: The folder of `contract.json`.
-        tolerance: The largest difference that counts as equal, times the largest magnitude where that is above 1.
+        tolerance: The largest difference that counts as equal, times the largest magnitude where that is above 1;
+            models in float16 are compared within 2**-8.
         seed: Of the token ids.
         limits: What a model may take of time and memory.
         progress: Called with the name of each step before it starts.
@@ -136,10 +138,11 @@ class _Proof:
     def __init__(
         self, originals: Originals, folder: Path, tolerance: float, seed: int, progress: Callable[[str], None]
     ) -> None:
-        self.tolerance, self.progress = tolerance, progress
+        self.progress = progress
         self.rng = np.random.default_rng(seed)
         self.host = Host(folder, _Isolated(folder))
         self.contract = self.host.contract
+        self.tolerance = max(tolerance, HALF_TOLERANCE) if _is_half(self.contract) else tolerance
         self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step of the last source
         self.vocabulary = _vocabulary(self.contract)
@@ -295,6 +298,10 @@ class _Isolated:
         if method.name not in self.opened:
             self.opened[method.name] = IsolatedSession(self.folder / method.file)
         return self.opened[method.name].run(feed)
+
+
+def _is_half(contract: Contract) -> bool:
+    return any(port.dtype == "float16" for each in contract.methods for port in (*each.inputs, *each.outputs))
 
 
 def _vocabulary(contract: Contract) -> int:

@@ -129,3 +129,15 @@ def encoder(inputs: str, x: str, masked: str) -> onnx.ModelProto:
     """
     text = ENCODER.replace("%INPUTS%", inputs).replace("%X%", x).replace("%MASKED%", masked)
     return with_weights(parser.parse_model(text), ("token_table", "wk", "conv"))
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in float16; what it cannot hold is its least number."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = np.maximum(numpy_helper.to_array(tensor), np.finfo(np.float16).min).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for info in (*model.graph.input, *model.graph.output):
+        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return model

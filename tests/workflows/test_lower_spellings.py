@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from small_pipelines import decoder, encoder, saved
+from small_pipelines import decoder, encoder, half, saved
 
 from graphkit.contract import read_contract
 from graphkit.errors import UsageError
@@ -185,3 +185,13 @@ def test_a_floor_that_spoils_the_scale_of_a_quantised_target_is_refused(
 def test_a_floor_is_what_the_user_says(tmp_path: Path) -> None:
     assert_done(lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-5000.0)))
     assert read_contract(tmp_path / "out" / "contract.json").floor == -5000
+
+
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])
+def test_float16_is_compared_as_far_as_it_has_digits(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    report = lowered(half(make()), tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert report.proof.tolerance == 2**-8
+    assert read_contract(tmp_path / "out" / "contract.json").floor == -30000
+    assert min(array.min() for array in floats(tmp_path / "out")) >= -30000
