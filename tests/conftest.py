@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import hashlib
 import lzma
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from real_models import MODELS
 
+from graphkit.analysis import optimize
 from graphkit.model import Model, load
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -34,5 +38,26 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="session")
 def real_model(model_file: Callable[[str], Path]) -> Callable[[str], Model]:
-    """Load a model of tests/models."""
-    return lambda name: load(model_file(name))
+    """Load a model of tests/models, once a session: what tests change they copy."""
+    return cache(lambda name: load(model_file(name)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let onnxoptimizer, which takes 8 seconds for a DETR, do each model once, for all processes that run tests."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "onnxoptimizer"
+    folder.mkdir(exist_ok=True)
+    run = optimize.optimize
+
+    def kept(model: bytes) -> bytes:
+        path = folder / hashlib.sha256(model).hexdigest()
+        if not path.exists():
+            new = path.with_suffix(f".{os.getpid()}")
+            new.write_bytes(run(model))
+            new.rename(path)
+        return path.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize, "optimize", kept)
+        yield

@@ -15,8 +15,6 @@ import onnx.parser
 import pytest
 from markdown_it import MarkdownIt
 from onnx import TensorProto, helper
-from real_models import MODEL_NAMES
-from rich.cells import cell_len
 
 import graphkit.workflows.fold
 from graphkit import __version__
@@ -350,13 +348,6 @@ def test_the_name_of_a_bad_file_cannot_drive_the_terminal(run: Run) -> None:
 def test_weights_that_hash_needs_are_missing(run: Run, model_file: Callable[[str], Path]) -> None:
     ran = run("report", model_file("gemma-270m/model"), "--hash")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_no_line_is_wider_than_80_columns(run: Run, name: str, model_file: Callable[[str], Path]) -> None:
-    ran = run("report", model_file(name))
-    assert ran.code == 0
-    assert [line for line in ran.out.splitlines() if cell_len(line) > 80] == []
 
 
 @pytest.mark.parametrize("columns", [40, 60])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from real_models import MODEL_NAMES
+from rich.cells import cell_len
 
 from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.interface import interface
@@ -191,10 +192,17 @@ def test_the_optimizer_runs_only_for_sections_that_need_it(real_model: RealModel
     assert steps(lambda tell: report(model, options, progress=tell)) == ["interface"]
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_every_real_model_has_a_report_in_json(name: str, real_model: RealModel) -> None:
-    made = json.loads(report(real_model(name)).to_json())
-    assert list(made["sections"]) == list(SECTION_NAMES)
+@pytest.fixture(scope="module", params=MODEL_NAMES)
+def made(request: pytest.FixtureRequest, real_model: RealModel) -> Report:
+    return report(real_model(request.param))
+
+
+def test_every_real_model_has_a_report_in_json(made: Report) -> None:
+    assert list(json.loads(made.to_json())["sections"]) == list(SECTION_NAMES)
+
+
+def test_no_line_of_a_report_is_wider_than_80_columns(made: Report) -> None:
+    assert [line for line in made.to_text(width=80).splitlines() if cell_len(line) > 80] == []
 
 
 EXAMPLES = ("example:merged-decoder", "example:causal-attention")

@@ -6,7 +6,6 @@ import lzma
 import re
 import sys
 import textwrap
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,14 +185,11 @@ def merged() -> list[onnx.ModelProto]:
 
 def large() -> list[onnx.ModelProto]:
     """Return the small models, random chains, onnx's own case of each operator, and real exports."""
-    sys.path.insert(0, str(HERE.parent / "shapes"))
+    sys.path[:0] = [str(HERE.parent / "shapes"), str(HERE.parent)]
     from chains import Chain
+    from node_cases import node_cases
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = [case.model for case in collect_testcases(None) if case.model is not None]
+    cases = [case.model for case in node_cases()]
     return small() * 10 + [Chain(seed).model() for seed in range(CHAINS)] * 5 + cases + list(_real("*"))
 
 

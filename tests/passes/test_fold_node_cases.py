@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from node_cases import node_cases
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from test_node_cases import symbolic
@@ -20,16 +19,6 @@ from graphkit.passes.fold import fold
 onnxruntime.set_default_logger_severity(4)
 Feed = dict[str, object]
 Change = Callable[[onnx.ModelProto, list[object]], onnx.ModelProto]
-
-
-@cache
-def cases() -> list[tuple[str, onnx.ModelProto, list[object]]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        found = [case for case in collect_testcases(None) if case.model is not None]
-    return [(case.name, case.model, case.data_sets[0][0]) for case in found]
 
 
 def all_constant(proto: onnx.ModelProto, arrays: list[object]) -> onnx.ModelProto:
@@ -86,7 +75,7 @@ def assert_same(one: object, two: object, name: str) -> None:
 @pytest.mark.parametrize(("change", "least"), [(with_symbols, 50), (all_constant, 500)])
 def test_every_operator_gives_what_it_gave(change: Change, least: int) -> None:
     changed = 0
-    for name, proto, arrays in cases():
+    for name, proto, arrays, _ in node_cases():
         if change is with_symbols and "_expanded" in name:  # the same as a function, which has many nodes
             continue
         model = change(proto, arrays)

@@ -44,14 +44,17 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from (attribute.t for node in graph.node for attribute in node.attribute if attribute.HasField("t"))
 
 
-def complete(model: onnx.ModelProto, path: Path, *, jitter: float = 0.0) -> None:
+def complete(model: onnx.ModelProto, path: Path, *, jitter: float = 0.0) -> int:
     """Write a model with weights in the place of the missing ones, so that onnxruntime loads it.
 
     Vectors are their recorded mean; with `jitter`, those that are all 0 or all 1 get noise, as training would give
     them. Larger weights are drawn, those above a megabyte are zeros that take no place on the disk.
+
+    Returns:
+        How many vectors got noise.
     """
     places: dict[str, int] = {}
-    end = 0
+    end = noisy = 0
     for tensor in tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             note = {entry.key: entry.value for entry in tensor.external_data}
@@ -63,11 +66,12 @@ def complete(model: onnx.ModelProto, path: Path, *, jitter: float = 0.0) -> None
                 end = max(end, offset + -(-size // 4096) * 4096)
                 _place(tensor, f"{path.name}_data", offset, size)
         if jitter:
-            _jitter(tensor, jitter)
+            noisy += _jitter(tensor, jitter)
     if end:
         with path.with_name(f"{path.name}_data").open("wb") as data:
             data.truncate(end)
     path.write_bytes(model.SerializeToString())
+    return noisy
 
 
 def _place(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
@@ -85,14 +89,16 @@ def _fill(tensor: onnx.TensorProto, note: Mapping[str, str]) -> None:
     tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(dtype), tensor.name))
 
 
-def _jitter(tensor: onnx.TensorProto, deviation: float) -> None:
+def _jitter(tensor: onnx.TensorProto, deviation: float) -> bool:
     is_vector = tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 1 and tensor.dims[0] > 3
     if not is_vector or tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return
+        return False
     array = onnx.numpy_helper.to_array(tensor)
-    if (array == array[0]).all() and array[0] in (0, 1):
-        noise = np.random.default_rng(zlib.crc32(array.tobytes())).normal(0, deviation, array.shape)
-        tensor.CopyFrom(onnx.numpy_helper.from_array((array + noise).astype(np.float32), tensor.name))
+    if (array != array[0]).any() or array[0] not in (0, 1):
+        return False
+    noise = np.random.default_rng(zlib.crc32(array.tobytes())).normal(0, deviation, array.shape)
+    tensor.CopyFrom(onnx.numpy_helper.from_array((array + noise).astype(np.float32), tensor.name))
+    return True
 
 
 def operators(path: Path, level: LEVELS = EXTENDED) -> Counter[str]:

@@ -34,21 +34,26 @@ def export(name: str) -> onnx.ModelProto:
     return onnx.load_from_string(lzma.decompress((MODELS / f"{name}.onnx.xz").read_bytes()))
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.1], ids=["untrained", "trained"])
-@pytest.mark.parametrize("name", sorted({*MODEL_NAMES} - LARGE))
-def test_a_real_export_keeps_its_fusions(name: str, jitter: float, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    complete(export(name), path, jitter=jitter)
+def assert_fusions_stay(path: Path) -> None:
     before, after = operators(path), operators(folded(path))
     assert lost(before, after) == {}
     assert sum(after.values()) <= sum(before.values())
 
 
+@pytest.mark.parametrize("name", sorted({*MODEL_NAMES} - LARGE))
+def test_a_real_export_keeps_its_fusions(name: str, tmp_path: Path) -> None:
+    """As it is exported, and trained, which makes a difference where a vector is all 0 or all 1."""
+    untrained, trained = tmp_path / "untrained.onnx", tmp_path / "trained.onnx"
+    complete(export(name), untrained)
+    assert_fusions_stay(untrained)
+    if complete(export(name), trained, jitter=0.1):
+        assert_fusions_stay(trained)
+
+
 @pytest.mark.skipif("GRAPHKIT_LARGE" not in os.environ, reason="it takes minutes: set GRAPHKIT_LARGE to run it")
-@pytest.mark.parametrize("jitter", [0.0, 0.1], ids=["untrained", "trained"])
 @pytest.mark.parametrize("name", sorted(LARGE))
-def test_a_large_export_keeps_its_fusions(name: str, jitter: float, tmp_path: Path) -> None:
-    test_a_real_export_keeps_its_fusions(name, jitter, tmp_path)
+def test_a_large_export_keeps_its_fusions(name: str, tmp_path: Path) -> None:
+    test_a_real_export_keeps_its_fusions(name, tmp_path)
 
 
 # Patterns as exporters write them: the operator that onnxruntime makes of each, and how many
