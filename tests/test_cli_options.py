@@ -10,6 +10,7 @@ from graphkit.shapes import AS_DECLARED, DimSpec
 
 OWN = {
     ("compare", "tolerance"),
+    ("contract", "language"),
     ("lower", "target"),
     ("report", "format"),
     ("split-merged", "tolerance"),

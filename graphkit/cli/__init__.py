@@ -15,7 +15,7 @@ import click
 
 from graphkit import __version__
 from graphkit.cli.comparing import compare
-from graphkit.cli.lowering import lower
+from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes, targets
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
@@ -24,7 +24,21 @@ from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
 
-COMMANDS = (report, shapes, program, fold, split_merged, lower, rewrite, explain, verify, compare, targets, examples)
+COMMANDS = (
+    report,
+    shapes,
+    program,
+    fold,
+    split_merged,
+    lower,
+    contract,
+    rewrite,
+    explain,
+    verify,
+    compare,
+    targets,
+    examples,
+)
 
 
 class _InOrder(click.Group):

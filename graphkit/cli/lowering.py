@@ -1,7 +1,8 @@
-"""Commands on the way to a device: lower."""
+"""Commands on the way to a device: lower, contract."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from graphkit.cli.options import (
     SizeWords,
+    choice,
     count_option,
     format_option,
     limit_options,
@@ -22,7 +24,9 @@ from graphkit.cli.output import progress_on_terminal, proving, say, show
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
 
-__all__ = ["lower"]
+__all__ = ["contract", "lower"]
+
+LANGUAGES = ("c", "rust", "typescript")
 
 
 @click.command()
@@ -102,3 +106,27 @@ def lower(
     if made.findings():
         say(f"Not done: {made.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)
+
+
+@click.command()
+@click.argument("path", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--language", "-l", type=choice(LANGUAGES), help="Default: c, or the language that the suffix of --output names."
+)
+@output_option("FILE", "Write to a file, such as contract.h, contract.rs or contract.ts.")
+def contract(path: Path, language: str | None, output: Path | None) -> None:
+    """Write the constants of a contract for a host program: sizes, tables, states, and inputs and outputs of models.
+
+    OUT is what graphkit lower wrote, or its contract.json. The C header serves C++ too.
+    """
+    from graphkit.contract import read_contract
+    from graphkit.contract.constants import SUFFIXES, WRITERS
+    from graphkit.io.write import write_text
+
+    file = path / "contract.json" if path.is_dir() else path
+    suffix = output.suffix.lower() if output is not None else ""
+    text = WRITERS[language or SUFFIXES.get(suffix, "c")](read_contract(file))
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, [file])

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from graphkit.errors import ModelError
-
-__all__ = ["VERSION", "By", "Contract", "Method", "Port", "Source", "State", "Table", "read_contract"]
+__all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table"]
 
 VERSION = 1
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
@@ -135,7 +132,9 @@ class Contract:
     Attributes:
         target: The target that it was lowered for.
         sizes: `batch`; `source`, the positions of the padded source; `capacity`, the slots of the cache; `positions`,
-            the tokens that the decoder takes: one more than slots, unless the model has fewer. 0 where there is none.
+            the tokens that the decoder takes: one more than slots, unless the model has fewer; `layers`, `heads` and
+            `head_dim` of the cache of the self-attention; `vocabulary`, the logits. 0 where there is none, or where
+            layers differ.
         tokens: `pad`, `start`, `end`; None where the model does not say.
         floor: What is added to scores that do not count.
         methods, tables, states: What there is.
@@ -163,52 +162,3 @@ class Contract:
     def to_json(self) -> str:
         """Return it as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
-
-def read_contract(path: Path) -> Contract:
-    """Read `contract.json`.
-
-    Raises:
-        ModelError: It is no contract, or one of another version.
-    """
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if plain.get("version") != VERSION:
-            raise ModelError(f"it is a contract of version {plain.get('version')}", file=str(path), hint="lower again")
-        return _contract(plain)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"it is no contract: {error}", file=str(path), hint="write it with `graphkit lower`"
-        ) from error
-
-
-def _contract(plain: dict[str, Any]) -> Contract:
-    methods = tuple(
-        Method(
-            found["name"],
-            found["file"],
-            found["when"],
-            _ports(found["inputs"]),
-            _ports(found["outputs"]),
-            found["became"],
-        )
-        for found in plain["methods"]
-    )
-    return Contract(
-        plain["target"],
-        plain["sizes"],
-        plain["tokens"],
-        plain["floor"],
-        methods,
-        tuple(Table(**{**found, "shape": tuple(found["shape"])}) for found in plain["tables"]),
-        tuple(State(**{**found, "shape": tuple(found["shape"])}) for found in plain["states"]),
-        tuple(plain["loop"]),
-        plain["positions"],
-    )
-
-
-def _ports(found: Sequence[dict[str, Any]]) -> tuple[Port, ...]:
-    return tuple(
-        Port(**{**port, "shape": tuple(port["shape"]), "source": Source(**port["source"]) if port["source"] else None})
-        for port in found
-    )

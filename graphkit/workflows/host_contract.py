@@ -75,6 +75,7 @@ def build_contract(
         "source": source,
         "capacity": sizes.capacity if is_decoder else 0,
         "positions": min((sizes.capacity + 1, *_rows(parts, tables))) if is_decoder else 0,
+        **_cache_sizes(parts, pipeline),
     }
     tokens = dict(pipeline.tokens)
     if pad is not None:
@@ -93,6 +94,23 @@ def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
         for port in part.method.inputs:
             if port.source is not None and port.source.kind == "rows" and port.source.by == "position":
                 yield rows[port.source.of]
+
+
+def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]:
+    """Return the sizes of the self-attention, 0 for what is none or not the same for all layers."""
+    step = pipeline.step
+    entries = [entry for entry in step.roles.cache if not step.roles.is_cross(entry)] if step is not None else []
+    grown = [state for part in parts for state in part.states if state.axis is not None]
+    sizes = {tuple(dim for axis, dim in enumerate(s.shape) if axis not in (0, s.axis)) for s in grown}
+    found = sizes.pop() if len(sizes) == 1 else ()
+    outputs = [port for part in parts if part.method.when == "step" for port in part.method.outputs]
+    logits = [port for port in outputs if not port.writes]
+    return {
+        "layers": len({entry.slot.index for entry in entries}),
+        "heads": found[0] if len(found) == 2 else 0,
+        "head_dim": found[1] if len(found) == 2 else 0,
+        "vocabulary": logits[0].shape[-1] if logits else 0,
+    }
 
 
 def _loop(parts: Sequence[Lowered]) -> Iterator[str]:

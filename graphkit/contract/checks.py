@@ -1,0 +1,114 @@
+"""Whether what a contract says fits together, so that a host may rely on it: names, dims, files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from graphkit.contract.contract import Contract, Method, Port
+
+__all__ = ["problems"]
+
+SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
+MOST = 1 << 48  # elements
+TOKENS = ("pad", "start", "end")
+
+
+def problems(contract: Contract) -> Iterator[str]:
+    """Yield what does not fit together, a clause each."""
+    if missing := [name for name in SIZES if contract.sizes.get(name, -1) < 0]:
+        yield f"sizes.{missing[0]} is missing, or below 0"
+        return
+    if missing := [name for name in TOKENS if name not in contract.tokens]:
+        yield f"tokens.{missing[0]} is missing"
+        return
+    if not math.isfinite(contract.floor):
+        yield "the floor is no finite number"
+    for what, named in (("method", contract.methods), ("table", contract.tables), ("state", contract.states)):
+        names = [each.name for each in named]
+        yield from (f"a {what} has no name" for name in names if not name)
+        yield from (f"two have the name of {what} '{name}'" for name in set(names) if names.count(name) > 1)
+    for file in (*(method.file for method in contract.methods), *(table.file for table in contract.tables)):
+        if file in ("", ".", "..") or any(char in file for char in "/\\\0"):
+            yield f"'{file}' is not the name of a file beside it"
+    for table in contract.tables:
+        if table.offset < 0 or not _is_size((table.rows, *table.shape)):
+            yield f"table '{table.name}' has no size"
+    for state in contract.states:
+        if not _is_size(state.shape) or (state.axis is not None and not 0 <= state.axis < len(state.shape)):
+            yield f"state '{state.name}' has no size, or no axis {state.axis}"
+    for place, method in enumerate(contract.methods):
+        for port in (*method.inputs, *method.outputs):
+            if not _is_size(port.shape):
+                yield f"'{port.name}' has no size"
+        for port in method.inputs:
+            yield from (f"input '{port.name}' of {method.name} {text}" for text in _input(contract, place, port))
+        for port in method.outputs:
+            yield from (f"output '{port.name}' of {method.name} {text}" for text in _output(contract, port))
+    yield from _steps(contract)
+
+
+def _is_size(shape: Sequence[int]) -> bool:
+    return min((0, *shape)) == 0 and math.prod(shape) <= MOST
+
+
+def _steps(contract: Contract) -> Iterator[str]:
+    steps = [method for method in contract.methods if method.when == "step"]
+    if len(steps) > 1:
+        yield "it has several methods for a step"
+    if steps and all(port.writes for port in steps[0].outputs):
+        yield f"no output of {steps[0].name} gives the logits"
+    if bool(steps) != bool(contract.sizes["positions"]):
+        yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
+
+
+def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
+    source = port.source
+    if source is None:
+        yield "has no source"
+        return
+    if source.kind == "slots_mask" and port.shape[-1:] != (contract.sizes["capacity"] + 1,):
+        yield "is a mask over the slots of another length"
+    if source.kind == "source_mask" and port.shape[-1:] != (contract.sizes["source"],):
+        yield "is a mask over the source of another length"
+    if source.window < 0:
+        yield "has a window below 0"
+    if source.kind == "state":
+        found = next((state for state in contract.states if state.name == source.of), None)
+        if found is None or (found.shape, found.dtype) != (port.shape, port.dtype):
+            yield f"is not the state '{source.of}'"
+    if source.kind == "output" and not _is_output(contract.methods[:place], source.of, port):
+        yield f"is not the output '{source.of}' of a method that runs before"
+    if source.kind in ("embedding", "rows"):
+        table = next((table for table in contract.tables if table.name == source.of), None)
+        if table is None or table.dtype != port.dtype or not _is_filled(port.shape, table.shape):
+            yield f"is not made of rows of table '{source.of}'"
+        elif source.kind == "rows" and math.prod(port.shape) != math.prod(table.shape):
+            yield f"is not one row of table '{source.of}'"
+        elif (
+            source.kind == "rows" and table.rows < contract.sizes["positions" if source.by == "position" else "source"]
+        ):
+            yield f"has more places than table '{source.of}' has rows"
+
+
+def _is_filled(shape: Sequence[int], row: Sequence[int]) -> bool:
+    return math.prod(row) > 0 and math.prod(shape) % math.prod(row) == 0
+
+
+def _is_output(methods: Sequence[Method], of: str, port: Port) -> bool:
+    named = {f"{method.name}/{output.name}": output for method in methods for output in method.outputs}
+    found = named.get(of)
+    return found is not None and (found.shape, found.dtype) == (port.shape, port.dtype)
+
+
+def _output(contract: Contract, port: Port) -> Iterator[str]:
+    if not port.writes:
+        return
+    state = next((state for state in contract.states if state.name == port.writes), None)
+    if state is None or state.dtype != port.dtype:
+        yield f"is not for the state '{port.writes}'"
+        return
+    axis = state.axis
+    shape = state.shape if axis is None else (*state.shape[:axis], 1, *state.shape[axis + 1 :])
+    if port.shape != shape:
+        yield f"does not fit the state '{port.writes}'"

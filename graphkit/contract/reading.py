@@ -1,0 +1,95 @@
+"""Read `contract.json`: plain JSON becomes a `Contract`, or an error that says where it is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from graphkit.contract.checks import problems
+from graphkit.contract.contract import VERSION, Contract
+from graphkit.errors import ModelError
+
+__all__ = ["read_contract"]
+
+MOST = 1 << 53  # integers that every language has
+
+
+def read_contract(path: Path) -> Contract:
+    """Read `contract.json`.
+
+    Raises:
+        ModelError: It is no contract, one of another version, or what it says does not fit together.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_contract(path, str(error)) from error
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if isinstance(version, int) and version != VERSION:
+        raise ModelError(f"it is a contract of version {version}", file=str(path), hint="lower again")
+    try:
+        contract: Contract = _built(Contract, plain, "it")
+    except ValueError as error:
+        raise _no_contract(path, str(error)) from error
+    for problem in problems(contract):
+        raise _no_contract(path, problem)
+    return contract
+
+
+def _no_contract(path: Path, problem: str) -> ModelError:
+    return ModelError(f"it is no contract: {problem}", file=str(path), hint="write it with `graphkit lower`")
+
+
+def _built(kind: Any, plain: Any, at: str) -> Any:
+    """Return a value of a type, from JSON.
+
+    Raises:
+        ValueError: The JSON is something else.
+    """
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, plain, at)
+    origin, options = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _one_of(options, plain, at)
+    if origin is Literal and isinstance(plain, str) and plain in options:
+        return plain
+    if origin is tuple and isinstance(plain, list):
+        return tuple(_built(options[0], item, f"{at}[{place}]") for place, item in enumerate(plain))
+    if origin is Mapping and isinstance(plain, dict):
+        return {_built(str, key, at): _built(options[1], item, f"{at}.{key}") for key, item in plain.items()}
+    if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
+        return float(plain)
+    if kind is str and isinstance(plain, str):
+        plain.encode()  # half of a surrogate pair is no text
+        return plain
+    if kind is int and type(plain) is int and abs(plain) <= MOST:
+        return plain
+    raise ValueError(f"{at} is not {_words(kind)}")
+
+
+def _record(kind: Any, plain: Any, at: str) -> Any:
+    hints = get_type_hints(kind)
+    if not isinstance(plain, dict):
+        raise ValueError(f"{at} is no object")
+    if odd := sorted(set(plain) ^ set(hints)):
+        raise ValueError(f"{at} has no '{odd[0]}'" if odd[0] in hints else f"{at} has '{odd[0]}', which means nothing")
+    return kind(**{name: _built(hint, plain[name], f"{at}.{name}") for name, hint in hints.items()})
+
+
+def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
+    if plain is None and types.NoneType in options:
+        return None
+    left = [option for option in options if option is not types.NoneType]
+    literals = tuple(text for option in left if get_origin(option) is Literal for text in get_args(option))
+    return _built(Literal[literals] if literals else left[0], plain, at)
+
+
+def _words(kind: Any) -> str:
+    names = {str: "text", int: f"an integer up to {MOST:,}", float: "a number"}
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(option) for option in get_args(kind))
+    return names.get(kind) or {tuple: "a list", Mapping: "an object"}[get_origin(kind)]
