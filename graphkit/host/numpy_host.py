@@ -146,6 +146,8 @@ class Host:
         chosen = ids if source.by != "type" else [0] * len(ids)
         pad = contract.tokens["pad"] if source.by != "type" else 0
         padded = chosen + [pad or 0] * (_count(port, rows) - len(ids))
+        if not 0 <= min(padded) <= max(padded) < len(rows):
+            raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {padded}")
         return np.ascontiguousarray(rows[np.array(padded)]).reshape(port.shape)
 
     def _write(self, name: str, new: np.ndarray) -> None:

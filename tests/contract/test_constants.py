@@ -241,7 +241,8 @@ def many() -> Contract:
 def empty() -> Contract:
     """Return a contract of a model without tables, states or inputs."""
     method = Method("encoder", "encoder.onnx", "once", (), (Port("y", "float32", (), "a number"),))
-    return replace(SMALL, methods=(method,), tables=(), states=())
+    sizes = {**SMALL.sizes, "capacity": 0, "positions": 0}
+    return replace(SMALL, sizes=sizes, methods=(method,), tables=(), states=())
 
 
 CONTRACTS = {"small": SMALL, "many": many(), "empty": empty(), **{repr(name): renamed(name) for name in HOSTILE}}
@@ -293,6 +294,12 @@ def test_names_come_back_from_a_c_program(tmp_path: Path) -> None:
     checked(["cc", "-std=c99", "names.c", "-o", "names"], tmp_path)
     printed = subprocess.run([tmp_path / "names"], capture_output=True, timeout=60, check=True).stdout
     assert printed.decode().split("\0")[:-1] == names
+
+
+def test_the_host_in_cpp_compiles_where_there_are_no_tables_and_no_states(tmp_path: Path) -> None:
+    (tmp_path / "contract.h").write_text(WRITERS["c"](empty()))
+    program = Path(__file__).parents[2] / "examples" / "host-cpp" / "replay.cpp"
+    checked(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(tmp_path), str(program)], tmp_path)
 
 
 @pytest.mark.parametrize("language", EXPECTED)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jsonschema
@@ -16,7 +18,8 @@ import pytest
 from real_models import MODELS
 
 import graphkit.contract
-from graphkit.contract import read_contract
+from graphkit.cli import app
+from graphkit.contract import Method, read_contract
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.host import Host, numpy_host
 from graphkit.model import load
@@ -31,6 +34,7 @@ PIPELINES = {
     "t5-tiny": ("encoder_model", "decoder_model_merged"),
     "qwen2-tiny": ("model",),
 }
+EXAMPLE = MODELS.parents[1] / "examples" / "host-cpp"
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
 
 
@@ -110,6 +114,68 @@ def test_the_host_decodes_and_says_when_the_cache_is_full(lowered: tuple[Path, P
         host.step(token)
     with pytest.raises(UsageError, match="the cache is full: it has 5 slots"):
         host.step(1)
+
+
+def test_a_token_that_the_table_has_no_row_for_is_refused(lowered: tuple[Path, Path, LowerReport]) -> None:
+    host = Host(lowered[1])
+    for token in (-1, 1 << 40):
+        host.start([5] if host.contract.sizes["source"] else [])
+        with pytest.raises(
+            UsageError, match=rf"'step.inputs_embeds' has rows 0 to \d+, and the tokens are \[{token}\]"
+        ):
+            host.step(token)
+
+
+@pytest.fixture(scope="module")
+def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
+    """Return the program that runs the host in C++ on recorded outputs."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    folder = lowered[1]
+    app(["contract", str(folder), "-o", str(folder / "contract.h")], standalone_mode=False)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(folder)]
+    command = [compiler, *flags, str(EXAMPLE / "replay.cpp"), "-o", str(folder / "replay")]
+    subprocess.run(command, check=True, timeout=300)
+    return folder / "replay"
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+def test_the_host_in_cpp_feeds_the_same_bytes(
+    length: int, lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
+) -> None:
+    folder = lowered[1]
+    models = numpy_host.Host(folder).run
+    fed, recorded = tmp_path / "fed", tmp_path / "recorded"
+
+    def run(method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        outputs = models(method, feed)
+        with (tmp_path / "expected").open("ab") as file:
+            file.writelines(feed[port.name].tobytes() for port in method.inputs)
+        with recorded.open("ab") as file:
+            file.writelines(outputs[port.name].tobytes() for port in method.outputs)
+        return outputs
+
+    host = Host(folder, run)
+    source = [5 + token for token in range(length)] if host.contract.sizes["source"] else []
+    steps = 6 if not source else length  # to a full cache, and one more
+    tokens = host.generate(source, [3], steps, host.contract.tokens["end"])
+    words = [replay, folder, recorded, fed, *map(str, (steps, 3, *source))]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert [int(token) for token in printed.split()] == tokens
+    states = b"".join(host.state[state.name].tobytes() for state in host.contract.states)
+    assert fed.read_bytes() == (tmp_path / "expected").read_bytes() + states
+
+
+def test_the_host_in_cpp_refuses_what_the_other_refuses(
+    lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
+) -> None:
+    source = ["5"] * 7 if read_contract(lowered[1] / "contract.json").sizes["source"] else []
+    (tmp_path / "recorded").touch()
+    words = [replay, lowered[1], tmp_path / "recorded", tmp_path / "fed", "1", "-1", *source]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert re.match("Error: (the source takes 1 to 6 tokens|row -1: table step.inputs_embeds has)", done.stderr)
 
 
 def edited(folder: Path, change: Callable[[onnx.ModelProto], None], file: str = "step.onnx") -> None:

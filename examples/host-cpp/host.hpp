@@ -1,0 +1,213 @@
+// The reference host in C++17: graphkit/host/numpy_host.py, line by line, driven by the header that `graphkit contract`
+// writes. It needs the standard library and a little-endian machine; what runs a model is given by the caller.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "contract.h"
+
+namespace host {
+
+using Bytes = std::vector<std::uint8_t>;
+using Tensors = std::vector<Bytes>;  // of a method, in the order of its ports
+
+// Runs a method on its inputs and returns its outputs.
+using Run = std::function<Tensors(const HostMethod& method, const Tensors& inputs)>;
+
+// 0 as an element of a mask is all zero bits; this is the other one.
+inline Bytes floor_of(const HostPort& port) {
+    const std::string dtype = port.dtype;
+    Bytes floor(port.item_bytes);
+    if (dtype == "float32") {
+        const float number = HOST_MASK_FLOOR;
+        std::memcpy(floor.data(), &number, sizeof number);
+    } else if (dtype == "float64") {
+        const double number = HOST_MASK_FLOOR;
+        std::memcpy(floor.data(), &number, sizeof number);
+    } else if (dtype == "float16") {
+        const std::uint16_t bits = HOST_MASK_FLOOR_HALF;
+        std::memcpy(floor.data(), &bits, sizeof bits);
+    } else {
+        throw std::runtime_error("a mask of dtype " + dtype);
+    }
+    return floor;
+}
+
+// Repeats a mask over the last axis; counts[i] says whether place i counts.
+inline Bytes filled(const std::vector<bool>& counts, const HostPort& port) {
+    const Bytes floor = floor_of(port);
+    Bytes mask(port.bytes);
+    for (std::size_t at = 0; at < port.bytes / port.item_bytes; at++) {
+        if (!counts[at % counts.size()]) std::copy(floor.begin(), floor.end(), mask.begin() + at * port.item_bytes);
+    }
+    return mask;
+}
+
+// The slots in use, and last the new token; of a window, the last tokens.
+inline std::vector<bool> slots_mask(std::size_t past, std::size_t capacity, std::size_t window) {
+    std::vector<bool> counts(capacity + 1, false);
+    const std::size_t first = window && past + 1 > window ? past + 1 - window : 0;
+    for (std::size_t slot = first; slot < std::min(past, capacity); slot++) counts[slot] = true;
+    counts[capacity] = true;
+    return counts;
+}
+
+// The valid positions of a padded source.
+inline std::vector<bool> source_mask(std::size_t valid, std::size_t source) {
+    std::vector<bool> counts(source, false);
+    std::fill_n(counts.begin(), valid, true);
+    return counts;
+}
+
+class Host {
+public:
+    Host(const std::string& folder, Run run) : run_(std::move(run)) {
+        for (std::size_t i = 0; i < HOST_TABLE_COUNT; i++) tables_.push_back(read(folder, HOST_TABLES[i]));
+        for (std::size_t i = 0; i < HOST_STATE_COUNT; i++) state.emplace_back(HOST_STATES[i].bytes, 0);
+    }
+
+    std::vector<Bytes> state;   // written in place
+    std::size_t position = 0;   // tokens in the cache
+    std::size_t valid = 0;      // valid positions of the source
+
+    // Forgets the state, and runs what runs once for a source; `user` has the inputs that the caller makes, by name.
+    void start(const std::vector<std::int64_t>& source, std::map<std::string, Bytes> user = {}) {
+        for (Bytes& bytes : state) std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
+        position = 0;
+        const std::size_t length = HOST_SOURCE;
+        if (length && user.empty() && (source.empty() || source.size() > length)) {
+            throw std::invalid_argument("the source takes 1 to " + std::to_string(length) + " tokens");
+        }
+        valid = source.empty() ? length : source.size();
+        user_ = std::move(user);
+        given_.assign(HOST_METHOD_COUNT, {});
+        for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
+            if (!HOST_METHODS[i].each_step) call(i, source);
+        }
+    }
+
+    // Runs one token through the decoder and returns its logits.
+    const Bytes& step(std::int64_t token) {
+        if (position >= HOST_POSITIONS) throw std::out_of_range("the cache is full");
+        for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
+            if (HOST_METHODS[i].each_step) call(i, {token});
+        }
+        position++;
+        return logits();
+    }
+
+    // The tokens that greedy decoding gives.
+    std::vector<std::int64_t> generate(const std::vector<std::int64_t>& source,
+                                       const std::vector<std::int64_t>& prompt, std::size_t steps, std::int64_t end) {
+        if (prompt.empty()) throw std::invalid_argument("the prompt is empty");
+        start(source);
+        for (std::int64_t token : prompt) step(token);
+        std::vector<std::int64_t> tokens{largest(logits())};
+        while (tokens.size() < steps && tokens.back() != end && position < HOST_POSITIONS) {
+            tokens.push_back(largest(step(tokens.back())));
+        }
+        return tokens;
+    }
+
+private:
+    static Bytes read(const std::string& folder, const HostTable& table) {
+        std::ifstream file(folder + "/" + table.file, std::ios::binary);
+        Bytes rows(table.rows * table.row_bytes);
+        file.seekg(static_cast<std::streamoff>(table.offset));
+        file.read(reinterpret_cast<char*>(rows.data()), static_cast<std::streamsize>(rows.size()));
+        if (!file) throw std::runtime_error(std::string(table.file) + " is missing or too short");
+        return rows;
+    }
+
+    // The first output of a step that goes to no state.
+    const Bytes& logits() const {
+        for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
+            const HostMethod& method = HOST_METHODS[i];
+            for (std::size_t at = 0; method.each_step && at < method.output_count; at++) {
+                if (method.outputs[at].writes < 0) return given_[i][at];
+            }
+        }
+        throw std::logic_error("there is no decoder");
+    }
+
+    // The first of the largest: logits are float32.
+    static std::int64_t largest(const Bytes& logits) {
+        std::vector<float> numbers(logits.size() / sizeof(float));
+        std::memcpy(numbers.data(), logits.data(), logits.size());
+        return std::max_element(numbers.begin(), numbers.end()) - numbers.begin();
+    }
+
+    void call(std::size_t index, const std::vector<std::int64_t>& ids) {
+        const HostMethod& method = HOST_METHODS[index];
+        Tensors inputs;
+        for (std::size_t i = 0; i < method.input_count; i++) inputs.push_back(input(method.inputs[i], ids));
+        given_[index] = run_(method, inputs);
+        for (std::size_t i = 0; i < method.output_count; i++) {
+            if (given_[index].at(i).size() != method.outputs[i].bytes) throw std::runtime_error("an output has another size");
+            if (method.outputs[i].writes >= 0) write(method.outputs[i].writes, given_[index][i]);
+        }
+    }
+
+    Bytes input(const HostPort& port, const std::vector<std::int64_t>& ids) const {
+        switch (port.source) {
+            case HOST_SOURCE_STATE: return state[port.of];
+            case HOST_SOURCE_OUTPUT: return given_[port.of].at(port.output);
+            case HOST_SOURCE_USER: return user_.at(port.name);
+            case HOST_SOURCE_SLOTS_MASK: return filled(slots_mask(position, HOST_CAPACITY, port.window), port);
+            case HOST_SOURCE_SOURCE_MASK: return filled(source_mask(valid, HOST_SOURCE), port);
+            default: break;
+        }
+        std::vector<std::int64_t> rows;
+        if (port.source == HOST_SOURCE_ROWS) {
+            rows.push_back(static_cast<std::int64_t>(port.by == HOST_BY_POSITION ? position : valid - 1));
+        } else {
+            rows = port.by == HOST_BY_TYPE ? std::vector<std::int64_t>(ids.size(), 0) : ids;
+            const std::int64_t pad = port.by == HOST_BY_TYPE || HOST_TOKEN_PAD < 0 ? 0 : HOST_TOKEN_PAD;
+            rows.resize(port.bytes / HOST_TABLES[port.of].row_bytes, pad);
+        }
+        return looked_up(port.of, rows);
+    }
+
+    Bytes looked_up(int index, const std::vector<std::int64_t>& rows) const {
+        const HostTable& table = HOST_TABLES[index];
+        Bytes found;
+        for (std::int64_t row : rows) {
+            if (row < 0 || static_cast<std::size_t>(row) >= table.rows) {
+                throw std::out_of_range("row " + std::to_string(row) + ": table " + table.name + " has " +
+                                        std::to_string(table.rows) + " rows");
+            }
+            const auto first = tables_[index].begin() + row * static_cast<std::ptrdiff_t>(table.row_bytes);
+            found.insert(found.end(), first, first + static_cast<std::ptrdiff_t>(table.row_bytes));
+        }
+        return found;
+    }
+
+    // Writes what is new into the next slot, or all of a state that does not grow.
+    void write(int index, const Bytes& fresh) {
+        const HostState& kept = HOST_STATES[index];
+        Bytes& bytes = state[index];
+        if (kept.axis < 0) {
+            bytes = fresh;
+        } else if (position < kept.slots) {
+            for (std::size_t block = 0; block < kept.blocks; block++) {
+                std::memcpy(bytes.data() + (block * kept.slots + position) * kept.slot_bytes,
+                            fresh.data() + block * kept.slot_bytes, kept.slot_bytes);
+            }
+        }
+    }
+
+    Run run_;
+    std::vector<Bytes> tables_;
+    std::vector<Tensors> given_;  // what each method gave
+    std::map<std::string, Bytes> user_;
+};
+
+}  // namespace host
