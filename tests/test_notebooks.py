@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import pytest
-from matplotlib import pyplot
 from nbclient import NotebookClient
 
 from graphkit.render.result import Result
@@ -37,15 +37,15 @@ def run_cell(source: str, names: dict[str, object]) -> None:
 
 def draw() -> None:
     """Draw a figure as far as it can be without a screen."""
-    pyplot.gcf().canvas.draw()
-    pyplot.close()
+    plt.gcf().canvas.draw()
+    plt.close()
 
 
 @pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path != IN_KERNEL], ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FOLDER)
-    monkeypatch.setattr(pyplot, "show", draw)
-    pyplot.switch_backend("agg")
+    monkeypatch.setattr(plt, "show", draw)
+    plt.switch_backend("agg")
     names: dict[str, object] = {"__name__": "__main__"}
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":

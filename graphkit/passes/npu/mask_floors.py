@@ -165,7 +165,8 @@ class MaskFloors:
             met.add(value)
             node = value.producer
             if value.constant is not None or (node is not None and node.is_op("ConstantOfShape")):
-                if self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16) and self.bounds.of(value).low <= NEGLIGIBLE:
+                is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
+                if is_float and self.bounds.of(value).low <= NEGLIGIBLE:
                     return True
             elif node is not None and not node.domain and node.op_type in MASKING:
                 pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]
