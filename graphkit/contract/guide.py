@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from graphkit.contract.contract import Contract, Method, Port, Source
+from graphkit.graph.names import family_label, family_pattern
 from graphkit.render.blocks import printable
 
 __all__ = ["guide"]
@@ -18,7 +19,8 @@ def guide(contract: Contract) -> str:
 def _lines(contract: Contract) -> Iterator[str]:
     yield f"# Host contract ({contract.target})"
     yield ""
-    yield "What a host program does to run these models. `contract.json` says the same as data."
+    yield "What a host program does to run these models. `contract.json` says the same as data. A name with braces stands"
+    yield "for all of its family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5."
     yield ""
     yield "## The loop"
     yield ""
@@ -37,13 +39,37 @@ def _lines(contract: Contract) -> Iterator[str]:
 def _method(method: Method) -> Iterator[str]:
     when = "once for a source" if method.when == "once" else "for each token"
     yield from ("", f"## `{_cell(method.file)}`, {when}", "")
-    yield from ("| input | dtype | shape | who makes it |", "|---|---|---|---|")
-    yield from (f"| `{_cell(p.name)}` | {p.dtype} | {list(p.shape)} | {_cell(_maker(p))} |" for p in method.inputs)
-    yield from ("", "| output | dtype | shape | meaning |", "|---|---|---|---|")
-    yield from (f"| `{_cell(p.name)}` | {p.dtype} | {list(p.shape)} | {_cell(p.meaning)} |" for p in method.outputs)
+    inputs = [(port.name, port.dtype, str(list(port.shape)), _maker(port)) for port in method.inputs]
+    yield from _table(("`input`", "dtype", "shape", "who makes it"), inputs)
+    yield ""
+    outputs = [(port.name, port.dtype, str(list(port.shape)), port.meaning) for port in method.outputs]
+    yield from _table(("`output`", "dtype", "shape", "meaning"), outputs)
     if method.became:
-        yield from ("", "| input of the original | what it became |", "|---|---|")
-        yield from (f"| `{_cell(name)}` | `{_cell(text)}` |" for name, text in method.became.items())
+        yield ""
+        yield from _table(("`input of the original`", "`what it became`"), list(method.became.items()))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table; rows that differ in numbers of names alone, such as those of the layers, are one.
+
+    The first and the last column are text that may differ so; a column whose header is code holds code.
+    """
+    yield f"| {' | '.join(title.strip('`') for title in header)} |"
+    yield "|---" * len(header) + "|"
+    families: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for row in rows:
+        families.setdefault((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), []).append(row)
+    for members in families.values():
+        first, last = (
+            family_label(tuple(dict.fromkeys(column)))
+            for column in list(zip(*members, strict=True))[:: len(header) - 1]
+        )
+        whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
+        for row in whole:
+            cells = (
+                f"`{_cell(text)}`" if title[0] == "`" else _cell(text) for title, text in zip(header, row, strict=True)
+            )
+            yield f"| {' | '.join(cells)} |"
 
 
 def _maker(port: Port) -> str:
@@ -72,18 +98,21 @@ def _states(contract: Contract) -> Iterator[str]:
     total = sum(state.bytes for state in contract.states)
     yield from ("", f"## State, {total:,} bytes", "")
     yield "Slot `position` is the next one to write; slots lie in the order of the tokens."
-    yield from ("", "| state | dtype | shape | slots along |", "|---|---|---|---|")
-    for state in contract.states:
-        along = "-" if state.axis is None else f"axis {state.axis}"
-        yield f"| `{_cell(state.name)}` | {state.dtype} | {list(state.shape)} | {along} |"
+    yield ""
+    rows = [
+        (state.name, state.dtype, str(list(state.shape)), "-" if state.axis is None else f"axis {state.axis}")
+        for state in contract.states
+    ]
+    yield from _table(("`state`", "dtype", "shape", "slots along"), rows)
 
 
 def _tables(contract: Contract) -> Iterator[str]:
     yield from ("", "## Tables, raw and little-endian", "")
-    yield from ("| table | file | offset | dtype | rows | shape of a row |", "|---|---|---|---|---|---|")
-    for table in contract.tables:
-        place = f"`{_cell(table.file)}` | {table.offset} | {table.dtype} | {table.rows:,} | {list(table.shape)}"
-        yield f"| `{_cell(table.name)}` | {place} |"
+    rows = [
+        (table.name, table.file, str(table.offset), table.dtype, f"{table.rows:,}", str(list(table.shape)))
+        for table in contract.tables
+    ]
+    yield from _table(("`table`", "`file`", "offset", "dtype", "rows", "shape of a row"), rows)
 
 
 def _masks(contract: Contract) -> Iterator[str]:

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from graphkit.contract.contract import Contract, Method, Port, Source, State, Table
+from graphkit.contract.guide import guide
+
+STATES = tuple(
+    State(f"past.{layer}.{kind}", "float32", (1, 2, 4, 8), 2, 256) for layer in range(2) for kind in ("key", "value")
+)
+STEP = Method(
+    "step",
+    "step.onnx",
+    "step",
+    (
+        *(Port(state.name, "float32", state.shape, f"of layer {state.name[5]}", Source("state")) for state in STATES),
+        Port("embeds", "float32", (1, 1, 16), "the rows of 'a|b' at 'ids'", Source("embedding", "words", "token")),
+        Port("mask", "float32", (1, 1, 1, 5), "added to scores", Source("slots_mask", window=3)),
+    ),
+    (
+        Port("logits", "float32", (1, 1, 9), "'logits' of the original"),
+        *(
+            Port(f"{one.name}_new", "float32", (1, 2, 1, 8), f"goes into '{one.name}'", writes=one.name)
+            for one in STATES
+        ),
+    ),
+    {"ids": "embeds", **{state.name: state.name for state in STATES}},
+)
+TEXT = r"""# Host contract (generic-npu)
+
+What a host program does to run these models. `contract.json` says the same as data. A name with braces stands
+for all of its family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5.
+
+## The loop
+
+1. Run `step.onnx`.
+
+The models add positions.
+
+## `step.onnx`, for each token
+
+| input | dtype | shape | who makes it |
+|---|---|---|---|
+| `past.{0-1}.{key\|value}` | float32 | [1, 2, 4, 8] | the state of that name: of layer {0-1} |
+| `embeds` | float32 | [1, 1, 16] | rows of table 'words' for the token: the rows of 'a\|b' at 'ids' |
+| `mask` | float32 | [1, 1, 1, 5] | the mask over the slots, of which the last 3 tokens count: added to scores |
+
+| output | dtype | shape | meaning |
+|---|---|---|---|
+| `logits` | float32 | [1, 1, 9] | 'logits' of the original |
+| `past.{0-1}.{key\|value}_new` | float32 | [1, 2, 1, 8] | goes into 'past.{0-1}.{key\|value}' |
+
+| input of the original | what it became |
+|---|---|
+| `ids` | `embeds` |
+| `past.{0-1}.{key\|value}` | `past.{0-1}.{key\|value}` |
+
+## State, 1,024 bytes
+
+Slot `position` is the next one to write; slots lie in the order of the tokens.
+
+| state | dtype | shape | slots along |
+|---|---|---|---|
+| `past.{0-1}.{key\|value}` | float32 | [1, 2, 4, 8] | axis 2 |
+
+## Tables, raw and little-endian
+
+| table | file | offset | dtype | rows | shape of a row |
+|---|---|---|---|---|---|
+| `words` | `words.bin` | 0 | float32 | 9 | [16] |
+
+## Masks
+
+- Over the slots, `[..., 5]`: 0 at slots `0` to `position - 1` and at the last place,
+  for the new token; -1e+09 elsewhere. In a window of `w` tokens, 0 from slot `position + 1 - w` on.
+"""
+
+
+def contract(states: tuple[State, ...] = STATES) -> Contract:
+    return Contract(
+        "generic-npu",
+        {"capacity": 4, "source": 0},
+        {},
+        -1e9,
+        (STEP,),
+        (Table("words", "words.bin", 0, "float32", 9, (16,), "the words"),),
+        states,
+        ("Run `step.onnx`.",),
+        "The models add positions.",
+    )
+
+
+def test_the_guide_says_what_the_contract_says() -> None:
+    assert guide(contract()) == TEXT
+
+
+def test_a_family_with_a_gap_or_with_other_shapes_is_written_out() -> None:
+    odd = State("past.1.value", "float32", (1, 2, 4, 9), 2, 288)
+    rows = [line for line in guide(contract((*STATES[:3], odd))).splitlines() if line.endswith("| axis 2 |")]
+    assert [row.split("`")[1] for row in rows] == ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]
