@@ -15,6 +15,7 @@ from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.fusion.fuse_constants import FuseConstants
+from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
@@ -70,7 +71,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
 )
 
 # What `graphkit fold --fuse` runs too: it changes the last digits of results.
-FUSING: tuple[type[Rewrite], ...] = (FuseConstants, MergeSiblingMatmuls, MatmulAddToGemm)
+FUSING: tuple[type[Rewrite], ...] = (FuseConstants, FusePads, MergeSiblingMatmuls, MatmulAddToGemm)
 
 PASSES: tuple[type[Pass], ...] = (
     InlineFunctions,

@@ -1,0 +1,107 @@
+"""Put a Pad of zeros into the pads of the Conv behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx.helper import get_attribute_value
+
+from graphkit.graph.view import Node
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.shapes.tensor import numbers
+
+__all__ = ["FusePads"]
+
+INPUTS_SINCE, AXES_SINCE = 11, 18  # of Pad
+UNPADDED = ("NOTSET", "VALID")
+
+
+@dataclass(frozen=True)
+class FusePads(Rewrite):
+    """Put a Pad of zeros into the pads of the Conv behind it.
+
+    Exporters of TensorFlow-style "same" padding write one Pad for each strided Conv. A kernel may add its products in
+    another order then: the last digits of results may change.
+
+    Legality: the Pad adds a constant number of zeros, takes none away, and leaves batch and channels alone; the Conv
+    does not choose its own padding (`auto_pad`). Other readers of the Pad keep it.
+
+    Before:
+
+        agraph (float[1, 1, 4] x) => (float[1, 1, 5] y)
+        <float[1, 1, 3] w = {1.0, 2.0, 3.0}, int64[6] around = {0, 0, 1, 0, 0, 2}> {
+            a = Pad (x, around)
+            y = Conv (a, w)
+        }
+
+    After:
+
+        agraph (float[1, 1, 4] x) => (float[1, 1, 5] y) <float[1, 1, 3] w = {1.0, 2.0, 3.0}> {
+            y = Conv <pads = [1, 2]> (x, w)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for conv in list(editor.nodes("Conv")):
+            data = conv.inputs[0]
+            pad = data.producer if data is not None and not editor.has_alias(data) else None
+            if pad is None or not pad.is_op("Pad") or pad.scope is not conv.scope or not editor.is_free(pad):
+                continue
+            found = _pads(editor, pad, conv)
+            if isinstance(found, str):
+                editor.decline(conv, found)
+                continue
+            kept = {name: get_attribute_value(held) for name, held in conv.attributes.items() if name != "auto_pad"}
+            outputs = [value.name for value in conv.outputs if value is not None]
+            inputs = [pad.inputs[0], *conv.inputs[1:]]
+            editor.replace(conv, NewNode("Conv", inputs, outputs, kept | {"pads": found}, like=conv))
+            editor.note("Pad(s) put into the pads of a Conv")
+
+
+def _pads(editor: Editor, pad: Node, conv: Node) -> list[int] | str:
+    """Return the pads of a Conv with those of the Pad before it, or why they stay apart."""
+    data = conv.inputs[0]
+    rank = editor.shapes[data].rank if data is not None else None
+    if rank is None or rank < 3:
+        return "the rank of its data is not known"
+    if isinstance(around := _around(editor, pad, rank), str):
+        return around
+    if min(around) < 0:
+        return f"'{pad.label}' takes elements away"
+    if any(around[axis] for axis in (0, 1, rank, rank + 1)):
+        return f"'{pad.label}' adds batches or channels"
+    added, zeros = [*around[2:rank], *around[rank + 2 :]], (0,) * (2 * (rank - 2))
+    automatic = conv.attr("auto_pad", "NOTSET")
+    if automatic not in UNPADDED:
+        return "it chooses its own padding"
+    own = conv.attr("pads", zeros) if automatic == "NOTSET" else zeros
+    if own is None or len(own) != len(zeros):
+        return "its pads do not fit the rank of its data"
+    return [one + other for one, other in zip(added, own, strict=True)]
+
+
+def _around(editor: Editor, pad: Node, rank: int) -> list[int] | str:
+    """Return how many zeros a Pad adds before each axis, then after each, or why that is not known."""
+    fill, opset = pad.input(2), pad.scope.opset()
+    if opset < INPUTS_SINCE:
+        return f"'{pad.label}' is of an opset before {INPUTS_SINCE}"
+    if pad.attr("mode", "constant") != "constant" or (fill is not None and editor.uniform(fill) != 0):
+        return f"'{pad.label}' adds something else than zeros"
+    amounts, axes = _integers(editor, pad, 1), list(range(rank))
+    chosen = _integers(editor, pad, 3) if opset >= AXES_SINCE and pad.input(3) is not None else axes
+    if amounts is None or chosen is None or len(amounts) != 2 * len(chosen):
+        return f"how much '{pad.label}' adds is not known"
+    if sorted({axis % rank for axis in chosen}) != sorted(axis % rank for axis in chosen):
+        return f"'{pad.label}' names an axis twice"
+    found = [0] * (2 * rank)
+    for axis, before, after in zip(chosen, amounts, amounts[len(chosen) :], strict=False):
+        found[axis % rank], found[axis % rank + rank] = before, after
+    return found
+
+
+def _integers(editor: Editor, node: Node, index: int) -> list[int] | None:
+    value = node.input(index)
+    array = numbers(editor.shapes[value]) if value is not None else None
+    return [int(number) for number in array.ravel()] if array is not None else None
