@@ -18,6 +18,7 @@ _HOMES = {
     "graphkit.analysis.blockers": ("Blockers", "blockers"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
     "graphkit.analysis.fit": ("Fit", "fit"),
+    "graphkit.analysis.float16": ("Float16Losses", "float16_losses"),
     "graphkit.analysis.hazards": ("Hazard", "Hazards", "hazards"),
     "graphkit.analysis.interface": ("Interface", "interface"),
     "graphkit.analysis.kv_cache": ("KVCache", "kv_cache"),

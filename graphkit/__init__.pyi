@@ -4,6 +4,7 @@ from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.control_flow import ControlFlow, control_flow
 from graphkit.analysis.fit import Fit, fit
+from graphkit.analysis.float16 import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
 from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
@@ -42,14 +43,14 @@ from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 __version__: str
 
 __all__ = [
-    "Architecture", "Blockers", "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "FoldOptions",
-    "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
+    "Architecture", "Blockers", "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "Float16Losses",
+    "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
     "LowerReport", "Model", "ModelComparison", "ModelError", "Node", "Origins", "OutputError",
     "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer",
     "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
     "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "blockers", "check_hazards", "compare",
-    "compare_models", "cone", "control_flow", "fit", "fold", "fold_file", "from_graphsurgeon", "hazards",
-    "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "remaining_shapes",
-    "report", "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes",
+    "compare_models", "cone", "control_flow", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon",
+    "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins",
+    "remaining_shapes", "report", "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes",
     "to_graphsurgeon", "to_networkx", "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

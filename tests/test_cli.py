@@ -136,7 +136,7 @@ def test_an_unknown_section(run: Run) -> None:
         2,
         "",
         "Error: no section 'weather' - choose from "
-        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow\n",
+        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow, float16\n",
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.control_flow import control_flow
+from graphkit.analysis.float16 import float16_losses
 from graphkit.analysis.interface import interface
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.shape_ops import shape_ops
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCKERS",
+    "EXTRAS",
     "SECTIONS",
     "SECTION_NAMES",
     "HazardCheck",
@@ -40,7 +42,8 @@ class ReportOptions:
     """Options of a report.
 
     Attributes:
-        only: Names of the sections to show, from `SECTION_NAMES`, and `blockers` for a target; empty for all.
+        only: Names of the sections to show, from `SECTION_NAMES` and `EXTRAS`, and `blockers` for a target; empty for
+            all but the extras.
         optimize: Compare the shape operators before and after onnxoptimizer, and show the origins after it.
         full: Show the lists in shape origins in full.
         hash_weights: Read all weights to find tied tensors.
@@ -62,7 +65,7 @@ class ReportOptions:
     def __post_init__(self) -> None:
         if self.target is None and BLOCKERS.name in self.only:
             raise UsageError("the section 'blockers' is about a target - name one with --target")
-        known = SECTION_NAMES if self.target is None else (*SECTION_NAMES, BLOCKERS.name)
+        known = [section.name for section in _every(self.target)]
         unknown = [name for name in self.only if name not in known]
         if unknown:
             raise UsageError(f"no section '{unknown[0]}' - choose from {', '.join(known)}")
@@ -154,10 +157,16 @@ SECTIONS = (
     Section("control-flow", lambda given: control_flow(given.model)),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
+EXTRAS = (Section("float16", lambda given: float16_losses(given.model)),)  # of a report that names them
 BLOCKERS = Section("blockers", _blockers, needs_shapes=True)  # of a report for a target
 
 
 def sections_of(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that options ask for, in order."""
-    every = SECTIONS if options.target is None else (*SECTIONS, BLOCKERS)
-    return tuple(section for section in every if not options.only or section.name in options.only)
+    if options.only:
+        return tuple(section for section in _every(options.target) if section.name in options.only)
+    return tuple(section for section in _every(options.target) if section not in EXTRAS)
+
+
+def _every(target: Target | None) -> tuple[Section, ...]:
+    return (*SECTIONS, *EXTRAS) if target is None else (*SECTIONS, *EXTRAS, BLOCKERS)

@@ -46,7 +46,7 @@ def test_an_unknown_section_is_an_error() -> None:
         ReportOptions(only=("interface", "weather"))
     assert str(caught.value) == (
         "no section 'weather' - choose from "
-        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow"
+        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow, float16"
     )
 
 
