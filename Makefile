@@ -17,7 +17,7 @@ report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n logical --dist loadfile
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
 check: format lint types test
 

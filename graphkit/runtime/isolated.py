@@ -21,6 +21,7 @@ __all__ = ["IsolatedSession"]
 
 MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
 MAX_DEATHS = 4  # runs of a session that may end the process
+SMALL = 16 << 20  # bytes of a model whose operators are so short that threads mostly wait
 MAX_SHAPES = 8  # inputs whose shape a message tells
 NUMBERS = itertools.count()
 LIMITED = "raise --timeout or --memory to allow more"
@@ -56,10 +57,11 @@ class IsolatedSession:
     ) -> None:
         self.label = source.label if isinstance(source, Model) else str(source)
         self._source, self._number = source, next(NUMBERS)
-        self._options = {"optimize": optimize, "threads": threads, "prepack": prepack}
         model = source if isinstance(source, Model) else known or load(source)
         check_files(model)
         self._weights = sum(path.stat().st_size for path in model.files)
+        spin = self._weights >= SMALL
+        self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
         self._timeouts = self._deaths = 0
         current = current_process()
         self._process = Process(DEFAULT_LIMITS) if current is None else current

@@ -13,7 +13,7 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_model(
-    what: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool
+    what: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool, spin: bool = True
 ) -> InferenceSession:
     """Return onnxruntime's session for a model.
 
@@ -23,6 +23,7 @@ def open_model(
         optimize: Whether onnxruntime may fuse operators.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
         prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
+        spin: Whether threads that have nothing to do wait in a busy loop, from which they start sooner.
 
     Raises:
         Exception: Whatever onnxruntime raises; its errors have no common base.
@@ -36,6 +37,7 @@ def open_model(
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
     if folder is not None:
         options.add_session_config_entry(FOLDER, folder)
     # without its fallback, which would try the same once more, and print to stdout

@@ -16,11 +16,10 @@ from onnx.defs import OpSchema
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
+from sessions import ALL, session_of
 
 from graphkit.graph.operators import BROADCASTING, MOVING, PRESERVING, RESHAPING, UNARY, UNIDIRECTIONAL
 
-OPTIONS = onnxruntime.SessionOptions()
-OPTIONS.log_severity_level = 4
 OPSET = onnx.defs.onnx_opset_version()
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain and not schema.deprecated}
 OLDEST: dict[str, int] = {}
@@ -41,8 +40,7 @@ def model_of(node: onnx.NodeProto, arrays: Sequence[np.ndarray], opset: int) -> 
 
 
 def loaded(node: onnx.NodeProto, arrays: Sequence[np.ndarray], opset: int) -> onnxruntime.InferenceSession:
-    model = model_of(node, arrays, opset).SerializeToString()
-    return onnxruntime.InferenceSession(model, OPTIONS, providers=["CPUExecutionProvider"])
+    return session_of(model_of(node, arrays, opset), ALL)
 
 
 @cache

@@ -12,7 +12,7 @@ from chains import Chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from rewriting import session_of
+from sessions import session_of
 
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model

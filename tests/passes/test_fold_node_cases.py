@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import sessions
 from node_cases import node_cases
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -42,11 +43,7 @@ def with_symbols(proto: onnx.ModelProto, arrays: list[object]) -> onnx.ModelProt
 def run(proto: onnx.ModelProto, feed: Feed, in_onnxruntime: bool) -> list[object]:
     if not in_onnxruntime:
         return ReferenceEvaluator(proto).run(None, feed)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, feed)
+    return sessions.run(proto, feed)
 
 
 def expected(proto: onnx.ModelProto, feed: Feed) -> tuple[list[object], bool]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx.checker
-from rewriting import feeds_of, model_of, run
+from rewriting import feeds_of, model_of
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass

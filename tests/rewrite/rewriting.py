@@ -9,6 +9,7 @@ import onnx
 import onnx.checker
 import onnxruntime
 from onnx import helper, numpy_helper, parser, printer
+from sessions import session_of
 
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
@@ -65,19 +66,6 @@ def feeds_of(model: Model, sizes: Sizes, seed: int = 0) -> dict[str, np.ndarray]
         shape = [dim if isinstance(dim, int) else parse(str(dim)).evaluate(sizes) for dim in declared.dims or ()]
         feeds[value.name] = rng.integers(-4, 5, shape).astype(helper.tensor_dtype_to_np_dtype(declared.dtype))
     return feeds
-
-
-def session_of(model: Model) -> onnxruntime.InferenceSession:
-    """Return a session that runs the nodes as they stand."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return onnxruntime.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def run(model: Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return session_of(model).run(None, dict(feeds))
 
 
 def assert_same(before: Model, after: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, parser
-from rewriting import lines, model_of, session_of
+from rewriting import lines, model_of
+from sessions import session_of
 
 from graphkit.model import Model
 from graphkit.rewrite.editor import Editor

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rewriting import model_of, run
+from rewriting import model_of
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.rewrite.float_bounds import UNBOUNDED, FloatBounds, Interval

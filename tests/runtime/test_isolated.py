@@ -18,13 +18,15 @@ import pytest
 from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIND, model
 
 from graphkit.errors import GraphkitError, ModelError
+from graphkit.runtime import isolated, process
 from graphkit.runtime import isolation as isolation_module
-from graphkit.runtime import process
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
+from graphkit.runtime.loading import open_model
 from graphkit.runtime.process import ending
 from graphkit.runtime.session import RunError, Session
+from graphkit.runtime.worker import Message
 from graphkit.verify.compare import compare_outputs
 
 X, Z = FATAL
@@ -257,3 +259,26 @@ def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_an_ending_is_told_in_words(code: int, text: str) -> None:
     assert ending(code) == text
+
+
+def test_threads_of_a_small_model_do_not_wait_in_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, loaded = isolation_module.Process.ask, []
+
+    def told(process: isolation_module.Process, request: Message, seconds: float, **values: object) -> Message:
+        loaded.extend([request["options"]["spin"]] if request["do"] == "load" else [])
+        return ask(process, request, seconds, **values)
+
+    monkeypatch.setattr(isolation_module.Process, "ask", told)
+    made = model(ADDS)
+    for size in (0, 1):  # from which on a model is large
+        monkeypatch.setattr(isolated, "SMALL", size)
+        IsolatedSession(made).close()
+    assert loaded == [True, False]
+
+
+@pytest.mark.parametrize("spin", [True, False])
+def test_waiting_in_a_busy_loop_is_an_option_of_a_session(spin: bool) -> None:
+    options = {"optimize": False, "threads": 0, "prepack": True, "spin": spin}
+    session = open_model(model(ADDS).proto.SerializeToString(), folder=None, **options)
+    entry = session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning")
+    assert entry == str(int(spin))

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 from chains import Chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sessions import session_of
 from truth import Truth, compare
 
 from graphkit.model import Model
@@ -21,10 +21,7 @@ def check(seed: int) -> Truth:
     proto = chain.model()
     model = Model.from_proto(proto)
     shapes = infer(model)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    session = session_of(proto)
     names = [output.name for output in session.get_outputs()]
     for index, dims in enumerate([chain.assignment, *OTHER_DIMS]):
         if not is_legal(shapes, dims):
@@ -61,7 +58,7 @@ def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
     return all(r.left.evaluate(dims) >= int(r.right) for r in shapes.inequalities if is_known(r.left))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**9))
 def test_random_chains_have_the_shapes_and_values_of_onnxruntime(seed):
     truth = check(seed)

@@ -5,13 +5,13 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from chains import Chain, Skip
 from graphs import HEAD, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
+from sessions import session_of
 
 from graphkit.model import Model
 from graphkit.shapes import Shapes, Tensor, infer, is_known
@@ -165,9 +165,7 @@ UNTYPICAL = {"attention_mask": 0, "input_ids": 1}
 def runs(chain: Chain, names: list[str]) -> Iterator[tuple[dict[str, int], bool, dict[str, np.ndarray]]]:
     """Yield dims, whether the inputs are typical, and what onnxruntime gives, where it runs."""
     proto = chain.model()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    session = session_of(proto)
     for dims, integers in product((chain.assignment, *OTHER_DIMS), (chain.integers, UNTYPICAL)):
         feeds = {}
         for value in proto.graph.input:

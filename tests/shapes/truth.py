@@ -80,9 +80,7 @@ class Runner:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
-        folder = str(path.parent / "model.onnx")
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-        del folder
         self.session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,11 +29,17 @@ def merged() -> Model:
     return load("example:merged-decoder")
 
 
+@pytest.fixture(scope="module")
+def pair(merged: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, made = tmp_path_factory.mktemp("pair"), split_merged(merged)
+    save_models({folder / FIRST: made.first, folder / LATER: made.with_past}, weights="inline")
+    return folder
+
+
 @pytest.fixture
-def folder(merged: Model, tmp_path: Path) -> Path:
-    made = split_merged(merged)
-    save_models({tmp_path / FIRST: made.first, tmp_path / LATER: made.with_past}, weights="inline")
-    return tmp_path
+def folder(pair: Path, tmp_path: Path) -> Path:
+    """Return a folder with a copy of the pair, which may be changed."""
+    return Path(shutil.copytree(pair, tmp_path / "pair"))
 
 
 def proof(merged: Model, folder: Path, **edits: Edit) -> SplitProof:

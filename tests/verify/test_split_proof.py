@@ -35,19 +35,25 @@ def pair(model: Model, folder: Path, weights: str = "shared") -> tuple[Model, Mo
     return load(paths[0]), load(paths[1])
 
 
-@pytest.mark.parametrize("folder", COMPLETE)
-def test_real_splits_are_proven_to_the_last_bit(folder: str, model_file: ModelFile, tmp_path: Path) -> None:
-    merged = load(merged_path(folder, model_file))
-    proof = verify_split(merged, *pair(merged, tmp_path))
+@pytest.fixture(scope="module", params=COMPLETE)
+def split(
+    request: pytest.FixtureRequest, model_file: ModelFile, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Model, Model, Model]:
+    """Return a merged decoder, and the pair made of it."""
+    merged = load(merged_path(request.param, model_file))
+    return merged, *pair(merged, tmp_path_factory.mktemp(request.param))
+
+
+def test_real_splits_are_proven_to_the_last_bit(split: tuple[Model, Model, Model]) -> None:
+    proof = verify_split(*split)
     assert proof.passed
     assert [branch.absolute for branch in proof.branches] == [0.0, 0.0]
     assert (proof.loop.absolute, proof.loop.steps) == (0.0, 8)
     assert not any(branch.skipped for branch in proof.branches)
 
 
-@pytest.mark.parametrize("folder", COMPLETE)
-def test_results_pass_the_full_check_of_onnx(folder: str, model_file: ModelFile, tmp_path: Path) -> None:
-    for model in pair(load(merged_path(folder, model_file)), tmp_path):
+def test_results_pass_the_full_check_of_onnx(split: tuple[Model, Model, Model]) -> None:
+    for model in split[1:]:
         onnx.checker.check_model(str(model.path), full_check=True)
 
 

@@ -74,7 +74,7 @@ def test_what_is_no_command_is_refused(command: str, message: str, tmp_path: Pat
 def test_a_judge_that_refuses_a_model_fails_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = unpacked("marian-tiny", tmp_path / "marian-tiny")
+    source = unpacked("qwen2-tiny", tmp_path / "qwen2-tiny")
     sizes = [f"--src-len={OPTIONS.src_len}", f"--max-cache-len={OPTIONS.max_cache_len}", "--no-verify"]
     words = ["graphkit", "lower", str(source), "-o", str(tmp_path / "out"), *sizes, "-f", "json"]
     for code, status in ((FAILS_AT_STEP, 1), ("pass", 0)):
@@ -85,7 +85,8 @@ def test_a_judge_that_refuses_a_model_fails_the_command(
         assert (stop.value.code or 0) == status
         said = {one["model"]: (one["status"], one["why"]) for one in json.loads(out)["judged"]["judgements"]}
         refused = (3, "exit status 3") if status else (0, "")
-        assert said == {"encoder.onnx": (0, ""), "cross_kv.onnx": (0, ""), "step.onnx": refused}
+        assert said == {name: refused if name == "step.onnx" else (0, "") for name in said}
+        assert "step.onnx" in said
         assert ("Not done: step.onnx: " in err) == bool(status)
 
 

@@ -292,11 +292,13 @@ def test_a_host_that_writes_one_slot_too_far_fails(
     assert any("The first step is right and later ones are not" in cause for cause in found.causes)
 
 
-def test_nothing_is_written_over(marian: tuple[Path, Originals], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(marian[0], tmp_path / "out"))
-    source = unpacked("marian-tiny", tmp_path / "marian-tiny")
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    source, folder = unpacked("qwen2-tiny", tmp_path / "models"), tmp_path / "out"
+    folder.mkdir()
+    (folder / "step.onnx").write_bytes(b"mine")
     with pytest.raises(OutputError, match="exists - name another folder with -o, or replace it with --overwrite"):
         lower_folder(source, folder, OPTIONS)
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("step.onnx", b"mine")]
 
 
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:

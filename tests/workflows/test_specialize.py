@@ -119,8 +119,8 @@ def test_a_symbol_that_stays_dynamic_needs_one_session(small: Model) -> None:
 def test_real_exports_give_what_they_give(name: str, sizes: list[Sizes], model_file: ModelFile) -> None:
     path = model_file(name)
     specializer, original, maker = (
-        Specializer(path, optimize=False),
-        Session(path, prepack=False),
+        Specializer(path, optimize=False, threads=1),
+        Session(path, prepack=False, threads=1),
         InputMaker(load(path)),
     )
     for size in sizes:

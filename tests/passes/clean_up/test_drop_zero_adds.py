@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto
-from rewriting import SIZES, check, feeds_of, lines, model_of, reasons, run
+from rewriting import SIZES, check, feeds_of, lines, model_of, reasons
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.clean_up.drop_zero_adds import BLIND, FAITHFUL, DropZeroAdds

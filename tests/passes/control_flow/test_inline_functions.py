@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.checker
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
+from sessions import run
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
@@ -26,13 +26,6 @@ X = {"x": np.array([1.5, -2.0, 3.0], np.float32)}
 
 def model_of(graph: str, *bodies: str) -> Model:
     return Model.from_proto(parser.parse_model(f"{HEADER}\n{graph}\n" + "\n".join(f"{DOMAIN} {f}" for f in bodies)))
-
-
-def run(model: Model, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.proto.SerializeToString(), options).run(None, dict(feed))
 
 
 def check(model: Model, feed: Mapping[str, np.ndarray] = X) -> Outcome:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import onnx.checker
-import onnxruntime
 import pytest
+import sessions
 from onnx import TensorProto, helper, parser
 from onnx.reference import ReferenceEvaluator
 
@@ -25,10 +25,7 @@ def model_of(text: str) -> Model:
 
 def run(model: Model, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     onnx.checker.check_model(model.proto, full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.proto.SerializeToString(), options)
-    return session.run(None, dict(feed))
+    return sessions.run(model, feed, sessions.ALL)
 
 
 def check(model: Model, name: str, feed: Mapping[str, np.ndarray], shape: tuple[int, ...] = ()) -> dict[bool, Model]:

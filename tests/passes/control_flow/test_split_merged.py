@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from onnx import parser
@@ -9,9 +10,10 @@ from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
-from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.control_flow.split_merged import Split, split_merged
 
 RealModel = Callable[[str], Model]
+SplitOf = Callable[[str], Split]
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 
 # Merged model -> the two decoders it was merged from.
@@ -36,17 +38,25 @@ def rank(value: Value) -> int:
     return len(declared.dims or ()) if declared is not None else -1
 
 
+@pytest.fixture(scope="module")
+def split_of(real_model: RealModel) -> SplitOf:
+    """Split a model of tests/models, once."""
+    return cache(lambda name: split_merged(real_model(name)))
+
+
 @pytest.mark.parametrize("name", TRUTHS)
-def test_the_pair_has_the_interface_and_the_nodes_of_what_was_merged(name: str, real_model: RealModel) -> None:
-    split = split_merged(real_model(name))
+def test_the_pair_has_the_interface_and_the_nodes_of_what_was_merged(
+    name: str, real_model: RealModel, split_of: SplitOf
+) -> None:
+    split = split_of(name)
     for result, truth in zip((split.first, split.with_past), TRUTHS[name], strict=True):
         expected = real_model(truth)
         assert ports(result) == ports(expected)
         assert len(result.graph.nodes) == len(expected.graph.nodes)
 
 
-def test_nllb_has_48_and_24_presents(real_model: RealModel) -> None:
-    split = split_merged(real_model("nllb-600m/decoder_model_merged"))
+def test_nllb_has_48_and_24_presents(split_of: SplitOf) -> None:
+    split = split_of("nllb-600m/decoder_model_merged")
     presents = [
         [v.name for v in m.graph.outputs if v.name.startswith("present")] for m in (split.first, split.with_past)
     ]
@@ -54,17 +64,17 @@ def test_nllb_has_48_and_24_presents(real_model: RealModel) -> None:
     assert not any("encoder" in name for name in presents[1])
 
 
-def test_suffixes_go_unless_they_are_to_stay(real_model: RealModel) -> None:
-    model = real_model("opus-mt-en-fr/decoder_model_merged")
-    stripped = [value.name for value in split_merged(model).first.graph.initializers]
-    kept = [value.name for value in split_merged(model, keep_names=True).first.graph.initializers]
+def test_suffixes_go_unless_they_are_to_stay(real_model: RealModel, split_of: SplitOf) -> None:
+    name = "opus-mt-en-fr/decoder_model_merged"
+    stripped = [value.name for value in split_of(name).first.graph.initializers]
+    kept = [value.name for value in split_merged(real_model(name), keep_names=True).first.graph.initializers]
     assert not any("_merged" in name for name in stripped)
     assert all("_merged" in name for name in kept)
 
 
-def test_versions_metadata_and_producer_stay_and_a_note_is_added(real_model: RealModel) -> None:
-    model = real_model("nllb-tiny/decoder_model_merged_quantized")
-    result = split_merged(model).with_past.proto
+def test_versions_metadata_and_producer_stay_and_a_note_is_added(real_model: RealModel, split_of: SplitOf) -> None:
+    name = "nllb-tiny/decoder_model_merged_quantized"
+    model, result = real_model(name), split_of(name).with_past.proto
     assert (result.ir_version, result.producer_name) == (model.proto.ir_version, model.proto.producer_name)
     assert list(result.opset_import) == list(model.proto.opset_import)
     metadata = {entry.key: entry.value for entry in result.metadata_props}

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from rewriting import constants, lines, model_of, reasons, run
+from rewriting import constants, lines, model_of, reasons
+from sessions import run
 
 from graphkit.errors import UsageError
 from graphkit.model import Model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rewriting import run
+from sessions import run
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.types import declared_type

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rewriting import feeds_of, model_of, reasons, run
+from rewriting import feeds_of, model_of, reasons
+from sessions import run
 
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold

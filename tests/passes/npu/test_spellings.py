@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rewriting import check, lines, model_of, reasons, run
+from rewriting import check, lines, model_of, reasons
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
+from sessions import run, session_of
 
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model, load
@@ -25,13 +25,6 @@ def model_of(text: str, opset: int = 18) -> Model:
     return Model.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}'))
 
 
-def session(model: bytes | str) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model, options)
-
-
 def feed(model: Model, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
     arrays = {}
     for info in model.proto.graph.input:
@@ -45,7 +38,7 @@ def feed(model: Model, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
 def assert_same(before: Model, after: Model, *sizes: Mapping[str, int]) -> None:
     """Outputs are equal to the last bit."""
     onnx.checker.check_model(after.proto, full_check=True)
-    first, second = session(before.proto.SerializeToString()), session(after.proto.SerializeToString())
+    first, second = session_of(before), session_of(after)
     for size in sizes:
         arrays = feed(before, size)
         for one, other in zip(first.run(None, arrays), second.run(None, arrays), strict=True):
@@ -350,7 +343,7 @@ def test_bodies_read_the_lifted_tensors_of_the_graph_around_them() -> None:
     assert operators(result.model) == ["Relu", "If", "Transpose", "MatMul", "Identity", "Transpose", "MatMul", "Neg"]
     for flag in (False, True):
         arrays = {"x": feed(between("c = Relu (a)", (6, 8)), {"N": 2})["x"], "flag": np.array(flag)}
-        runs = [session(one.proto.SerializeToString()).run(None, arrays)[0] for one in (model, result.model)]
+        runs = [run(one, arrays)[0] for one in (model, result.model)]
         assert runs[0].tobytes() == runs[1].tobytes()
 
 
@@ -680,7 +673,7 @@ def chains(draw: st.DrawFn) -> tuple[Model, bool]:
 
 
 @given(chains())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=90)
 def test_chains_give_the_same_without_the_flattening(chain: tuple[Model, bool]) -> None:
     model, is_liftable = chain
     result = FlattenFreeMatmul().run(model)

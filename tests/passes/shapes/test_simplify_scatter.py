@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.checker
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
+from sessions import run, session_of
 
 from graphkit.model import Model, load
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
@@ -19,14 +19,6 @@ from graphkit.verify import InputMaker, Sizes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>'
 SIZES = [(2, 5, 3), (1, 1, 0), (3, 2, 2), (2, 3, 4), (2, 0, 0), (1, 0, 3)]  # N, L or past_L, past
-
-
-def run(model: Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.proto.SerializeToString(), options)
-    return session.run(None, dict(feeds))
 
 
 def operators(model: Model) -> list[str]:
@@ -136,7 +128,7 @@ def check(model: Model, length: str = "L") -> tuple[Model, int]:
     return result, ran
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3), st.booleans(), st.sampled_from(["L", "past_L"])
 )
@@ -369,7 +361,7 @@ def test_a_real_decoder_gives_the_same_without_its_index_chains(
     assert outcome.changes == ("1 Scatter of a whole tensor replaced by the updates",)
     assert len(model.graph.nodes) - len(outcome.model.graph.nodes) == 38
     save_models({rewritten: outcome.model}, weights="inline")
-    sessions = [onnxruntime.InferenceSession(str(file)) for file in (path, rewritten)]
+    sessions = [session_of(file) for file in (path, rewritten)]
     for past in (0, 4):
         feeds = InputMaker(model).make(Sizes(batch=2, sequence=3, past=past, encoder=5))
         for one, two in zip(*(session.run(None, feeds) for session in sessions), strict=True):
