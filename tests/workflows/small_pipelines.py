@@ -21,8 +21,9 @@ agraph (
     float[batch, 2, total, 4] "present.0.key", float[batch, 2, total, 4] "present.0.value"
 ) <
     int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[4] heads = {0, 0, 2, 4},
-    int64[3] joined = {0, 0, 8}, float lowest = {-3.4e38}, float nothing = {0}, float least = {-1},
-    int64 first = {0}, int64 step = {1}, int64[1] last = {-1}, float root = {2}
+    int64[3] joined = {0, 0, 8}, float lowest = {-3.4e38}, float nothing = {0},
+    float unit = {1}, float root = {2}, int64 first = {0}, int64 step = {1}, int64 three = {3}, int64[1] last = {-1},
+    int64[1] three_axis = {3}
 > {
     tokens = Gather (token_table, input_ids)
     positions = Gather (position_table, position_ids)
@@ -80,6 +81,7 @@ def decoder(masked: str, more: Mapping[str, np.ndarray] | None = None) -> onnx.M
         more: Further initializers.
     """
     names = ("token_table", "position_table", "wq", "wk", "wv", "head")
+    more = {"infinity": np.array(-np.inf, np.float32), **(more or {})}
     return with_weights(parser.parse_model(DECODER.replace("%MASKED%", masked)), names, more)
 
 

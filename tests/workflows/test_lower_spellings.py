@@ -36,6 +36,62 @@ def assert_done(report: LowerReport) -> None:
     assert max(file.rank for file in report.files) <= 4
 
 
+ADDED = """
+    bias = Where (future, lowest, nothing)
+    sums = Add (scores, bias)
+"""
+OTHERS = {
+    "of a padded past": """
+        valid = Cast <to = 9> (attention_mask)
+        hidden = Not (valid)
+        axes = Concat <axis = 0> (one, two)
+        wide = Unsqueeze (hidden, axes)
+        either = Or (wide, future)
+        sums = Where (either, lowest, scores)
+        p = Softmax <axis = -1> (sums)
+    """,
+    "in a sliding window": """
+        far = Sub (rows, three)
+        old = LessOrEqual (columns, far)
+        hidden = Or (old, future)
+        bias = Where (hidden, lowest, nothing)
+        sums = Add (scores, bias)
+        p = Softmax <axis = -1> (sums)
+    """,
+    "guarded against NaN": """
+        bias = Where (future, infinity, nothing)
+        sums = Add (scores, bias)
+        raw = Softmax <axis = -1> (sums)
+        none = IsNaN (raw)
+        p = Where (none, nothing, raw)
+    """,
+    "beside sinks, less the largest": f"""
+        {ADDED}
+        zeros = Mul (product_max, nothing)
+        more = Concat <axis = -1> (sums, zeros)
+        top = ReduceMax <axes = [-1], keepdims = 1> (more)
+        shifted = Sub (more, top)
+        all_p = Softmax <axis = -1> (shifted)
+        p = Slice (all_p, zero, last, three_axis)
+    """.replace(ADDED, f"product_max = ReduceMax <axes = [-1], keepdims = 1> (product) {ADDED}"),
+    "by products": """
+        allowed = Not (future)
+        unit_mask = Cast <to = 1> (allowed)
+        rest = Sub (unit, unit_mask)
+        bias = Mul (rest, lowest)
+        sums = Add (scores, bias)
+        p = Softmax <axis = -1> (sums)
+    """,
+    "not at all": "p = Softmax <axis = -1> (scores)",
+}
+
+
+@pytest.mark.parametrize("masked", OTHERS.values(), ids=OTHERS)
+def test_masks_over_a_cache(masked: str, tmp_path: Path) -> None:
+    assert_done(lowered(decoder(masked), tmp_path))
+    assert min(array.min() for array in floats(tmp_path / "out")) >= -1e9
+
+
 def test_a_fixed_mask_beside_symbolic_tokens_is_no_contradiction(tmp_path: Path) -> None:
     assert_done(lowered(decoder(FILLED), tmp_path))
     (step,) = read_contract(tmp_path / "out" / "contract.json").methods

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from graphkit.graph.view import Node
 from graphkit.model import Model
+from graphkit.passes.npu.scores import readers
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.host_values import HostValue, host_values
 from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
@@ -13,7 +14,7 @@ from graphkit.shapes import Shapes, infer
 
 __all__ = ["ExtractHostValues", "HostInput", "freezable_symbols", "host_inputs"]
 
-ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Reshape", "Cast")
+ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Concat")
 MAX_STEPS = 8
 
 
@@ -87,7 +88,7 @@ def host_inputs(model: Model, shapes: Shapes, declined: list[Declined] | None = 
             if declined is not None:
                 declined.append(Declined(value.name, f"its type is not known: {shapes.reason(value)}"))
             continue
-        is_mask = any(_reaches_softmax(node) for node, _ in source.uses)
+        is_mask = any(_reaches_softmax(node, index) for node, index in source.uses)
         name = _free("attention_bias" if is_mask else "position_values", names)
         names.add(name)
         found.append(HostInput(source, name, is_mask))
@@ -109,14 +110,15 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
     return frozenset(others - growing)
 
 
-def _reaches_softmax(node: Node) -> bool:
+def _reaches_softmax(node: Node, index: int) -> bool:
     for _ in range(MAX_STEPS):
         if node.is_op("Softmax"):
             return True
         out = node.outputs[0] if node.outputs else None
-        if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or out is None or len(out.consumers) != 1:
+        found = readers(out) if out is not None else ()
+        if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(found) != 1 or (node.is_op("Sub", "Div") and index > 0):
             return False
-        node = out.consumers[0][0]
+        node, index = found[0]
     return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
@@ -12,7 +12,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence
 
-__all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product"]
+__all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product", "readers"]
 
 MAX_STEPS = 64
 ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
@@ -67,7 +67,7 @@ class Scores:
             return "what it gives reaches no Softmax"
         total: Reach | None = None
         half = self.editor.shapes[value].dtype == TensorProto.FLOAT16
-        for node, index in value.consumers:
+        for node, index in readers(value):
             found = self._through(node, index, value, depth + 1)
             if isinstance(found, str):
                 return found
@@ -94,6 +94,8 @@ class Scores:
             return f"'{node.label}' does not keep the axis of the Softmax"
         if node.is_op("Transpose"):
             return self._transpose(node, out, depth)
+        if node.is_op("Concat"):
+            return self.reach(out, depth)  # beside scores of no mask, such as those of sinks
         return f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax"
 
     def _softmax(self, node: Node, value: Value) -> Reach | str:
@@ -152,6 +154,20 @@ class Scores:
         if perm is None or sorted(perm) != list(range(rank)) or found.axis < -rank:
             return f"the axes of '{node.label}' are not known"
         return Reach(perm[found.axis] - rank, found.scale, found.is_half)
+
+
+def readers(value: Value) -> Sequence[tuple[Node, int]]:
+    """Return what reads scores, without what gives their largest: all it does is to be subtracted from them."""
+    return [(node, index) for node, index in value.consumers if not _is_shift(node, value)]
+
+
+def _is_shift(node: Node, value: Value) -> bool:
+    largest = node.outputs[0] if node.is_op("ReduceMax") and node.outputs else None
+    return (
+        largest is not None
+        and bool(largest.consumers)
+        and all(reader.is_op("Sub") and index == 1 and reader.inputs[0] is value for reader, index in largest.consumers)
+    )
 
 
 def is_product(value: Value) -> bool:

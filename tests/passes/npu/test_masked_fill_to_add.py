@@ -39,6 +39,7 @@ CONSTANTS: dict[str, object] = {
     "first": np.int64([0]),
     "second": np.int64([1]),
     "third": np.int64([2]),
+    "end": np.int64([-1]),
     "no": np.array(False),
 }
 POSITIONS = """shape = Shape (x) length = Slice (shape, second, third, first) l = Squeeze (length)
@@ -151,6 +152,14 @@ FILLED = {
         """g (float[N, L, L] x, bool[N, 1, L] m) => (float[N, L, L] y) {
         f = Where (m, x, low) t = Transpose <perm = [0, 2, 1]> (f) y = Softmax <axis = 1> (t) }""",
         low=np.float32(LEAST),
+    ),
+    "less the largest score": graph(
+        "f = Where (m, x, low) g = ReduceMax <axes = [-1], keepdims = 1> (f) h = Sub (f, g) y = Softmax (h)"
+    ),
+    "beside sinks": graph(
+        """f = Where (m, x, low) g = Concat <axis = -1> (f, sinks) h = ReduceMax <axes = [-1], keepdims = 1> (g)
+        i = Sub (g, h) p = Softmax (i) y = Slice (p, first, end, third)""",
+        "bool[N, 1, L] m, float[N, L, 1] sinks",
     ),
     "opset 12": graph("f = Where (m, x, low) y = Softmax <axis = 2> (f)", opset=12),
 }
@@ -289,6 +298,13 @@ LEFT = {
     "no Softmax": (
         graph("f = Where (m, x, low) y = Relu (f)"),
         "it is no mask: 'Relu#1' (Relu) reads what it gives, before any Softmax",
+    ),
+    "a largest score that goes elsewhere": (
+        graph(
+            """f = Where (m, x, low) r = ReduceMax <axes = [-1], keepdims = 1> (f) g = Sub (f, r) p = Softmax (g)
+            y = Add (p, r)"""
+        ),
+        "it is no mask: 'ReduceMax#1' (ReduceMax) reads what it gives, before any Softmax",
     ),
     "another reader": (
         graph("f = Where (m, x, low) p = Softmax (f) r = ReduceMax <keepdims = 1> (f) y = Add (p, r)"),
