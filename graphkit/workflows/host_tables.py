@@ -323,6 +323,8 @@ def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
 
 def _window(rows: np.ndarray, setting: Setting) -> int | None:
     """Return the window of a mask over slots, 0 for none, None where it is another function of the position."""
+    if rows.shape[-1] != setting.capacity + 1:
+        return None
     windows: list[int] = [0, *range(1, setting.capacity + 1)]
     for window in windows:
         if all(

@@ -22,18 +22,20 @@ from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
+from graphkit.passes.npu.cache_growth import growths
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
 from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
-from graphkit.passes.npu.static_kv_cache import StaticKvCache, growths
+from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Pass, copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs
 from graphkit.shapes import Shapes, infer
 from graphkit.targets import Target, load_target
+from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.host_tables import HostTable, Setting, host_tables
 
 __all__ = ["LowerSizes", "Lowered", "lower_model"]
@@ -206,6 +208,7 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in left}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, keep_fusions=False).model)
+        self._reduce_caches()
         self._rewrite(*(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):
             before = self.model
@@ -213,6 +216,14 @@ class _Lowering:
             if self.model is before:
                 break
         self.model = drop_dead_inputs(self.model)
+
+    def _reduce_caches(self) -> None:
+        """Give stacked caches as few axes as the target takes."""
+        if (limit := self.sizes.target.max_rank) is None:
+            return
+        found = reduce_cache_rank(self.model, self.axes, self.writes, limit.value)
+        self.model, self.axes, self.writes = found.model, dict(found.axes), dict(found.writes)
+        self.changes += found.changes
 
     def _remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove what the target still refuses, those that change results left out."""
@@ -328,6 +339,8 @@ def _setting(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bo
         frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
         for wanted in ("past", "total")
     )
+    if is_decoder and not past:
+        raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
         raise UsageError(f"{model.name}: '{unknown[0]}' has no number - give it with --dim {unknown[0]}=NUMBER")

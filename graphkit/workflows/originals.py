@@ -65,6 +65,8 @@ def find_pipeline(path: Path) -> Pipeline:
     if first is not None and step is None:
         raise UsageError(f"{path}: it has a decoder of the first step and none of later steps - export both")
     encoder = found.get("encoder")
+    if encoder is None and step is not None and step.roles.all("encoder state", "encoder tokens"):
+        raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
     folder = path if path.is_dir() else path.parent
     return Pipeline(encoder, first or step, step, merged is not None, _tokens(folder, [encoder, step]))
 

@@ -251,3 +251,27 @@ def test_float16_is_compared_as_far_as_it_has_digits(make: Callable[[], onnx.Mod
     assert report.proof.tolerance == 2**-8
     assert read_contract(tmp_path / "out" / "contract.json").floor == -30000
     assert min(array.min() for array in floats(tmp_path / "out")) >= -30000
+
+
+@pytest.mark.parametrize("name", ["stacked", "bshd"])
+def test_caches_that_are_moved_before_they_grow(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    """All layers in one tensor of six axes; slots before heads."""
+    report = lower_folder(model_file(f"cache-styles/{name}"), tmp_path / "out", OPTIONS)
+    assert_done(report)
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    written = {port.writes: port.shape for method in contract.methods for port in method.outputs if port.writes}
+    for state in contract.states:
+        assert state.axis is not None
+        assert state.shape[state.axis] == OPTIONS.max_cache_len
+        assert len(state.shape) == 4
+        assert written[state.name] == tuple(1 if at == state.axis else dim for at, dim in enumerate(state.shape))
+
+
+def test_a_cache_of_fixed_length_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="its cache has a fixed length already"):
+        lower_folder(model_file("cache-styles/static-cache"), tmp_path / "out", OPTIONS)
+
+
+def test_a_decoder_without_its_encoder_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a decoder that reads an encoder, and no encoder"):
+        lower_folder(model_file("whisper-tiny/decoder_model_merged"), tmp_path / "out", OPTIONS)

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphkit.graph.kv import CacheEntry
-from graphkit.graph.view import Node, Value
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from onnx import helper
+
+from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.passes.npu.cache_growth import Growth, growths
 from graphkit.passes.npu.extract_host_values import freezable_symbols
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.host_values import dependences
 from graphkit.rewrite.interface import NewInput, with_outputs
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import Expr, Shapes, infer
 
-__all__ = ["Growth", "StaticKvCache", "growths"]
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Where a cache grows.
-
-    Attributes:
-        entry: The past and the present.
-        concat: The Concat of the past and what is new.
-        new: What is new.
-        axis: Along which it grows.
-    """
-
-    entry: CacheEntry
-    concat: Node
-    new: Value
-    axis: int
+__all__ = ["StaticKvCache"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +30,9 @@ class StaticKvCache(Pass):
     The past inputs get the fixed length; attention reads all slots and, last, the new token. The model returns the new
     keys and values alone, which the host writes into the next slot.
 
-    Legality: each past is read by one Concat with what is new, which gives the present; nothing but shapes
-    depends on the length of the past (`extract-host-values` sees to that).
+    Legality: each past is read by one Concat with what is new, which gives the present. It may be moved before and
+    after: transposed, or taken out of a stack of all layers and stacked again; the new keys and values are then the end
+    of the present. Nothing but shapes depends on the length of the past (`extract-host-values` sees to that).
 
     Before:
 
@@ -82,52 +72,50 @@ class StaticKvCache(Pass):
         news = {growth.entry.present: growth for growth in found}
         outputs = []
         for value in model.graph.outputs:
-            growth, source = news.get(value), value
-            if growth is not None:
-                source = growth.new
+            growth = news.get(value)
+            source = value if growth is None or growth.new is None else growth.new
             dims = shapes[source].dims
             if dims is None:
                 return Outcome(model, declined=(Declined(value.name, shapes.reason(source)),))
+            given = source.name
+            if growth is not None and growth.new is None:
+                given = f"{value.name}_end"
+                dims = (*dims[: growth.axis], dims[growth.axis] - _length(growth, shapes), *dims[growth.axis + 1 :])
             name = f"{value.name}_new" if growth is not None else value.name
-            outputs.append((source.name, NewInput(name, shapes[source].dtype, dims)))
+            outputs.append((given, NewInput(name, shapes[source].dtype, dims)))
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
-        frozen_model = FreezeDims(numbers).run(with_outputs(model, outputs)).model
+        cut = _with_ends(model, [growth for growth in found if growth.new is None], self.max_cache_len)
+        frozen_model = FreezeDims(numbers).run(with_outputs(cut, outputs)).model
         return Outcome(frozen_model, (f"{len(found)} caches have {self.max_cache_len:,} slots",))
-
-
-def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
-    """Return where the self-attention caches of a model grow; what is in the way is declined with its reason."""
-    found = []
-    for entry in model.roles.cache:
-        if entry.past is None or entry.present is None or model.roles.is_cross(entry):
-            continue
-        axis = entry.axis
-        if axis is None:
-            declined.append(Declined(entry.past.name, "along which axis it grows is not to be told"))
-            continue
-        readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
-        concat = readers[0] if len(readers) == 1 else None
-        if concat is None or not concat.is_op("Concat") or len(concat.inputs) != 2 or concat.inputs[0] != entry.past:
-            declined.append(Declined(entry.past.name, "it is not read by one Concat with what is new"))
-            continue
-        rank = len(shapes[entry.past].dims or ())
-        new = concat.inputs[1]
-        if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
-            declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
-            continue
-        found.append(Growth(entry, concat, new, axis))
-    return tuple(found)
 
 
 def _lengths(found: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
     """Return the symbols of the length of the past."""
-    symbols: set[str] = set()
-    for growth in found:
-        assert growth.entry.past is not None
-        dims = shapes[growth.entry.past].dims
-        assert dims is not None
-        symbols |= dims[growth.axis].symbols
-    return frozenset(symbols)
+    return frozenset().union(*(_length(growth, shapes).symbols for growth in found))
+
+
+def _length(growth: Growth, shapes: Shapes) -> Expr:
+    assert growth.entry.past is not None
+    dims = shapes[growth.entry.past].dims
+    assert dims is not None
+    return dims[growth.axis]
+
+
+def _with_ends(model: Model, moved: Sequence[Growth], slots: int) -> Model:
+    """Return a model in which `NAME_end` is what a present has behind its slots."""
+    if not moved:
+        return model
+    proto = copy_proto(model)
+    for growth in moved:
+        assert growth.entry.present is not None
+        name = growth.entry.present.name
+        bounds = {"from": slots, "to": np.iinfo(np.int64).max, "along": growth.axis}
+        for part, number in bounds.items():
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), f"{name}_{part}"))
+        proto.graph.node.append(
+            helper.make_node("Slice", [name, *(f"{name}_{part}" for part in bounds)], [f"{name}_end"])
+        )
+    return model.with_proto(proto)
 
 
 def _is_float(shapes: Shapes, value: Value) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from graphkit.errors import UsageError
+from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
@@ -88,6 +89,7 @@ def test_two_tables_have_an_input_each() -> None:
     assert [value.name for value in result.model.graph.inputs] == ["inputs_embeds", "token_type_embeds"]
 
 
+NEW = "float[1, 2, 1, 4] k"
 PAST = "float[1, 2, past, 4] past_key_0, float[1, 2, 1, 4] k"
 
 
@@ -119,6 +121,20 @@ def test_a_cache_is_not_fixed_where_a_constant_would_depend_on_its_length() -> N
 
 
 UNFIXED = {
+    "nothing new joins it": f"""g ({PAST}, float[1, 2, all, 4] w) => (float[1, 2, all, 4] present_key_0, n) {{
+        present_key_0 = Identity (w) n = Shape (past_key_0) }}""",
+    "'Relu#1' (Relu) reads it before what is new joins it": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
+        => (float[1, all, 2, 4] present_key_0) {{
+        t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) r = Relu (t) c = Concat <axis = 2> (r, k)
+        present_key_0 = Transpose <perm = [0, 2, 1, 3]> (c) }}""",
+    "'Concat#1' (Concat) reads it before what is new joins it": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
+        => (float[1, all, 2, 4] present_key_0) {{
+        t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (k, t)
+        present_key_0 = Transpose <perm = [0, 2, 1, 3]> (c) }}""",
+    "what it becomes is made of 'r' too": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
+        => (float[1, all, 2, 4] present_key_0) {{
+        t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k) r = Relu (c)
+        present_key_0 = Transpose <perm = [0, 2, 1, 3]> (r) }}""",
     "it is not read by one Concat with what is new": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0, y) {{
         present_key_0 = Concat <axis = 2> (past_key_0, k) y = Neg (past_key_0) }}""",
     "it is not read by one Concat with what is new ": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0) {{
@@ -135,6 +151,43 @@ def test_a_cache_that_grows_otherwise_is_declined(reason: str) -> None:
     outcome = StaticKvCache(8).run(original)
     assert outcome.model is original
     assert [each.reason for each in outcome.declined] == [reason.strip()]
+
+
+MOVED = {
+    "slots before heads": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
+        => (float[1, all, 2, 4] present_key_0, float[1, 2, all, 4] y) {{
+        t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k)
+        present_key_0 = Transpose <perm = [0, 2, 1, 3]> (c) y = Neg (c) }}""",
+    "keys transposed": f"""g (float[1, 2, 4, past] past_key_0, {NEW})
+        => (float[1, 2, 4, all] present_key_0, float[1, 2, 4, all] y) {{
+        t = Transpose <perm = [0, 1, 3, 2]> (k) present_key_0 = Concat <axis = 3> (past_key_0, t)
+        y = Neg (present_key_0) }}""",
+    "of all layers": f"""g (float[2, 1, 2, past, 4] past_key_values, {NEW})
+        => (float[2, 1, 2, all, 4] present_key_values, float[1, 2, all, 4] y)
+        <int64 zero = {{0}}, int64 one = {{1}}, int64[1] front = {{0}}> {{
+        a = Gather (past_key_values, zero) b = Gather (past_key_values, one)
+        c = Concat <axis = 2> (a, k) n = Neg (k) d = Concat <axis = 2> (b, n)
+        e = Unsqueeze (c, front) f = Unsqueeze (d, front)
+        present_key_values = Concat <axis = 0> (e, f) y = Add (c, d) }}""",
+}
+
+
+@pytest.mark.parametrize("text", MOVED.values(), ids=MOVED)
+def test_the_new_part_of_a_cache_is_the_end_of_what_it_becomes(text: str) -> None:
+    original = model_of(text)
+    outcome = StaticKvCache(3).run(original)
+    assert outcome.changes == ("1 caches have 3 slots",)
+    rng = np.random.default_rng(0)
+    feed = {
+        value.name: rng.normal(size=[3 if dim == "past" else dim for dim in declared.dims]).astype(np.float32)
+        for value in original.graph.inputs
+        if (declared := declared_type(value)) is not None and declared.dims is not None
+    }
+    (entry,) = original.roles.cache
+    present, y = run(original, feed)
+    new, same = run(outcome.model, feed)
+    np.testing.assert_array_equal(same, y)
+    np.testing.assert_array_equal(new, np.take(present, [3], entry.axis))
 
 
 UNMASKED = {

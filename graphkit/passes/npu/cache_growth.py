@@ -1,0 +1,125 @@
+"""Where a KV cache grows: the Concat of what is past and what is new, reached as it is or through moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from graphkit.graph.kv import CacheEntry
+from graphkit.graph.operators import RESHAPING, names
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.rewrite.base import Declined
+from graphkit.shapes import Shapes
+
+__all__ = ["Growth", "growths"]
+
+MOVES = RESHAPING | names("Gather Identity Slice Split Transpose")  # that take a layer out of a stacked cache
+MAX_MOVED = 4096  # values that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Where a cache grows.
+
+    Attributes:
+        entry: The past and the present.
+        axis: Along which it grows.
+        new: What is new, None where moves lie between the cache and its Concat: then it is the end of the present.
+    """
+
+    entry: CacheEntry
+    axis: int
+    new: Value | None
+
+
+def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
+    """Return where the self-attention caches of a model grow; what is in the way is declined with its reason."""
+    found = []
+    for entry in model.roles.cache:
+        if entry.past is None or entry.present is None or model.roles.is_cross(entry):
+            continue
+        axis = entry.axis
+        if axis is None:
+            declined.append(Declined(entry.past.name, "along which axis it grows is not to be told"))
+            continue
+        readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
+        if not any(node.is_op("Concat") for node in readers):
+            reason = _Moved(entry, shapes, axis).fault()
+            if reason:
+                declined.append(Declined(entry.past.name, reason))
+            else:
+                found.append(Growth(entry, axis, None))
+            continue
+        concat = readers[0] if len(readers) == 1 else None
+        if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != entry.past:
+            declined.append(Declined(entry.past.name, "it is not read by one Concat with what is new"))
+            continue
+        rank = len(shapes[entry.past].dims or ())
+        new = concat.inputs[1]
+        if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
+            declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
+            continue
+        found.append(Growth(entry, axis, new))
+    return tuple(found)
+
+
+class _Moved:
+    """A cache that is moved before what is new joins it: transposed, or split into layers and stacked again."""
+
+    def __init__(self, entry: CacheEntry, shapes: Shapes, axis: int) -> None:
+        assert entry.past is not None
+        assert entry.present is not None
+        self.past, self.present, self.shapes, self.axis = entry.past, entry.present, shapes, axis
+        dims = shapes[self.past].dims
+        self.length = dims[axis] if dims is not None else None
+
+    def fault(self) -> str:
+        """Return why the new part of the present is not all that is new, "" where it is."""
+        before, after = self.shapes[self.past].dims, self.shapes[self.present].dims
+        if self.length is None or not self.length.symbols or before is None or after is None:
+            return "its dims are not known"
+        if len(before) != len(after) or before[: self.axis] != after[: self.axis]:
+            return "what it becomes has another shape"
+        joined = set()
+        for node, value in self._readers():
+            if not self._joins(node, value):
+                return f"'{node.label}' ({node.operator}) reads it before what is new joins it"
+            joined.add(node)
+        if not joined:
+            return "nothing new joins it"
+        left = next((value for value in self._sources(joined) if value is not None), None)
+        return f"what it becomes is made of '{left.name}' too" if left is not None else ""
+
+    def _readers(self) -> Iterator[tuple[Node, Value]]:
+        """Yield what reads the cache, or parts of it, other than moves."""
+        pending, met = [self.past], 0
+        while pending and met < MAX_MOVED:
+            value, met = pending.pop(), met + 1
+            for node, index in value.consumers:
+                if node.operator in MOVES and index == 0 and node.scope is value.scope:
+                    pending += [out for out in node.outputs if out is not None]
+                elif not node.is_op("Shape"):
+                    yield node, value
+
+    def _joins(self, node: Node, value: Value) -> bool:
+        """Whether a node appends to the slots of a part of the cache."""
+        dims = self.shapes[value].dims
+        if not node.is_op("Concat") or len(node.inputs) != 2 or node.inputs[0] is not value or not dims:
+            return False
+        return dims[(node.attr("axis", 0) or 0) % len(dims)] == self.length
+
+    def _sources(self, joined: set[Node]) -> Iterator[Value]:
+        """Yield what the present is made of, other than the results of these nodes, by moves and by stacking."""
+        pending, met = [self.present], 0
+        while pending and met < MAX_MOVED:
+            value, met = pending.pop(), met + 1
+            node = value.producer
+            if node is not None and node in joined:
+                continue
+            if node is None or (node.operator not in MOVES and not node.is_op("Concat")):
+                yield value
+            elif node.is_op("Concat"):
+                pending += [source for source in node.inputs if source is not None]
+            elif (source := node.input(0)) is not None:
+                pending.append(source)
