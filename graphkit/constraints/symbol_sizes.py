@@ -126,11 +126,7 @@ def input_shape(value: Value, roles: Roles, symbols: Mapping[str, int], sizes: S
     dims = input_dims(value)
     if dims is None:
         return None
-    shape = tuple(_size(dim, symbols) for dim in dims)
+    shape = tuple(max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0) for dim in dims)
     if roles.spans_past(value) and dims[1].constant is None:
         return shape[0], sizes.past + sizes.sequence
     return shape
-
-
-def _size(dim: Expr, symbols: Mapping[str, int]) -> int:
-    return max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0)

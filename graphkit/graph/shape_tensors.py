@@ -68,7 +68,7 @@ def _forward(scope: Scope, found: ShapeTensors) -> None:
         outputs = [value for value in node.outputs if value is not None]
         if node.is_op("If"):
             _forward_if(node, found)
-        elif _is_pure(node):
+        elif not (node.domain or node.bodies or node.op_type in RANDOM):
             inputs = [value for value in node.inputs if value is not None]
             if all(value in found.static for value in inputs):
                 found.static.update(outputs)
@@ -77,10 +77,6 @@ def _forward(scope: Scope, found: ShapeTensors) -> None:
                 _derive(outputs, frozenset(inputs), found)
             elif all(value in found.derived for value in inputs):
                 _derive(outputs, _union(inputs, found), found)
-
-
-def _is_pure(node: Node) -> bool:
-    return not (node.domain or node.bodies or node.op_type in RANDOM)
 
 
 def _forward_if(node: Node, found: ShapeTensors) -> None:

@@ -41,7 +41,7 @@ def shield_bodies(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Mo
 
 def _shield(editor: Editor, body: Scope, shapes: Shapes) -> None:
     source = _run_time_value(editor, body)
-    read = {value: rank for value in captures(body) if (rank := _rank(value, shapes)) and _is_computed(value)}
+    read = {value: rank for value in captures(body) if (rank := shapes[value].rank or 0) and _is_computed(value)}
     visible = [value for value in read if all(editor.is_visible(value, node.scope) for node in _readers(body, value))]
     if source is None or not visible:
         return
@@ -73,10 +73,6 @@ def _run_time_value(editor: Editor, body: Scope) -> Value | None:
 
 def _is_computed(value: Value) -> bool:
     return value.tensor is None and not value.is_constant
-
-
-def _rank(value: Value, shapes: Shapes) -> int:
-    return shapes[value].rank or 0
 
 
 def _readers(body: Scope, value: Value) -> Iterator[Node]:

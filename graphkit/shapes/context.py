@@ -43,7 +43,7 @@ class Engine(Protocol):
     def file(self) -> str | None:
         """The file of the model, None for one in memory."""
 
-    def fresh(self, label: str, reason: str, low: float) -> Expr:
+    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
         """Return a new symbol for something unknown."""
 
     def note_finding(self, node: Node, message: str) -> None:
@@ -89,14 +89,14 @@ class InferenceContext(NodeView):
             self.finding(f"axis {value} of a tensor of rank {rank}")
         return super().axis(value, rank)
 
-    def fresh(self, reason: str, low: float = 0) -> Expr:
+    def new_symbol(self, reason: str, low: float = 0) -> Expr:
         """Return a symbol for something unknown."""
-        return self.engine.fresh(self.node.label, reason, low)
+        return self.engine.new_symbol(self.node.label, reason, low)
 
     def size(self, index: int) -> Expr:
         """Return the first element of an integer input, a symbol where it is not known."""
         if self.data(index) is None:
-            return self.fresh(f"the value of {self.name(index)} is unknown")
+            return self.new_symbol(f"the value of {self.name(index)} is unknown")
         return Expr.of(self.values(index)[0])  # type: ignore[arg-type]
 
     def finding(self, message: str) -> None:
@@ -157,8 +157,8 @@ class InferenceContext(NodeView):
         if low >= 1 and other_low >= 1:
             with suppress(TooComplexError):
                 return maximum(left, right)  # one is 1, or they are equal
-            return self.fresh("too many dims broadcast, each of which may be 1", 1)
-        return self.fresh(f"{left} and {right} broadcast, and either may be 1 or 0")
+            return self.new_symbol("too many dims broadcast, each of which may be 1", 1)
+        return self.new_symbol(f"{left} and {right} broadcast, and either may be 1 or 0")
 
     def quotient(self, dividend: Expr, divisor: Expr, what: str) -> Expr:
         """Return the quotient of a division that must leave no rest for the node to run."""

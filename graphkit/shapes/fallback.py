@@ -97,5 +97,5 @@ def _tensor(ctx: InferenceContext, result: TypeProto | None, names: dict[str, Ex
         elif dim.dim_param in names:
             dims.append(names[dim.dim_param])
         else:
-            dims.append(ctx.fresh(f"onnx does not infer it for {ctx.node.operator}"))
+            dims.append(ctx.new_symbol(f"onnx does not infer it for {ctx.node.operator}"))
     return Tensor(tensor_type.elem_type, dims)

@@ -137,7 +137,7 @@ class _Engine:
     def file(self) -> str | None:
         return str(self.model.path) if self.model.path else None
 
-    def fresh(self, label: str, reason: str, low: float) -> Expr:
+    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
         name = f"?{len(self.reasons)}.{label}"
         self.reasons[name] = reason
         return symbol(name, low)

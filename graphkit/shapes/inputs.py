@@ -31,7 +31,7 @@ MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 class Namer(Protocol):
     """Makes symbols for unknowns."""
 
-    def fresh(self, label: str, reason: str, low: float) -> Expr:
+    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
         """Return a new symbol for something unknown."""
 
 
@@ -222,7 +222,7 @@ class Inputs:
         reason = f"it is an element of the input '{value.name}'"
         low = 0 if kind.dtype == 9 else -INF
         return Tensor(
-            found.dtype, found.dims, array_of([namer.fresh(value.name, reason, low) for _ in range(count)], sizes)
+            found.dtype, found.dims, array_of([namer.new_symbol(value.name, reason, low) for _ in range(count)], sizes)
         )
 
     def _with_values(self, name: str, found: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | in
     data, starts, ends, axes, steps = given
     if data is None or starts is None or ends is None or data.dims is None:
         return None
-    if steps is not None and not _is_all_one(steps):
+    if steps is not None and not (steps.elements is not None and all(step == 1 for step in steps.elements)):
         return None
     lower_bounds, upper_bounds = starts.elements, ends.elements
     if (
@@ -104,10 +104,6 @@ def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | in
         (_start(Expr.of(low), data.dims[axis]), _end(Expr.of(high), data.dims[axis]))  # type: ignore[arg-type]
         for axis, low, high in zip(positions, lower_bounds, upper_bounds, strict=True)
     ]
-
-
-def _is_all_one(steps: Tensor) -> bool:
-    return steps.elements is not None and all(step == 1 for step in steps.elements)
 
 
 def _axes(axes: Tensor | None, count: int, dims: Dims) -> list[int] | None:

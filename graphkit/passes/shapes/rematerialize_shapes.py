@@ -69,7 +69,7 @@ class RematerializeShapes(Rewrite):
     def edit(self, editor: Editor) -> None:
         if not any(True for _ in editor.nodes("Shape", "Size")):
             return
-        nodes = _shape_nodes(editor)
+        nodes = {node for scope in editor.scopes for node in scope.nodes if _computes_shapes(editor, node)}
         emitter = DimsEmitter(editor)
         met = {(need.node, need.index): need for need in _needs(editor, nodes) if emitter.can_emit(need.elements)}
         dying = len(nodes - _still_needed(editor, nodes, met))
@@ -82,11 +82,6 @@ class RematerializeShapes(Rewrite):
             editor.set_inputs(need.node, {need.index: name})
         editor.note("node(s) for computing shapes removed", dying)
         editor.note("node(s) added to compute shapes from the graph inputs", emitter.count)
-
-
-def _shape_nodes(editor: Editor) -> set[Node]:
-    """Return the nodes that only compute integers with known expressions."""
-    return {node for scope in editor.scopes for node in scope.nodes if _computes_shapes(editor, node)}
 
 
 def _computes_shapes(editor: Editor, node: Node) -> bool:
@@ -137,7 +132,7 @@ def _least(editor: Editor, node: Node, index: int, value: Value, elements: Eleme
     plain: Sequence[Expr | int] | None = None
     if before is None or after is None:
         return elements
-    if node.is_op("Reshape") and index == 1 and not _allows_zero(node):
+    if node.is_op("Reshape") and index == 1 and node.attr("allowzero", 0) == 0:
         plain = open_spec(before, after)
         if any(isinstance(size, Expr) and lower(size) < 1 for size in plain):  # where it is 0, it would mean "copy"
             return elements
@@ -147,10 +142,6 @@ def _least(editor: Editor, node: Node, index: int, value: Value, elements: Eleme
         most = INT32_MAX if editor.shapes[value].dtype == onnx.TensorProto.INT32 else INT64_MAX
         plain = [bound if isinstance(bound := pair[index - 1], Expr) else min(bound, most) for pair in bounds]
     return elements if plain is None else tuple(Expr.of(element) for element in plain)
-
-
-def _allows_zero(node: Node) -> bool:
-    return node.attr("allowzero", 0) != 0
 
 
 def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], DynamicInput]) -> set[Node]:

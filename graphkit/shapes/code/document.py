@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from graphkit.shapes.expr import Call, Expr, Monomial
+from graphkit.shapes.expr import Expr, Monomial
 from graphkit.shapes.symbols import Bound, Symbol
 from graphkit.shapes.tensor import Ratio
 
@@ -97,10 +97,6 @@ def _integer(value: int) -> Tree:
 
 
 def _term(monomial: Monomial, factor: int) -> Tree:
-    atoms = [_atom(atom) for atom in monomial]
+    atoms = [atom.name if isinstance(atom, Symbol) else [atom.op, *map(_tree, atom.args)] for atom in monomial]
     factors = atoms if factor == 1 and atoms else [_integer(factor), *atoms]
     return factors[0] if len(factors) == 1 else ["*", *factors]
-
-
-def _atom(atom: Symbol | Call) -> Tree:
-    return atom.name if isinstance(atom, Symbol) else [atom.op, *map(_tree, atom.args)]

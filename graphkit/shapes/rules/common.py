@@ -44,4 +44,4 @@ def target(ctx: InferenceContext) -> list[Element]:
     if length is None or length > MAX_RANK:
         return ctx.values(1)  # says why
     reason = f"the value of {ctx.name(1)} is unknown"
-    return [ctx.fresh(reason, -INF) for _ in range(length)]
+    return [ctx.new_symbol(reason, -INF) for _ in range(length)]

@@ -64,7 +64,7 @@ def _merged(ctx: InferenceContext, index: int, pair: tuple[Tensor, Tensor]) -> T
         return unknown(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
     where = f"output {index} depends on {ctx.name(0)}"
     dims = [
-        left if left == right else ctx.fresh(f"{where}: then_branch gives {left}, else_branch {right}")
+        left if left == right else ctx.new_symbol(f"{where}: then_branch gives {left}, else_branch {right}")
         for left, right in zip(first.dims, second.dims, strict=True)
     ]
     if first.may_have_data and second.may_have_data and first.elements == second.elements:
@@ -140,7 +140,7 @@ def _widened(ctx: InferenceContext, old: Tensor, new: Tensor, loose: set[Expr]) 
     dims = []
     for left, right in zip(old.dims, new.dims, strict=True):
         if left != right and left not in loose:
-            left = ctx.fresh(f"an iteration makes {right} of {left}")
+            left = ctx.new_symbol(f"an iteration makes {right} of {left}")
             loose.add(left)
         dims.append(left)
     return Tensor(dtype, dims, None, "it is the state of a loop")
@@ -150,7 +150,7 @@ def _last(ctx: InferenceContext, state: Tensor, loose: set[Expr]) -> Tensor:
     """Return a state after the loop, whose unknown dims are others than those inside."""
     if state.dims is None:
         return state
-    dims = [ctx.fresh("a loop changes it") if dim in loose else dim for dim in state.dims]
+    dims = [ctx.new_symbol("a loop changes it") if dim in loose else dim for dim in state.dims]
     return Tensor(state.dtype, dims, None, state.reason)
 
 
@@ -169,7 +169,7 @@ def _iterations(ctx: InferenceContext, body: Scope) -> Expr:
     start = ctx.data(1) if ctx.has(1) else array_of([1])
     if limit is not None and goes_on and start is not None and number(start.ravel()[0]) == 1:
         return maximum(0, Expr.of(limit.ravel()[0]))
-    return ctx.fresh("it is the number of iterations")
+    return ctx.new_symbol("it is the number of iterations")
 
 
 def _is_passed_on(body: Scope) -> bool:
@@ -204,7 +204,7 @@ def scan(ctx: InferenceContext) -> list[Tensor]:
     runs = times is not None and lower(times) >= 1
     results, states = _settle(ctx, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
     outputs = ctx.attr("scan_output_axes", ()) or (0,) * (len(results) - split)
-    length = times if times is not None else ctx.fresh("it is the number of steps")
+    length = times if times is not None else ctx.new_symbol("it is the number of steps")
     return [*states, *(_stacked(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]
 
 

@@ -92,9 +92,9 @@ def finished(ctx: InferenceContext, data: Array | None, dtype: int) -> Array | N
         return None
     for index in missing:
         if dtype == TensorProto.BOOL:
-            elements[index] = ctx.engine.fresh(ctx.node.label, "its value depends on what the dims are", 0)
+            elements[index] = ctx.engine.new_symbol(ctx.node.label, "its value depends on what the dims are", 0)
         else:
-            elements[index] = ctx.fresh("its value depends on data, or on what the dims are", -np.inf)
+            elements[index] = ctx.new_symbol("its value depends on data, or on what the dims are", -np.inf)
     return array_of(elements, data.shape)
 
 

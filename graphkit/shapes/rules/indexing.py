@@ -24,7 +24,7 @@ def slice_(ctx: InferenceContext) -> Tensor:
     """Per axis the number of steps from start to end; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     if unknown := _unknown_axes(ctx):
-        return moved(ctx, tuple(ctx.fresh(unknown) for _ in dims), None)
+        return moved(ctx, tuple(ctx.new_symbol(unknown) for _ in dims), None)
     bounds = _slice_bounds(ctx, len(dims))
     array = small_data(ctx)
     for axis, start, end, step in bounds:
@@ -82,15 +82,15 @@ def _slice_dim(
     ctx: InferenceContext, dim: Expr, start: Element | None, end: Element | None, step: Element | None
 ) -> Expr:
     if start is None or end is None or step is None:
-        return ctx.fresh("what the Slice cuts depends on data")
+        return ctx.new_symbol("what the Slice cuts depends on data")
     stride = Expr.of(step)  # type: ignore[arg-type]
     if lower(stride) <= 0 <= upper(stride):
-        return ctx.fresh(f"the step of the Slice is {step}, which may be above or below 0")
+        return ctx.new_symbol(f"the step of the Slice is {step}, which may be above or below 0")
     if upper(stride) < 0 and number(end) in (INT32_MAX, INT64_MAX):
-        return ctx.fresh(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
+        return ctx.new_symbol(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
     length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
-        return ctx.fresh(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
+        return ctx.new_symbol(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
     return length
 
 

@@ -26,7 +26,7 @@ def shape(ctx: InferenceContext) -> Tensor:
     """The dims as elements, from `start` to `end`."""
     found = ctx.tensor()
     if found.dims is None:
-        dims = (ctx.fresh("the rank of the input is unknown"),)
+        dims = (ctx.new_symbol("the rank of the input is unknown"),)
         return Tensor(TensorProto.INT64, dims, None, found.reason or f"the rank of {ctx.name(0)} is unknown")
     rank = len(found.dims)
     bounds = [ctx.attr("start", 0), ctx.attr("end", rank)]
@@ -66,7 +66,7 @@ def constant_of_shape(ctx: InferenceContext) -> Tensor:
         if length is None or length > 16:
             ctx.values(0)  # says why
         reason = f"the value of {ctx.name(0)} is unknown"
-        return Tensor(dtype, tuple(ctx.fresh(reason) for _ in range(length or 0)))
+        return Tensor(dtype, tuple(ctx.new_symbol(reason) for _ in range(length or 0)))
     dims = []
     for element in ctx.values(0):
         expr = Expr.of(element)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def range_(ctx: InferenceContext) -> Tensor:
     dtype = ctx.tensor().dtype
     missing = [ctx.name(index) for index in range(3 if ctx.has(2) else 2) if ctx.data(index) is None]
     if missing:
-        return Tensor(dtype, (ctx.fresh(f"the value of {missing[0]} is unknown"),))
+        return Tensor(dtype, (ctx.new_symbol(f"the value of {missing[0]} is unknown"),))
     start, limit = (_scalar(ctx, index) for index in range(2))
     delta = _scalar(ctx, 2) if ctx.has(2) else 1  # com.microsoft may leave it out
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
@@ -113,11 +113,11 @@ def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element
         if isinstance(end, float) and end.is_integer():
             end = int(end)
         if not isinstance(end, (int, Expr)):
-            return ctx.fresh(f"a Range from {start} to {limit}")
+            return ctx.new_symbol(f"a Range from {start} to {limit}")
         ends.append(Expr.of(end))
     step = int(delta) if isinstance(delta, float) and delta.is_integer() else number(delta)
     if not step:
-        return ctx.fresh(f"a Range in steps of {delta}")
+        return ctx.new_symbol(f"a Range in steps of {delta}")
     return maximum(0, ceil_div(ends[1] - ends[0], step) if step > 0 else ceil_div(ends[0] - ends[1], -step))
 
 
@@ -132,7 +132,7 @@ def non_zero(ctx: InferenceContext) -> Tensor:
             elements: list[Element] = places.ravel().tolist()
             small = array_of(elements, places.shape) if places.size <= MAX_ELEMENTS else None
             return Tensor(TensorProto.INT64, places.shape, small)
-    return Tensor(TensorProto.INT64, (rank, ctx.fresh(f"it is how many elements of {ctx.name(0)} are not zero")))
+    return Tensor(TensorProto.INT64, (rank, ctx.new_symbol(f"it is how many elements of {ctx.name(0)} are not zero")))
 
 
 def top_k(ctx: InferenceContext) -> list[Tensor]:
@@ -142,7 +142,7 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
     if ctx.opset < 10:
         count = const(ctx.attr("k", 1))
     elif ctx.data(1) is None:
-        count = ctx.fresh(f"the value of {ctx.name(1)} is unknown")
+        count = ctx.new_symbol(f"the value of {ctx.name(1)} is unknown")
     else:
         count = Expr.of(_scalar(ctx, 1))  # type: ignore[arg-type]
     dims[axis] = count
@@ -157,7 +157,7 @@ def one_hot(ctx: InferenceContext) -> Tensor:
     if isinstance(depth, float):
         depth = int(depth)
     place = ctx.axis(axis, len(dims) + 1)
-    new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.fresh(f"the value of {ctx.name(1)} is unknown")
+    new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.new_symbol(f"the value of {ctx.name(1)} is unknown")
     return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]])
 
 
@@ -174,7 +174,7 @@ def random(ctx: InferenceContext) -> Tensor:
 
 def compress(ctx: InferenceContext) -> Tensor:
     """As many along the axis as the condition has True."""
-    count = ctx.fresh(f"it is how many elements of {ctx.name(1)} are True")
+    count = ctx.new_symbol(f"it is how many elements of {ctx.name(1)} are True")
     if "axis" not in ctx.attributes:
         return Tensor(ctx.tensor().dtype, (count,))
     dims = list(ctx.dims())
@@ -184,7 +184,7 @@ def compress(ctx: InferenceContext) -> Tensor:
 
 def unique(ctx: InferenceContext) -> list[Tensor]:
     """As many as are distinct."""
-    count = ctx.fresh("it is how many distinct elements there are", 1)
+    count = ctx.new_symbol("it is how many distinct elements there are", 1)
     dims = list(ctx.dims())
     total = product(tuple(dims))
     if "axis" in ctx.attributes:
@@ -200,7 +200,7 @@ def unique(ctx: InferenceContext) -> list[Tensor]:
 def unique_vector(ctx: InferenceContext) -> list[Tensor]:
     """com.microsoft Unique: as many as are distinct, where each stands, how often each is there."""
     (total,) = ctx.dims()
-    count = ctx.fresh("it is how many distinct elements there are")
+    count = ctx.new_symbol("it is how many distinct elements there are")
     return [Tensor(ctx.tensor().dtype, (count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
 
 

@@ -38,9 +38,9 @@ def _copied(ctx: InferenceContext, source: Dims | None, index: int, element: Ele
     if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
         if value == 0 and source is not None and index < len(source):
             return source[index]
-        return ctx.fresh("it is inferred from an input whose rank is unknown" if source is None else "it has no source")
+        return ctx.new_symbol("it is inferred from an input whose rank is unknown" if source is None else "it has no source")
     expr = Expr.of(element)  # type: ignore[arg-type]
-    return expr if lower(expr) >= 0 else ctx.fresh(f"it is {expr}, which may be below 0")
+    return expr if lower(expr) >= 0 else ctx.new_symbol(f"it is {expr}, which may be below 0")
 
 
 def _reshaped(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> Dims:
@@ -56,7 +56,7 @@ def _reshaped(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> Dim
     elif not missing:
         _check_count(ctx, source, tuple(dim for dim in dims if dim is not None))
     reason = "the target shape has more than one dim that is not known"
-    return tuple(ctx.fresh(reason) if dim is None else dim for dim in dims)
+    return tuple(ctx.new_symbol(reason) if dim is None else dim for dim in dims)
 
 
 def _explicit(ctx: InferenceContext, source: Dims, index: int, element: Element, allow_zero: bool) -> Expr | None:
@@ -184,7 +184,7 @@ def _common(ctx: InferenceContext, shapes: list[Dims], index: int) -> Expr:
     full = [dims for dims in shapes if all(lower(dim) >= 1 for dim in dims)]
     if not full:
         different = ", ".join(dict.fromkeys(str(dims[index]) for dims in shapes))
-        return ctx.fresh(f"the inputs have {different}, and any may be without elements")
+        return ctx.new_symbol(f"the inputs have {different}, and any may be without elements")
     result = full[0][index]
     for dims in full[1:]:
         result = ctx.same(result, dims[index], "dims that are not concatenated")
@@ -211,7 +211,7 @@ def _filled(ctx: InferenceContext, index: int) -> Array | None:
     if not found.is_shape_like or (count := found.count()) is None or count > 8:
         return None
     reason = found.reason or f"the value of {ctx.name(index)} is unknown"
-    return array_of([ctx.fresh(reason, -INF) for _ in range(count)], found.sizes())
+    return array_of([ctx.new_symbol(reason, -INF) for _ in range(count)], found.sizes())
 
 
 def split(ctx: InferenceContext) -> list[Tensor]:
@@ -223,7 +223,7 @@ def split(ctx: InferenceContext) -> list[Tensor]:
     if ctx.opset >= 13 and ctx.has(1):
         if ctx.data(1) is None:
             reason = f"the value of {ctx.name(1)} is unknown"
-            sizes = [ctx.fresh(reason) for _ in range(count)]
+            sizes = [ctx.new_symbol(reason) for _ in range(count)]
         else:
             sizes = [Expr.of(size) for size in ctx.values(1)]  # type: ignore[arg-type]
     elif ctx.opset < 13 and (given := ctx.attr("split", ())):

@@ -25,7 +25,7 @@ def reduce(ctx: InferenceContext) -> Tensor:
     since = 13 if ctx.node.op_type == "ReduceSum" else 18
     if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
         reason = f"the value of {ctx.name(1)} is unknown"
-        return Tensor(found.dtype, [dim if dim == 1 else ctx.fresh(reason) for dim in dims])
+        return Tensor(found.dtype, [dim if dim == 1 else ctx.new_symbol(reason) for dim in dims])
     axes = ctx.axes(1, since)
     if not axes and ctx.opset >= since and ctx.attr("noop_with_empty_axes", 0):
         return Tensor(found.dtype, dims)

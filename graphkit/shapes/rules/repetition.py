@@ -22,7 +22,7 @@ def expand(ctx: InferenceContext) -> Tensor:
     """The input's dims and the target shape broadcast."""
     wanted = target(ctx)
     if ctx.data(1) is None:  # unknown numbers, none below 0
-        wanted = [ctx.fresh(f"the value of {ctx.name(1)} is unknown") for _ in wanted]
+        wanted = [ctx.new_symbol(f"the value of {ctx.name(1)} is unknown") for _ in wanted]
     shape = tuple(Expr.of(element) for element in wanted)  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
         ctx.finding(f"a target shape of [{', '.join(map(str, shape))}]")

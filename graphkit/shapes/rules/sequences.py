@@ -62,7 +62,7 @@ def at(ctx: InferenceContext) -> Tensor:
 def length(ctx: InferenceContext) -> Tensor:
     """SequenceLength."""
     found = _sequence(ctx).length
-    value = ctx.fresh("it is the length of a sequence") if found is None else found
+    value = ctx.new_symbol("it is the length of a sequence") if found is None else found
     number = value.constant
     return Tensor(TensorProto.INT64, (), array_of([value if number is None else number], ()))
 
@@ -77,9 +77,9 @@ def concat_from(ctx: InferenceContext) -> Tensor:
         return unknown(one.reason, one.dtype)
     axis = ctx.axis(ctx.attr("axis", 0), len(one.dims) + is_new)
     if not is_new:
-        total = ctx.fresh("it is the sum of the lengths of a sequence's tensors")
+        total = ctx.new_symbol("it is the sum of the lengths of a sequence's tensors")
         return Tensor(one.dtype, (*one.dims[:axis], total, *one.dims[axis + 1 :]))
-    count = found.length if found.length is not None else ctx.fresh("it is the length of a sequence")
+    count = found.length if found.length is not None else ctx.new_symbol("it is the length of a sequence")
     return Tensor(one.dtype, (*one.dims[:axis], count, *one.dims[axis:]))
 
 
@@ -92,7 +92,7 @@ def split_to(ctx: InferenceContext) -> Tensor:
     step = const(1)
     if ctx.has(1):
         data = ctx.data(1)
-        step = ctx.fresh(f"the value of {ctx.name(1)} is unknown", 1) if data is None else Expr.of(data.ravel()[0])
+        step = ctx.new_symbol(f"the value of {ctx.name(1)} is unknown", 1) if data is None else Expr.of(data.ravel()[0])
     is_dropped = not ctx.has(1) and not ctx.attr("keepdims", 1)
     size, width = dims[axis].constant, step.constant
     if size is not None and width is not None and width > 0 and -(-size // width) <= MAX_ITEMS:
@@ -148,7 +148,7 @@ def _any(ctx: InferenceContext, found: TensorSequence) -> Tensor:
         reason = "nothing is known to be in the sequence" if shared is None else "the tensors of the sequence differ"
         return unknown(reason, 0 if shared is None else shared.dtype)
     differs = "the tensors of the sequence differ in it"
-    return Tensor(shared.dtype, [ctx.fresh(differs) if dim is None else dim for dim in shared.dims])
+    return Tensor(shared.dtype, [ctx.new_symbol(differs) if dim is None else dim for dim in shared.dims])
 
 
 RULES: Mapping[str, Rule] = {

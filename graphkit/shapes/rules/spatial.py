@@ -136,13 +136,13 @@ def resize(ctx: InferenceContext) -> Tensor:
     axes = [ctx.axis(axis, len(dims)) for axis in ctx.attr("axes", ()) or range(len(dims))]
     has_sizes = at_sizes > 0 and ctx.has(at_sizes) and ctx.tensor(at_sizes).dims != (const(0),)
     given: Sequence[Element]
-    if not has_sizes and _has_scales(ctx):
+    if not has_sizes and ctx.node.op_type == "Upsample" and ctx.opset < 9 and "scales" in ctx.attributes:
         given = list(ctx.attributes["scales"].floats)
     elif ctx.data(read := at_sizes if has_sizes else at_scales) is not None:
         given = ctx.values(read)
     else:
         reason = f"the value of {ctx.name(read)} is unknown"
-        return Tensor(ctx.tensor().dtype, [ctx.fresh(reason) if i in axes else dim for i, dim in enumerate(dims)])
+        return Tensor(ctx.tensor().dtype, [ctx.new_symbol(reason) if i in axes else dim for i, dim in enumerate(dims)])
     if not has_sizes:
         given = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -163,31 +163,27 @@ def _fitted(ctx: InferenceContext, dims: Sequence[Expr], wanted: Sequence[Elemen
     numbers = [(dim.constant, number(size)) for dim, size in zip(dims, wanted, strict=False)]
     ratios = [Fraction(size, dim) for dim, size in numbers if dim and size]
     if len(ratios) < max(len(wanted), 1):
-        return [ctx.fresh(ASPECT) for _ in wanted]
+        return [ctx.new_symbol(ASPECT) for _ in wanted]
     scale = min(ratios) if ctx.attr("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
     exact = [scale * dim for dim, _ in numbers if dim]
     return [
-        round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else ctx.fresh(ASPECT)
+        round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else ctx.new_symbol(ASPECT)
         for size in exact
     ]
-
-
-def _has_scales(ctx: InferenceContext) -> bool:
-    return ctx.node.op_type == "Upsample" and ctx.opset < 9 and "scales" in ctx.attributes
 
 
 def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
     """Return a dim times a scale; onnxruntime multiplies in float32."""
     size = dim.constant
     if not isinstance(scale, (int, float)) or scale <= 0:
-        return ctx.fresh(f"its scale is {scale}")
+        return ctx.new_symbol(f"its scale is {scale}")
     if scale == 1:
         return dim
     if size is not None:
         return const(int(np.float32(size) * np.float32(scale)))
     dividend, divisor = float(scale).as_integer_ratio()
     if divisor > 64 or dividend > 1 << 12:
-        return ctx.fresh(f"{dim} times {scale} is rounded as a float")
+        return ctx.new_symbol(f"{dim} times {scale} is rounded as a float")
     return floor_div(dim * dividend, divisor)
 
 
