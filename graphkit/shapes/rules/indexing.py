@@ -87,7 +87,9 @@ def _slice_dim(
     if lower(stride) <= 0 <= upper(stride):
         return ctx.new_symbol(f"the step of the Slice is {step}, which may be above or below 0")
     if upper(stride) < 0 and number(end) in (INT32_MAX, INT64_MAX):
-        return ctx.new_symbol(f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX")
+        return ctx.new_symbol(
+            f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX"
+        )
     length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
         return ctx.new_symbol(f"the Slice goes from {start} to {end}, and either may be below 0 or not")

@@ -38,7 +38,9 @@ def _copied(ctx: InferenceContext, source: Dims | None, index: int, element: Ele
     if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
         if value == 0 and source is not None and index < len(source):
             return source[index]
-        return ctx.new_symbol("it is inferred from an input whose rank is unknown" if source is None else "it has no source")
+        return ctx.new_symbol(
+            "it is inferred from an input whose rank is unknown" if source is None else "it has no source"
+        )
     expr = Expr.of(element)  # type: ignore[arg-type]
     return expr if lower(expr) >= 0 else ctx.new_symbol(f"it is {expr}, which may be below 0")
 
