@@ -128,7 +128,13 @@ class ValueRangeAnalysis:
 
 
 def _holds(dtype: int, form: Form) -> bool:
-    """Whether a dtype holds all elements as they are; one of 0, which is not known, is that of the inputs."""
+    """Whether a dtype holds all elements as they are; one of 0, which is not known, is that of the inputs.
+
+    Where they depend on dims, factors must be small: with large ones, elements wrap around at sizes that are legal.
+    """
+    parts = (form.start, *form.strides) if isinstance(form, Affine) else (form.low, form.high)
+    if any(abs(factor) >= MAX_NUMBER for part in parts if part.constant is None for _, factor in part.terms):
+        return False
     try:
         ends = [end if end.constant is None else end.constant for end in (form.range.low, form.range.high)]
     except UnknownError:
