@@ -29,10 +29,11 @@ from graphkit.verify.layers.feeds import Feed, check_given, feeds, renamed
 from graphkit.verify.layers.first import bisect, first_differing
 from graphkit.verify.layers.matching import match_models, module_of
 from graphkit.verify.layers.measure import distance
+from graphkit.verify.layers.pairs import Pair, Reader
 from graphkit.verify.layers.result import ComparedTensor, Divergence, ModelComparison
 from graphkit.verify.layers.side import Side
 from graphkit.verify.layers.stepping import Steps
-from graphkit.verify.layers.sweep import Measured, Pair, sweep
+from graphkit.verify.layers.sweep import Measured, sweep
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]
@@ -141,7 +142,7 @@ class _Comparison:
         if isinstance(self.inputs, Mapping):
             return {name: np.asarray(array) for name, array in self.inputs.items()}
         file = ArrayFile(self.inputs, self.options.limits)
-        return dict(zip(file.names, file.values(file.names), strict=True))
+        return {name: file.read(name) for name in file.names}
 
     def _inputs_told(self, told: Mapping[str, str]) -> dict[str, str]:
         names = {value.name for value in self.model.graph.inputs}
@@ -150,7 +151,7 @@ class _Comparison:
     def _compare(self, a: Side, b: Side | None, told: Mapping[str, str]) -> ModelComparison:
         pairs = self._pairs(a, b, told)
         tolerance = self._tolerance()
-        reader = _Reader(pairs, a, b or self.other, all_asked=not self.options.bisect)
+        reader = Reader(pairs, a, b or self._dumps, all_asked=not self.options.bisect)
         if self.options.bisect:
             measured = bisect(pairs, a, reader, tolerance, self.progress)
         else:
@@ -171,12 +172,17 @@ class _Comparison:
             tuple(self._notes(pairs, a, b)),
         )
 
+    @property
+    def _dumps(self) -> ArrayFile:
+        """What there is of B, where it is no model."""
+        assert isinstance(self.other, ArrayFile)
+        return self.other
+
     def _pairs(self, a: Side, b: Side | None, told: Mapping[str, str]) -> list[Pair]:
         if b is None:
-            assert isinstance(self.other, ArrayFile)
-            return match_dumps(a, self.other, told)
+            return match_dumps(a, self._dumps, told)
         found = match_models(a, b, told, by_order=self.options.by_order)
-        return [Pair(match.a, match.b, match.how) for match in found if match.a.producer or match.b.producer]
+        return [pair for pair in found if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
 
     def _tolerance(self) -> float:
         if self.options.tolerance is not None:
@@ -187,8 +193,8 @@ class _Comparison:
     def _afresh(self, pair: Pair, a: Side, b: Side | None, changed: Feed) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Return the arrays of a pair with other inputs."""
         mine = Side(a.model, _changed(a, changed))
-        theirs = self.other if b is None else Side(b.model, _changed(b, changed))
-        return _Reader([pair], mine, theirs).read([pair])
+        theirs = self._dumps if b is None else Side(b.model, _changed(b, changed))
+        return Reader([pair], mine, theirs).read([pair])
 
     def _divergence(self, one: Measured, a: Side, b: Side | None, wanted: bool) -> Divergence:
         self.progress(f"looking into '{one.pair.a.name}'")
@@ -226,15 +232,13 @@ class _Comparison:
         if b is not None and isinstance(pair.b, Value):
             two, theirs = _part(b, pair.b)
             return (one, two), mine, theirs
-        assert isinstance(self.other, ArrayFile)
-        return (one, self.other.read(pair.theirs)), mine, None
+        return (one, self._dumps.read(pair.theirs)), mine, None
 
     def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
         left = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
         if b is None:
-            assert isinstance(self.other, ArrayFile)
-            return left, tuple(name for name in self.other.names if name not in theirs)
+            return left, tuple(name for name in self._dumps.names if name not in theirs)
         return left, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
     def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
@@ -248,38 +252,6 @@ class _Comparison:
         lost = [value.name for value in a.model.graph.outputs if value not in mine]
         if lost:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
-
-
-class _Reader:
-    """Gives the arrays of pairs, as `graphkit.verify.layers.sweep.Reader` says, and counts how often."""
-
-    def __init__(self, pairs: Sequence[Pair], a: Side, b: Side | Model | ArrayFile, *, all_asked: bool = True) -> None:
-        self.steps = 0
-        self.one = Steps(a, a.feed, [pair.a for pair in pairs], all_asked=all_asked)
-        self.two: Steps | ArrayFile
-        if isinstance(b, ArrayFile):
-            self.two = b
-        else:
-            assert isinstance(b, Side)
-            theirs = [pair.b for pair in pairs if isinstance(pair.b, Value)]
-            self.two = Steps(b, b.feed, theirs, all_asked=all_asked)
-
-    def read(self, some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        self.steps += 1
-        mine = self.one.values([pair.a for pair in some])
-        if isinstance(self.two, ArrayFile):
-            return zip(mine, map(self.two.read, [pair.theirs for pair in some]), strict=True)
-        return zip(mine, self.two.values([pair.b for pair in some if isinstance(pair.b, Value)]), strict=True)
-
-    def keep(self) -> None:
-        for steps in (self.one, self.two):
-            if isinstance(steps, Steps):
-                steps.keep()
-
-    def back(self) -> None:
-        for steps in (self.one, self.two):
-            if isinstance(steps, Steps):
-                steps.back()
 
 
 def _changed(side: Side, changed: Feed) -> Feed:

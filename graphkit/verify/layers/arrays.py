@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,16 +43,12 @@ class ArrayFile:
         self._members = {name.removesuffix(".npy"): name for name in members}
         self.names = tuple(self._members)
 
-    def values(self, wanted: Sequence[str]) -> list[np.ndarray]:
-        """Return some arrays by name.
+    def read(self, name: str) -> np.ndarray:
+        """Return an array by name; strings as objects, as onnxruntime takes them.
 
         Raises:
-            ModelError: One holds no plain numbers, is larger than it may be, or is cut.
+            ModelError: It holds no plain numbers, is larger than it may be, or is cut.
         """
-        return [self.read(name) for name in wanted]
-
-    def read(self, name: str) -> np.ndarray:
-        """Return an array by name; strings as objects, as onnxruntime takes them."""
         try:
             with self._zip.open(self._members[name]) as file:
                 shape, fortran, dtype = _header(file)

@@ -9,8 +9,8 @@ from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.verify.layers.arrays import ArrayFile
 from graphkit.verify.layers.matching import module_of
+from graphkit.verify.layers.pairs import Pair
 from graphkit.verify.layers.side import Side
-from graphkit.verify.layers.sweep import Pair
 
 __all__ = ["match_dumps"]
 

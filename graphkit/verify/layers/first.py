@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphkit.graph.view import Value
 from graphkit.verify.layers.measure import distance
+from graphkit.verify.layers.pairs import Pair, Reader
 from graphkit.verify.layers.side import Side
-from graphkit.verify.layers.sweep import Measured, Pair, Progress, Reader
+from graphkit.verify.layers.sweep import Measured, Progress
 
 __all__ = ["bisect", "first_differing"]
 

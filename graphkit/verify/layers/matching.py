@@ -10,30 +10,17 @@ from typing import Literal
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_path
 from graphkit.graph.view import Node, Value
+from graphkit.verify.layers.pairs import Pair
 from graphkit.verify.layers.side import Dims, Side
 from graphkit.verify.layers.structure import corresponds, same_operator, same_values
 
-__all__ = ["How", "Match", "match_models"]
+__all__ = ["match_models", "module_of"]
 
 How = Literal["map", "name", "structure", "order"]
 COUNTED = re.compile(
     r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)"
 )  # `add_3`, `123`, `/l/Add_1_output_0`
 MAX_ROUNDS = 4
-
-
-@dataclass(frozen=True, eq=False)
-class Match:
-    """A tensor of each model.
-
-    Attributes:
-        a, b: The tensors.
-        how: What they were matched by.
-    """
-
-    a: Value
-    b: Value
-    how: How
 
 
 @dataclass(eq=False)
@@ -59,7 +46,7 @@ class _Matching:
         return bool([pair for pair in pairs if self.add(*pair, how)])
 
 
-def match_models(a: Side, b: Side, told: Mapping[str, str], *, by_order: bool = False) -> list[Match]:
+def match_models(a: Side, b: Side, told: Mapping[str, str], *, by_order: bool = False) -> list[Pair]:
     """Return the tensors that match, in the topological order of `a`.
 
     A name that an exporter counts (`add_3`, `/layer/Add_1_output_0`) says little: it counts where operator and dims
@@ -92,8 +79,8 @@ def match_models(a: Side, b: Side, told: Mapping[str, str], *, by_order: bool = 
     if by_order:
         _by_order(matching)
     seen = [one for one in a.place if one in matching.forth]
-    pairs = [Match(one, matching.forth[one], matching.how[one]) for one in seen]
-    return [pair for pair in pairs if pair.a not in a.unholdable and pair.b not in b.unholdable]
+    held = [one for one in seen if one not in a.unholdable and matching.forth[one] not in b.unholdable]
+    return [Pair(one, matching.forth[one], matching.how[one]) for one in held]
 
 
 def _as_told(matching: _Matching, told: Mapping[str, str]) -> None:

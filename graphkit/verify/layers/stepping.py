@@ -7,7 +7,6 @@ and its weights stay in their files. So all tensors of a model come out in the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
 
 import numpy as np
 import onnx
@@ -18,16 +17,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.verify.layers.side import Side
 
-__all__ = ["Steps", "Tensors"]
-
-Key = TypeVar("Key", contravariant=True)
-
-
-class Tensors(Protocol[Key]):
-    """Where the tensors of one side of a comparison come from: a model that runs, or dumps."""
-
-    def values(self, wanted: Sequence[Key]) -> list[np.ndarray]:
-        """Return the arrays of some tensors."""
+__all__ = ["Steps"]
 
 
 class Steps:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-
-from graphkit.graph.view import Value
 from graphkit.runtime.limits import Limits
 from graphkit.verify.layers.measure import Distance, distance
+from graphkit.verify.layers.pairs import Pair, Reader
 from graphkit.verify.layers.side import Dims, Side
 
-__all__ = ["Measured", "Pair", "Progress", "Reader", "sweep"]
+__all__ = ["Measured", "Progress", "sweep"]
 
 MOST_TENSORS = 256  # in one step
 UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
@@ -23,44 +20,11 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """A tensor of A and what it matches: a tensor of B, or the name of a dump.
-
-    Attributes:
-        a: The tensor.
-        b: What it is in B.
-        how: What they were matched by.
-    """
-
-    a: Value
-    b: Value | str
-    how: str
-
-    @property
-    def theirs(self) -> str:
-        """The name in B."""
-        return self.b if isinstance(self.b, str) else self.b.name
-
-
-@dataclass(frozen=True, eq=False)
 class Measured:
     """A pair and how far apart it is."""
 
     pair: Pair
     distance: Distance
-
-
-class Reader(Protocol):
-    """Gives the arrays of pairs."""
-
-    def read(self, some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Return the arrays of some pairs."""
-
-    def keep(self) -> None:
-        """Remember what was computed for them, to go on from there."""
-
-    def back(self) -> None:
-        """Go on from what was remembered last."""
 
 
 def sweep(
