@@ -11,45 +11,45 @@ from graphkit.render.result import Result
 from graphkit.verify.compare import Difference
 from graphkit.verify.evidence import LevelProof, WeightProof
 
-__all__ = ["OutputProof", "RewriteProof", "RunProof", "SkippedRun", "run_text"]
+__all__ = ["OutputProof", "RewriteProof", "RunProof", "RunSizes", "SkippedRun"]
 
 MAX_DIMS = 6  # symbols to write out one by one
 MAX_SKIPPED = 3  # runs that fail in the original to write out
 
 
+@dataclass(frozen=True, eq=False)
+class RunSizes:
+    """Where a run is: sizes of the symbols in the inputs' dims, and values of inputs that are one boolean."""
+
+    dims: dict[str, int]
+    flags: dict[str, bool]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={str(flag).lower()}" for name, flag in self.flags.items())
+        return ", ".join(filter(None, (_dims_text(self.dims), values))) or "fixed dims"
+
+
 @dataclass(frozen=True)
-class RunProof:
+class RunProof(RunSizes):
     """One run of both models.
 
     Attributes:
-        dims: Sizes of the symbols in the inputs' dims.
-        flags: Values of inputs that are one boolean.
         seed: Of the values.
         absolute, relative: The largest differences; None where what differs is no number, or the model failed.
         failure: What differs, "" for nothing that the tolerance does not cover.
     """
 
-    dims: dict[str, int]
-    flags: dict[str, bool]
     seed: int
     absolute: float | None
     relative: float | None
     failure: str
 
-    def __str__(self) -> str:
-        return run_text(self.dims, self.flags)
-
 
 @dataclass(frozen=True)
-class SkippedRun:
+class SkippedRun(RunSizes):
     """Sizes at which the original itself fails."""
 
-    dims: dict[str, int]
-    flags: dict[str, bool]
     reason: str
-
-    def __str__(self) -> str:
-        return run_text(self.dims, self.flags)
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,6 @@ class RewriteProof(Result):
             if o.worst or o.failure
         ]
         yield Table(columns, rows)
-
-
-def run_text(dims: Mapping[str, int], flags: Mapping[str, bool]) -> str:
-    """Return the sizes and flags of a run in words."""
-    values = ", ".join(f"{name}={str(flag).lower()}" for name, flag in flags.items())
-    return ", ".join(filter(None, (_dims_text(dims), values))) or "fixed dims"
 
 
 def _dims_text(dims: Mapping[str, int]) -> str:

@@ -17,7 +17,7 @@ from graphkit.verify.assignments import Proposal, assignments
 from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.inputs import InputMaker, is_flag
 from graphkit.verify.lengths import lengths_of
-from graphkit.verify.proof import SkippedRun, run_text
+from graphkit.verify.proof import RunSizes, SkippedRun
 
 __all__ = ["Feeder", "Found", "Run", "run_original", "run_with", "unsteady_runs"]
 
@@ -29,16 +29,11 @@ Flags = dict[str, bool]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(RunSizes):
     """What was fed, and what the original gave for it."""
 
-    dims: dict[str, int]
-    flags: Flags
     seed: int
     expected: Mapping[str, Output]
-
-    def __str__(self) -> str:
-        return run_text(self.dims, self.flags)
 
 
 @dataclass(frozen=True)
