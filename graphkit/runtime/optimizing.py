@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, allocated, limit_memory
+from graphkit.runtime.limits import DEFAULT_LIMITS, allocated, limit_memory
 from graphkit.runtime.process import command, ending
 
 __all__ = ["OptimizerError", "main", "optimize"]
@@ -17,14 +17,14 @@ class OptimizerError(Exception):
     """onnxoptimizer raises, dies, or takes too long."""
 
 
-def optimize(model: bytes, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def optimize(model: bytes) -> bytes:
     """Return a serialized model after onnxoptimizer's default passes.
 
     Raises:
         OptimizerError: It fails, or takes too much time or memory.
     """
-    seconds = limits.time(0)
-    started = command("graphkit.runtime.optimizing", str(limits.bytes()))
+    seconds = DEFAULT_LIMITS.time(0)
+    started = command("graphkit.runtime.optimizing", str(DEFAULT_LIMITS.bytes()))
     try:
         ran = subprocess.run(started, input=model, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:

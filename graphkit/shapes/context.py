@@ -103,6 +103,11 @@ class InferenceContext(NodeView):
         """Note a contradiction."""
         self.engine.note_finding(self.node, message)
 
+    def impossible(self, message: str, reason: str) -> UnknownError:
+        """Note a contradiction that leaves the outputs unknown, and return the error to raise."""
+        self.finding(message)
+        return UnknownError(reason)
+
     def same(self, left: Expr, right: Expr, what: str) -> Expr:
         """Return the simpler of two expressions that must be equal for the node to run."""
         if left is right or left == right:

@@ -204,7 +204,7 @@ class _Engine:
         graph = self.model.graph
         for value in graph.inputs:
             constant = value.tensor if self.model.proto.ir_version < 4 else None
-            self.table[value] = self.given.tensor(value, self) if constant is None else self.load(constant)
+            self.table[value] = self.given.tensor(value, self.new_symbol) if constant is None else self.load(constant)
         self.run_scope(graph)
 
     def run_scope(self, scope: Scope) -> None:

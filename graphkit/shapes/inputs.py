@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -26,13 +25,6 @@ __all__ = ["Inputs"]
 
 MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
-
-
-class Namer(Protocol):
-    """Makes symbols for unknowns."""
-
-    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
-        """Return a new symbol for something unknown."""
 
 
 class Inputs:
@@ -204,8 +196,8 @@ class Inputs:
         self._set(symbol_name, number)
         return True
 
-    def tensor(self, value: Value, namer: Namer) -> Tensor:
-        """Return what is known of an input."""
+    def tensor(self, value: Value, new_symbol: Callable[[str, str, float], Expr]) -> Tensor:
+        """Return what is known of an input; `new_symbol` makes one of a label, a reason and a lower bound."""
         kind = self.declared.get(value.name)
         if kind is None:
             return unknown(f"the input '{value.name}' is declared as no tensor")
@@ -221,15 +213,13 @@ class Inputs:
             return Tensor(found.dtype, found.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
         low = 0 if kind.dtype == 9 else -INF
-        return Tensor(
-            found.dtype, found.dims, array_of([namer.new_symbol(value.name, reason, low) for _ in range(count)], sizes)
-        )
+        elements = [new_symbol(value.name, reason, low) for _ in range(count)]
+        return Tensor(found.dtype, found.dims, array_of(elements, sizes))
 
     def _with_values(self, name: str, found: Tensor) -> Tensor:
         array = self.values[name]
         if found.sizes() not in (None, array.shape) or array.dtype == object:
             raise UsageError(f"input '{name}' is {found} - not of shape {list(array.shape)}")
         to = float if found.dtype in FLOATS else int
-        return Tensor(
-            found.dtype, array.shape, array_of([to(element) for element in array.ravel().tolist()], array.shape)
-        )
+        elements = [to(element) for element in array.ravel().tolist()]
+        return Tensor(found.dtype, array.shape, array_of(elements, array.shape))

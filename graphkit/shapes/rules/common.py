@@ -29,9 +29,9 @@ def moved(ctx: InferenceContext, dims: Dims | None, array: Array | None, index: 
     return result
 
 
-def small_data(ctx: InferenceContext, index: int = 0) -> Array | None:
-    """Return the elements of an input where they are followed."""
-    return ctx.data(index) if ctx.tensor(index).may_have_data else None
+def small_data(ctx: InferenceContext) -> Array | None:
+    """Return the elements of the first input where they are followed."""
+    return ctx.data(0) if ctx.tensor().may_have_data else None
 
 
 def target(ctx: InferenceContext) -> list[Element]:

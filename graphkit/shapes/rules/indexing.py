@@ -55,8 +55,9 @@ def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     counts.append(len(ctx.numbers(3)) if ctx.has(3) else None)
     count = next(n for n in counts if n is not None)
     if count > rank:
-        ctx.finding(f"{count} axes are sliced of a tensor of rank {rank}")
-        raise UnknownError("more axes are sliced than the input has")
+        raise ctx.impossible(
+            f"{count} axes are sliced of a tensor of rank {rank}", "more axes are sliced than the input has"
+        )
     chosen = ctx.numbers(3) if ctx.has(3) else list(range(count))
     columns: list[list[Element | None]] = []
     for index in (1, 2, 4):
@@ -154,8 +155,7 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
     if depth is None:
         raise UnknownError(f"the last dim of {ctx.name(1)} is not a number")
     if depth + batch > len(dims):
-        ctx.finding(f"{depth} indices into a tensor of rank {len(dims)}")
-        raise UnknownError("the indices do not fit the rank")
+        raise ctx.impossible(f"{depth} indices into a tensor of rank {len(dims)}", "the indices do not fit the rank")
     return Tensor(ctx.tensor().dtype, (*indices[:-1], *dims[batch + depth :]))
 
 

@@ -20,41 +20,24 @@ INNER = "the inner dims of a product"
 def matmul_dims(ctx: InferenceContext, left: Dims, right: Dims) -> Dims:
     """Return the dims of a product as numpy's matmul has them."""
     if not left or not right:
-        ctx.finding("a product with a scalar")
-        raise UnknownError("a product with a scalar")
+        raise ctx.impossible("a product with a scalar", "a product with a scalar")
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
     ctx.same(left[-1], right[-2] if len(right) > 1 else right[0], INNER)
     batch = ctx.broadcast(left[:-2], right[:-2])
     return (*batch, *rows, *columns)
 
 
-def _product(ctx: InferenceContext, dtype: int, right: int = 1) -> Tensor:
-    return Tensor(dtype, matmul_dims(ctx, ctx.dims(0), ctx.dims(right)))
+def _product(dtype: int | None = None, *, like: int = 0, right: int = 1) -> Rule:
+    """Return the rule of a product of input 0 and another one, of a dtype, or of that of an input."""
+
+    def product(ctx: InferenceContext) -> Tensor:
+        found = ctx.tensor(like).dtype if dtype is None else dtype
+        return Tensor(found, matmul_dims(ctx, ctx.dims(0), ctx.dims(right)))
+
+    return product
 
 
-def matmul(ctx: InferenceContext) -> Tensor:
-    """The first input's dtype."""
-    return _product(ctx, ctx.tensor().dtype)
-
-
-def matmul_integer(ctx: InferenceContext) -> Tensor:
-    """8-bit factors, int32 product."""
-    return _product(ctx, TensorProto.INT32)
-
-
-def matmul_to_float(ctx: InferenceContext) -> Tensor:
-    """8-bit factors with scales, float product: MatMulIntegerToFloat(A, B, a_scale, b_scale, ...)."""
-    return _product(ctx, ctx.tensor(2).dtype)
-
-
-def dynamic_matmul(ctx: InferenceContext) -> Tensor:
-    """DynamicQuantizeMatMul: a float factor and an 8-bit one."""
-    return _product(ctx, TensorProto.FLOAT)
-
-
-def qlinear_matmul(ctx: InferenceContext) -> Tensor:
-    """QLinearMatMul(a, a_scale, a_zero, b, ..., y_scale, y_zero): the dtype of y_zero."""
-    return _product(ctx, ctx.tensor(7).dtype, 3)
+matmul, matmul_integer = _product(), _product(TensorProto.INT32)
 
 
 def fused_matmul(ctx: InferenceContext) -> Tensor:
@@ -149,8 +132,7 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Ex
     before, dots, after = term.partition("...")
     named = len(before) + len(after)
     if named > len(dims) or (not dots and named < len(dims)):
-        ctx.finding(f"the term '{term}' for rank {len(dims)}")
-        raise UnknownError("the equation does not fit the ranks")
+        raise ctx.impossible(f"the term '{term}' for rank {len(dims)}", "the equation does not fit the ranks")
     if dots:
         ellipses.append(dims[len(before) : len(dims) - len(after)])
     tail = dims[len(dims) - len(after) :]
@@ -175,14 +157,14 @@ def recurrent(ctx: InferenceContext) -> list[Tensor]:
 RULES: Mapping[str, Rule] = {
     "MatMul": matmul,
     "MatMulInteger": matmul_integer,
-    "QLinearMatMul": qlinear_matmul,
+    "QLinearMatMul": _product(like=7, right=3),  # a, a_scale, a_zero, b, ..., y_scale, y_zero
     "Gemm": gemm,
     "Einsum": einsum,
     "RNN": recurrent,
     "GRU": recurrent,
     "LSTM": recurrent,
-    "com.microsoft.MatMulIntegerToFloat": matmul_to_float,
-    "com.microsoft.DynamicQuantizeMatMul": dynamic_matmul,
+    "com.microsoft.MatMulIntegerToFloat": _product(like=2),  # A, B, a_scale, b_scale, ...
+    "com.microsoft.DynamicQuantizeMatMul": _product(TensorProto.FLOAT),  # a float factor and an 8-bit one
     "com.microsoft.MatMulInteger16": matmul_integer,
     "com.microsoft.FusedMatMul": fused_matmul,
     "com.microsoft.TransposeMatMul": fused_matmul,

@@ -68,14 +68,15 @@ def _explicit(ctx: InferenceContext, source: Dims, index: int, element: Element,
         if value == -1:
             return None
         if value < -1:
-            ctx.finding(f"a target dim of {value}")
-            raise UnknownError(f"a target dim of {value}")
+            raise ctx.impossible(f"a target dim of {value}", f"a target dim of {value}")
         if value or allow_zero:
             return const(value)
         if index < len(source):
             return source[index]
-        ctx.finding(f"a target dim of 0 at {index}, where the input has rank {len(source)}")
-        raise UnknownError("a target dim of 0 has nothing to copy")
+        raise ctx.impossible(
+            f"a target dim of 0 at {index}, where the input has rank {len(source)}",
+            "a target dim of 0 has nothing to copy",
+        )
     expr = Expr.of(element)  # type: ignore[arg-type]
     least = lower(expr)
     if least >= 1 or (least >= 0 and (allow_zero or (index < len(source) and _is_zero_together(source[index], expr)))):
@@ -116,8 +117,7 @@ def transpose(ctx: InferenceContext) -> Tensor:
     dims = ctx.dims()
     order = list(ctx.attr("perm", ()) or range(len(dims))[::-1])
     if sorted(order) != list(range(len(dims))):
-        ctx.finding(f"perm {order} of a tensor of rank {len(dims)}")
-        raise UnknownError("perm does not fit the rank")
+        raise ctx.impossible(f"perm {order} of a tensor of rank {len(dims)}", "perm does not fit the rank")
     array = small_data(ctx)
     return moved(ctx, tuple(dims[axis] for axis in order), None if array is None else array.transpose(order))
 
@@ -172,8 +172,7 @@ def concat(ctx: InferenceContext) -> Tensor:
     shapes = [ctx.dims(index) for index in range(len(ctx.inputs))]
     axis = ctx.axis(ctx.attr("axis", 1), len(shapes[0]))
     if len({len(dims) for dims in shapes}) > 1:
-        ctx.finding("inputs of different rank")
-        raise UnknownError("the inputs differ in rank")
+        raise ctx.impossible("inputs of different rank", "the inputs differ in rank")
     dims = [dim if index == axis else _common(ctx, shapes, index) for index, dim in enumerate(shapes[0])]
     dims[axis] = sum((other[axis] for other in shapes[1:]), dims[axis])
     return moved(ctx, tuple(dims), _joined(ctx, axis))
@@ -238,11 +237,9 @@ def split(ctx: InferenceContext) -> list[Tensor]:
         sizes = [size] * (parts - 1) + [dims[axis] - size * (parts - 1)]
     negative = [size for size in sizes if (n := size.constant) is not None and n < 0]
     if negative:
-        ctx.finding(f"a part of size {negative[0]}")
-        raise UnknownError("a part has a negative size")
+        raise ctx.impossible(f"a part of size {negative[0]}", "a part has a negative size")
     if len(sizes) != count:
-        ctx.finding(f"{len(sizes)} sizes for {count} outputs")
-        raise UnknownError("the sizes do not fit the outputs")
+        raise ctx.impossible(f"{len(sizes)} sizes for {count} outputs", "the sizes do not fit the outputs")
     ctx.same(sum(sizes, const(0)), dims[axis], "the sum of the parts")
     array = small_data(ctx)
     result, start = [], 0

@@ -11,7 +11,6 @@ from graphkit.shapes.algebra import maximum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr
-from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.common import moved, small_data, target
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Element, Tensor, array_of, number
 
@@ -25,8 +24,7 @@ def expand(ctx: InferenceContext) -> Tensor:
         wanted = [ctx.new_symbol(f"the value of {ctx.name(1)} is unknown") for _ in wanted]
     shape = tuple(Expr.of(element) for element in wanted)  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
-        ctx.finding(f"a target shape of [{', '.join(map(str, shape))}]")
-        raise UnknownError("the target shape has a dim below 0")
+        raise ctx.impossible(f"a target shape of [{', '.join(map(str, shape))}]", "the target shape has a dim below 0")
     dims = ctx.broadcast(ctx.dims(0), tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape))
     array = small_data(ctx)
     sizes = Tensor(0, dims).sizes()
@@ -40,8 +38,7 @@ def tile(ctx: InferenceContext) -> Tensor:
     dims = ctx.dims()
     repeats = [Expr.of(element) for element in ctx.values(1)]  # type: ignore[arg-type]
     if len(repeats) != len(dims):
-        ctx.finding(f"{len(repeats)} repeats for rank {len(dims)}")
-        raise UnknownError("the repeats do not fit the rank")
+        raise ctx.impossible(f"{len(repeats)} repeats for rank {len(dims)}", "the repeats do not fit the rank")
     result = tuple(dim * times for dim, times in zip(dims, repeats, strict=True))
     array = small_data(ctx)
     numbers = [times.constant for times in repeats]
@@ -59,8 +56,7 @@ def pad(ctx: InferenceContext) -> Tensor:
     if not ctx.node.domain and ctx.opset >= 18 and ctx.has(3):
         axes = [ctx.axis(axis, len(dims)) for axis in ctx.numbers(3)]
     if len(pads) != 2 * len(axes):
-        ctx.finding(f"{len(pads)} pads for {len(axes)} axes")
-        raise UnknownError("the pads do not fit the rank")
+        raise ctx.impossible(f"{len(pads)} pads for {len(axes)} axes", "the pads do not fit the rank")
     for position, axis in enumerate(axes):
         for added in (pads[position], pads[position + len(axes)]):
             dims[axis] = dims[axis] + Expr.of(added)  # type: ignore[arg-type]

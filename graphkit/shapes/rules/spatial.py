@@ -52,8 +52,9 @@ def _windows(ctx: InferenceContext, dims: Dims, kernel: list[Expr]) -> list[Expr
 def _conv_dims(ctx: InferenceContext, source: int, weight: int) -> Dims:
     dims, kernel = ctx.dims(source), ctx.dims(weight)
     if len(dims) != len(kernel) or len(dims) < 3:
-        ctx.finding(f"an input of rank {len(dims)}, a weight of rank {len(kernel)}")
-        raise UnknownError("the ranks of input and weight differ")
+        raise ctx.impossible(
+            f"an input of rank {len(dims)}, a weight of rank {len(kernel)}", "the ranks of input and weight differ"
+        )
     ctx.same(dims[1], kernel[1] * ctx.attr("group", 1), "channels of input and weight")
     return (dims[0], kernel[0], *_windows(ctx, dims[2:], list(kernel[2:])))
 
@@ -63,10 +64,15 @@ def conv(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, _conv_dims(ctx, 0, 1))
 
 
+def _conv_last_dims(ctx: InferenceContext, weight: int) -> Dims:
+    """Return the dims of a convolution with the channels last, and the weight as Conv has it."""
+    dims, kernel = ctx.dims(0), ctx.dims(weight)
+    return (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0])
+
+
 def conv_last(ctx: InferenceContext) -> Tensor:
-    """NhwcConv, NhwcFusedConv: channels last, the weight as Conv has it."""
-    dims, kernel = ctx.dims(0), ctx.dims(1)
-    return Tensor(ctx.tensor().dtype, (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0]))
+    """NhwcConv, NhwcFusedConv: channels last."""
+    return Tensor(ctx.tensor().dtype, _conv_last_dims(ctx, 1))
 
 
 def conv_integer(ctx: InferenceContext) -> Tensor:
@@ -76,10 +82,8 @@ def conv_integer(ctx: InferenceContext) -> Tensor:
 
 def qlinear_conv(ctx: InferenceContext) -> Tensor:
     """QLinearConv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...), `channels_last` in com.microsoft."""
-    if not ctx.attr("channels_last", 0):
-        return Tensor(ctx.tensor(7).dtype, _conv_dims(ctx, 0, 3))
-    dims, kernel = ctx.dims(0), ctx.dims(3)
-    return Tensor(ctx.tensor(7).dtype, (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0]))
+    dims = _conv_last_dims(ctx, 3) if ctx.attr("channels_last", 0) else _conv_dims(ctx, 0, 3)
+    return Tensor(ctx.tensor(7).dtype, dims)
 
 
 def conv_transpose(ctx: InferenceContext) -> Tensor:
@@ -148,8 +152,7 @@ def resize(ctx: InferenceContext) -> Tensor:
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         given = _fitted(ctx, [dims[axis] for axis in axes], given)
     if len(given) != len(axes):
-        ctx.finding(f"{len(given)} scales or sizes for {len(axes)} axes")
-        raise UnknownError("the scales do not fit the rank")
+        raise ctx.impossible(f"{len(given)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")
     for axis, size in zip(axes, given, strict=True):
         dims[axis] = Expr.of(size)  # type: ignore[arg-type]
     return Tensor(ctx.tensor().dtype, dims)
