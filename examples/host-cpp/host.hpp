@@ -83,7 +83,7 @@ public:
         for (Bytes& bytes : state) std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
         position = 0;
         const std::size_t length = HOST_SOURCE;
-        if (length && user.empty() && (source.empty() || source.size() > length)) {
+        if (takes_text() && (source.empty() || source.size() > length)) {
             throw std::invalid_argument("the source takes 1 to " + std::to_string(length) + " tokens");
         }
         valid = source.empty() ? length : source.size();
@@ -118,6 +118,18 @@ public:
     }
 
 private:
+    // Whether the source is text, rather than an image or a sound.
+    static bool takes_text() {
+        for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
+            const HostMethod& method = HOST_METHODS[i];
+            for (std::size_t at = 0; !method.each_step && at < method.input_count; at++) {
+                const HostPort& port = method.inputs[at];
+                if (port.source == HOST_SOURCE_EMBEDDING && port.by == HOST_BY_SOURCE) return true;
+            }
+        }
+        return false;
+    }
+
     static Bytes read(const std::string& folder, const HostTable& table) {
         std::ifstream file(folder + "/" + table.file, std::ios::binary);
         Bytes rows(table.rows * table.row_bytes);

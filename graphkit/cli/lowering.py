@@ -23,9 +23,11 @@ from graphkit.cli.output import progress_on_terminal, proving, say, show
 
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
+    from graphkit.workflows.lower import KvLayout
 
 __all__ = ["contract", "lower"]
 
+KV_LAYOUTS = ("per-layer", "stacked")
 LANGUAGES = ("c", "rust", "typescript")
 
 
@@ -36,6 +38,13 @@ LANGUAGES = ("c", "rust", "typescript")
 @count_option("--src-len", 64, "Positions of the padded source.")
 @count_option("--max-cache-len", 64, "Slots of the KV cache.")
 @count_option("--batch", 1, "Sequences at a time.")
+@click.option(
+    "--kv-layout",
+    type=choice(KV_LAYOUTS),
+    default="per-layer",
+    show_default=True,
+    help="stacked: one cache for the keys of all layers, one for values: [layers, batch, slots, heads * head_dim].",
+)
 @click.option(
     "--mask-floor",
     type=float,
@@ -70,6 +79,7 @@ def lower(
     src_len: int,
     max_cache_len: int,
     batch: int,
+    kv_layout: KvLayout,
     mask_floor: float | None,
     pad: int | None,
     judges: tuple[str, ...],
@@ -100,6 +110,7 @@ def lower(
             limits,
             judges,
             judge_timeout,
+            kv_layout,
         )
         made = lower_folder(path, output, options, progress=progress)
     show(made, format)

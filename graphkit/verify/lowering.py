@@ -10,20 +10,20 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.contract import Contract, Method
-from graphkit.graph.view import all_scopes
-from graphkit.host import Host
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.lowering_causes import AlteredHost, Scene, causes
+from graphkit.verify.lowering_leaks import leaks
+from graphkit.verify.lowering_signs import lost_bias, signs
 from graphkit.verify.original_pipeline import Originals, Reference
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering"]
 
-TOLERANCE = 1e-4  # of logits and encoder output, times their largest magnitude where that is above 1
+TOLERANCE = 1e-4  # of logits and encoder output, times how far they reach from their mean where that is above 1
 HALF_TOLERANCE = 2.0**-8  # where there is float16: 4 of its steps at the largest magnitude
-NOISE = 3.0  # standard deviation of what unused slots and padding are filled with
 GREEDY = 16  # most tokens to decode greedily
 
 
@@ -55,7 +55,8 @@ class LoweringProof(Result):
     """Whether host and lowered models give what the originals give.
 
     Attributes:
-        tolerance: The largest difference that counts as equal, times the largest magnitude where that is above 1.
+        tolerance: The largest difference that counts as equal, times the largest magnitude where that is above 1; of
+            logits, the largest distance from their mean over the steps.
         runs: The runs, by length of the source.
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
@@ -140,11 +141,13 @@ class _Proof:
     ) -> None:
         self.progress = progress
         self.rng = np.random.default_rng(seed)
-        self.host = Host(folder, _Isolated(folder))
+        self.host = AlteredHost(folder, _Isolated(folder))
         self.contract = self.host.contract
-        self.tolerance = max(tolerance, HALF_TOLERANCE) if _is_half(self.contract) else tolerance
+        self.is_half = _is_half(self.contract)  # its errors grow with the magnitude, that of a bias too
+        self.tolerance = max(tolerance, HALF_TOLERANCE) if self.is_half else tolerance
         self.reference = Reference(originals)
-        self.differences: list[np.ndarray] = []  # of logits, at each step of the last source
+        self.differences: list[np.ndarray] = []  # of logits, at each step
+        self.center = np.zeros(0)  # the mean of the logits of these steps
         self.vocabulary = _vocabulary(self.contract)
         self.user = {
             port.name: port
@@ -159,11 +162,17 @@ class _Proof:
             self.progress(f"proving: source of {length} tokens" if length else "proving")
             runs.append(self._one(length))
         failed = [run for run in runs if run.failure]
-        causes = [*self._noise(lengths[len(lengths) // 2]), *(self._causes(runs) if failed else ())]
+        found = list(leaks(self._scene(lengths[len(lengths) // 2]), self.rng))
+        if failed:
+            self.progress("looking for the cause")
+            model = self.reference.originals.step
+            lost = lost_bias(model, self.differences, self.tolerance) if model is not None else ""
+            found += [lost] if lost else causes(self._scene(failed[0].length))
+            found = found or list(signs(self.differences, self.tolerance, self._is_full_right(runs)))
         notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: equal tokens tell nothing here, logits do.")
-        return LoweringProof(self.tolerance, tuple(runs), tuple(causes), tuple(notes))
+        return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
 
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
@@ -184,9 +193,12 @@ class _Proof:
         allowed = [token for token in range(self.vocabulary) if token != pad]
         return [int(self.rng.choice(allowed)) for _ in range(count)]
 
+    def _given(self) -> dict[str, np.ndarray]:
+        return {name: self.rng.normal(0, 1, port.shape).astype(port.dtype) for name, port in self.user.items()}
+
     def _one(self, length: int) -> SourceRun:
         source = self._ids(length)
-        user = {name: self.rng.normal(0, 1, port.shape).astype(port.dtype) for name, port in self.user.items()}
+        user = self._given()
         outputs = self.host.start(source, **user)
         expected = self.reference.start(source, user)
         difference, failure = None, ""
@@ -209,37 +221,21 @@ class _Proof:
         chosen, differs = self._greedy(min(GREEDY, steps))
         return SourceRun(length, difference, steps, worst, min(GREEDY, steps), len(set(chosen)), failure or differs)
 
-    def _causes(self, runs: Sequence[SourceRun]) -> Iterator[str]:
-        """Yield which of the usual mistakes the differences look like."""
-        full = next((run for run in runs if run.length == self.contract.sizes["source"]), None)
-        if len(runs) > 1 and full is not None and not full.failure:
-            yield "Only padded sources differ: padding is not masked."
-        if self.differences:
-            offset = self.differences[0]
-            if all(np.allclose(other, offset, atol=self.tolerance, rtol=0.01) for other in self.differences):
-                yield f"Logits are off by the same numbers at every step: {self._bias(offset)}"
-            elif np.max(np.abs(offset)) <= self.tolerance * 10 and len(self.differences) > 1:
-                yield "The first step is right and later ones are not: look at what the cache holds, and at positions."
+    def _scene(self, length: int) -> Scene:
+        tokens = self._ids(self.contract.sizes["positions"])
+        return Scene(self.host, self.reference, self._ids(length), tokens, self._given(), self._differ)
 
-    def _bias(self, offset: np.ndarray) -> str:
-        """Return which constant of the original a difference is."""
-        model = self.reference.originals.step
-        assert model is not None
-        for value in (value for scope in all_scopes(model.scopes) for value in scope.initializers):
-            tensor = value.tensor
-            if tensor is None or int(np.prod(tensor.dims)) != offset.size:
-                continue
-            array = model.array(tensor).reshape(-1).astype(np.float64)
-            for sign, what in ((-1, "is lost"), (1, "is added twice")):
-                if np.allclose(offset, sign * array, atol=10 * self.tolerance, rtol=0.01):
-                    return f"'{value.name}' of the original {what}."
-        return "a bias is lost or added twice."
+    def _is_full_right(self, runs: Sequence[SourceRun]) -> bool:
+        """Whether a source without padding is right, and others were tried."""
+        size = self.contract.sizes["source"]
+        return len(runs) > 1 and any(run.length == size and not run.failure for run in runs)
 
     def _forced(self, steps: int) -> tuple[float, str]:
-        worst, failure = 0.0, ""
-        self.differences = []
-        for number, token in enumerate(self._ids(steps)):
-            wanted, logits = self.reference.step(token), self.host.step(token)
+        worst, failure, tokens = 0.0, "", self._ids(steps)
+        expected = [self.reference.step(token) for token in tokens]
+        self.center = np.mean(expected, axis=0)
+        for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):
+            logits = self.host.step(token)
             if logits.shape == wanted.shape:
                 self.differences.append(logits.astype(np.float64) - wanted.astype(np.float64))
             found = self._distance(logits, wanted)
@@ -258,22 +254,8 @@ class _Proof:
                 return chosen, f"greedy token {number + 1} is {int(found.argmax())}, not {token}"
         return chosen, ""
 
-    def _noise(self, length: int) -> Iterator[str]:
-        """Fill what must not count with noise, and yield what changes."""
-        if not self.contract.sizes["capacity"]:
-            return
-        source, tokens = self._ids(length), self._ids(3)
-        user = {name: np.zeros(port.shape, port.dtype) for name, port in self.user.items()}
-        self.host.start(source, **user)
-        plain = [self.host.step(token) for token in tokens]
-        self.host.start(source, **user)
-        for name, axis in self.host.axis.items():
-            if axis is not None:
-                state = self.host.state[name]
-                state[...] = self.rng.normal(0, NOISE, state.shape)
-        noisy = [self.host.step(token) for token in tokens]
-        if any(self._distance(a, b) > self._allowed(a) for a, b in zip(plain, noisy, strict=True)):
-            yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
+    def _differ(self, found: np.ndarray, wanted: np.ndarray) -> bool:
+        return bool(self._distance(found, wanted) > self._allowed(wanted))
 
     def _distance(self, found: np.ndarray, wanted: np.ndarray) -> float:
         if found.shape != wanted.shape:
@@ -284,7 +266,10 @@ class _Proof:
         return float("inf") if np.isnan(largest) else largest
 
     def _allowed(self, wanted: np.ndarray) -> float:
-        return self.tolerance * max(1.0, float(np.max(np.abs(wanted), initial=0.0)))
+        """Return the largest difference that counts as none: a constant, such as a bias, makes logits no larger."""
+        is_centered = wanted.shape == self.center.shape and not self.is_half
+        varies = wanted - self.center if is_centered else wanted
+        return self.tolerance * max(1.0, float(np.max(np.abs(varies), initial=0.0)))
 
 
 class _Isolated:

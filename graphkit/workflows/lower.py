@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -31,11 +31,13 @@ from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import SECONDS, Judgement, Judgements, judge, judge_words
+from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lowering import Lowered, LowerSizes, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 
+KvLayout = Literal["per-layer", "stacked"]
 CONTRACT, GUIDE = "contract.json", "HOST.md"
 
 
@@ -56,6 +58,8 @@ class LowerOptions:
         limits: What a model may take of time and memory.
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
         judge_seconds: How long a judge may take for a model.
+        kv_layout: `per-layer`: a state for the keys and one for the values of each layer, as the export has them;
+            `stacked`: one for the keys and one for the values of all, `[layers, batch, slots, heads * head_dim]`.
     """
 
     target: str = "generic-npu"
@@ -70,6 +74,7 @@ class LowerOptions:
     limits: Limits = DEFAULT_LIMITS
     judges: tuple[str, ...] = ()
     judge_seconds: float = SECONDS
+    kv_layout: KvLayout = "per-layer"
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,8 @@ def lower_folder(
         parts = _lowered(pipeline, sizes, progress)
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
+    if options.kv_layout == "stacked" and pipeline.step is not None:
+        parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
     progress("writing")
     _write(output, parts, contract, arrays, options)
     proof = None

@@ -1,0 +1,321 @@
+"""Why host and lowered models differ from the originals: each usual mistake is undone, to see whether that mends it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.contract import Method, Port
+from graphkit.graph.kv import Slot
+from graphkit.host import Host
+from graphkit.verify.original_pipeline import Reference
+
+__all__ = ["AlteredHost", "Scene", "causes"]
+
+STEPS = 4  # that are looked into
+NOISE = 3.0
+
+Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
+Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
+Change = tuple[str, Changing]
+Differ = Callable[[np.ndarray, np.ndarray], bool]
+
+
+class AlteredHost(Host):
+    """A host whose inputs can be altered.
+
+    Attributes:
+        alter: Gives another array for an input, from the port, the token ids and the array; None for none.
+    """
+
+    alter: Alter | None = None
+
+    def _input(self, port: Port, ids: list[int]) -> np.ndarray:
+        made = super()._input(port, ids)
+        return made if self.alter is None else self.alter(port, ids, made)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What is run to find causes.
+
+    Attributes:
+        host: The host.
+        reference: The original pipeline.
+        source: Token ids of the source.
+        tokens: What the decoder is given.
+        user: Inputs that the caller makes.
+        differ: Whether an array is not what it should be, that being the second.
+    """
+
+    host: AlteredHost
+    reference: Reference
+    source: list[int]
+    tokens: list[int]
+    user: Mapping[str, np.ndarray]
+    differ: Differ
+
+
+@dataclass(frozen=True, eq=False)
+class _Moment:
+    """A step of the original: the cache before it, and its logits."""
+
+    token: int
+    past: int
+    cache: Mapping[Slot, np.ndarray]
+    logits: np.ndarray
+
+
+def causes(scene: Scene) -> Iterator[str]:
+    """Yield what mends the difference, or what else is known of it, a sentence each."""
+    hidden = scene.reference.start(scene.source, scene.user)
+    outputs = scene.host.start(scene.source, **scene.user)
+    once = list(_ports(scene, "once"))
+    if _wrong(scene, outputs, hidden):
+        yield from _mending(
+            scene, once, lambda: not _wrong(scene, scene.host.start(scene.source, **scene.user), hidden)
+        )
+    if not scene.tokens:
+        return
+    moments = _moments(scene)
+    names = _slots(scene)
+    if names is None or not _fits(scene.host, moments[0], names):
+        return
+
+    def is_right() -> bool:
+        return all(_is_right(scene, moment, names) for moment in moments)
+
+    if is_right():
+        yield from _cache(scene, names)
+        return
+    steps = list(_ports(scene, "step"))
+    found = list(_mending(scene, steps, is_right)) or list(_shifted(scene, steps, moments, names))
+    found += _frozen(scene, steps, moments, names)
+    if not found and _is_right(scene, moments[0], names):
+        found.append(
+            "A step is wrong on the cache that the original has after the steps before: the model reads slots or heads "
+            "in another order."
+        )
+    yield from found
+
+
+def _wrong(scene: Scene, outputs: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> bool:
+    parts = {name: tuple(slice(size) for size in array.shape) for name, array in wanted.items()}
+    return any(name not in outputs or scene.differ(outputs[name][parts[name]], wanted[name]) for name in wanted)
+
+
+def _ports(scene: Scene, when: str) -> Iterator[tuple[Method, Port]]:
+    for method in scene.host.contract.methods:
+        if method.when == when:
+            yield from ((method, port) for port in method.inputs)
+
+
+def _moments(scene: Scene) -> list[_Moment]:
+    """Return the first steps of the original; what does not grow in its cache is known before the first of them."""
+    moments = []
+    for past, token in enumerate(scene.tokens[:STEPS]):
+        before = dict(scene.reference.cache or {})
+        logits = scene.reference.step(token)
+        moments.append(_Moment(token, past, before or dict(scene.reference.cache or {}), logits))
+    return moments
+
+
+def _slots(scene: Scene) -> dict[str, Slot] | None:
+    """Return which place of the original's cache each state is, None where one is none."""
+    step = scene.reference.originals.step
+    pasts = {value.name: entry.slot for value, entry in step.roles.pasts.items()} if step is not None else {}
+    known = set(scene.reference.cache or {})
+    names = {name: pasts[name] for name in scene.host.state if pasts.get(name) in known}
+    return names if names.keys() == scene.host.state.keys() else None
+
+
+def _fits(host: Host, moment: _Moment, names: Mapping[str, Slot]) -> bool:
+    """Whether states have the layout of the original's cache."""
+    for name, state in host.state.items():
+        known, axis = moment.cache[names[name]], host.axis[name]
+        if known.ndim != state.ndim or known.dtype != state.dtype:
+            return False
+        dims = zip(known.shape, state.shape, strict=True)
+        if any(one > two if axis is None else one != two and at != axis for at, (one, two) in enumerate(dims)):
+            return False
+    return True
+
+
+def _is_right(scene: Scene, moment: _Moment, names: Mapping[str, Slot]) -> bool:
+    """Whether a step gives the logits of the original, on the cache of the original."""
+    host = scene.host
+    host.position = moment.past
+    for name, state in host.state.items():
+        state[...] = 0
+        axis, known = host.axis[name], moment.cache[names[name]]
+        if axis is None:
+            state[tuple(slice(size) for size in known.shape)] = known
+        else:
+            np.moveaxis(state, axis, 0)[: moment.past] = np.moveaxis(known, axis, 0)[: moment.past]
+    return not scene.differ(host.step(moment.token), moment.logits)
+
+
+def _mending(scene: Scene, ports: Sequence[tuple[Method, Port]], is_right: Callable[[], bool]) -> Iterator[str]:
+    """Yield the first change of the inputs that mends the difference."""
+    for method, port in ports:
+        for words, change in _changes(scene.host, port):
+            if _with(scene.host, port, change, is_right):
+                yield words.format(name=f"'{port.name}' of {method.name}")
+                return
+
+
+def _shifted(
+    scene: Scene, ports: Sequence[tuple[Method, Port]], moments: Sequence[_Moment], names: Mapping[str, Slot]
+) -> Iterator[str]:
+    """Yield that the rows of positions are those of the next or the last position, where the table has these."""
+    for (method, port), (step, which) in itertools.product(ports, ((1, "after"), (-1, "before"))):
+        source = port.source
+        if source is None or source.kind != "rows" or source.by != "position":
+            continue
+        rows = scene.host.tables[source.of]
+        known = [moment for moment in moments if 0 <= moment.past + step < len(rows)]
+
+        def is_right(known: Sequence[_Moment] = known) -> bool:
+            return bool(known) and all(_is_right(scene, moment, names) for moment in known)
+
+        if _with(scene.host, port, _row(scene.host, rows, step), is_right):
+            words = f"'{port.name}' of {method.name} is right with the row of the position {which}"
+            yield f"Positions are off by one: {words}."
+            return
+
+
+def _with(host: AlteredHost, port: Port, change: Changing, is_right: Callable[[], bool]) -> bool:
+    """Whether it is right with an input changed."""
+
+    def alter(one: Port, ids: Sequence[int], made: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(change(ids, made)).reshape(made.shape) if one is port else made
+
+    host.alter = alter
+    try:
+        return is_right()
+    finally:
+        host.alter = None
+
+
+def _changes(host: Host, port: Port) -> Iterator[Change]:
+    """Yield how an input may be wrong, and what it would be otherwise."""
+    source = port.source
+    if source is None or source.kind not in ("embedding", "rows"):
+        return
+    rows = host.tables[source.of]
+    if source.kind == "embedding":
+        factor = float(np.sqrt(rows.shape[-1]))
+        yield f"{{name}} is scaled twice: it is right divided by {factor:.6g}.", lambda _, made: made / factor
+        yield f"{{name}} is not scaled: it is right times {factor:.6g}.", lambda _, made: made * factor
+        turned = np.asarray(rows).reshape(rows.shape[1:] + rows.shape[:1]) if rows.ndim == 2 else None
+        if turned is not None:
+
+            def looked_up(ids: Sequence[int], made: np.ndarray) -> np.ndarray:
+                pad = [host.contract.tokens["pad"] or 0] * (made.size // rows.shape[1] - len(ids))
+                return np.asarray(turned.T[[*ids, *pad]])
+
+            yield "The table of {name} is transposed: it has its columns where its rows should be.", looked_up
+    elif source.by == "position":
+        yield "Positions are added twice: the host feeds {name}, and the model adds them too.", lambda _, made: 0 * made
+        yield "Positions are added twice: {name} is twice what it should be.", lambda _, made: made / 2
+        yield "The host feeds another row of {name} than that of the position.", _row(host, rows, 0)
+
+
+def _row(host: Host, rows: np.ndarray, step: int) -> Changing:
+    return lambda _, made: rows[place] if 0 <= (place := host.position + step) < len(rows) else made
+
+
+def _frozen(
+    scene: Scene, ports: Sequence[tuple[Method, Port]], moments: Sequence[_Moment], names: Mapping[str, Slot]
+) -> Iterator[str]:
+    """Yield positions that are the same at each step."""
+    rng = np.random.default_rng(0)
+    for method, port in ports:
+        source = port.source
+        if source is None or source.kind != "rows" or source.by != "position":
+            continue
+        rows, name = scene.host.tables[source.of], f"'{port.name}' of {method.name}"
+        if len(rows) > 1 and all(np.array_equal(row, rows[0]) for row in rows):
+            yield f"Positions are frozen: all rows of the table of {name} are the same."
+            return
+        noise = rng.normal(0, NOISE, port.shape).astype(port.dtype)
+        _is_right(scene, moments[-1], names)
+        plain = scene.host.given[_logits(method)]
+        scene.host.alter = lambda one, _, made, port=port, noise=noise: noise if one is port else made
+        _is_right(scene, moments[-1], names)
+        scene.host.alter = None
+        if np.array_equal(plain, scene.host.given[_logits(method)]):
+            yield f"Positions are frozen: {name} changes nothing."
+            return
+    if _is_same_at_two_positions(scene, names):
+        yield "Positions are frozen: a token leaves the same in all slots, and in the original it does not."
+
+
+def _logits(method: Method) -> str:
+    return f"{method.name}/{next(port.name for port in method.outputs if not port.writes)}"
+
+
+def _is_same_at_two_positions(scene: Scene, names: Mapping[str, Slot]) -> bool:
+    """Whether a token leaves the same in two slots where it leaves something else in the original."""
+    scene.host.start(scene.source, **scene.user)
+    scene.reference.start(scene.source, scene.user)
+    if scene.host.contract.sizes["capacity"] < 2:
+        return False
+    for _ in range(2):
+        scene.host.step(scene.tokens[0])
+        scene.reference.step(scene.tokens[0])
+    cache = scene.reference.cache or {}
+    for name, axis in scene.host.axis.items():
+        if axis is not None:
+            mine, theirs = (np.moveaxis(x, axis, 0) for x in (scene.host.state[name], cache[names[name]]))
+            if np.array_equal(mine[0], mine[1]) and scene.differ(theirs[0], theirs[1]):
+                return True
+    return False
+
+
+def _cache(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
+    """Yield how what the host keeps differs from the cache of the original, where each step is right on that."""
+    scene.reference.start(scene.source, scene.user)
+    scene.host.start(scene.source, **scene.user)
+    steps = max(1, min(STEPS, scene.host.contract.sizes["capacity"]) - 1)  # a slot is left for what is one too far
+    for token in scene.tokens[:steps]:
+        scene.reference.step(token)
+        scene.host.step(token)
+    cache = scene.reference.cache or {}
+    for name, state in scene.host.state.items():
+        axis, known = scene.host.axis[name], cache[names[name]]
+        part = state[tuple(slice(size) for size in known.shape)]
+        if part.shape != known.shape or scene.differ(part, known):
+            yield f"Each step is right on the cache of the original: {_order(scene, name, state, known, axis)}"
+            return
+
+
+def _order(scene: Scene, name: str, state: np.ndarray, known: np.ndarray, axis: int | None) -> str:
+    if axis is not None:
+        found = _places(scene, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
+        if found is not None:
+            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
+            return (
+                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
+            )
+    part = state[tuple(slice(size) for size in known.shape)]
+    for other in range(1, known.ndim):
+        if other != axis and part.shape == known.shape:
+            found = _places(scene, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
+            if found is not None:
+                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
+    return f"'{name}' does not hold what the original keeps."
+
+
+def _places(scene: Scene, known: np.ndarray, state: np.ndarray) -> list[int] | None:
+    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
+    found = []
+    for part in known:
+        place = next((at for at, held in enumerate(state) if not scene.differ(held, part)), None)
+        if place is None:
+            return None
+        found.append(place)
+    return found if found != list(range(len(found))) else None

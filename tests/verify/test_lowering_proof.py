@@ -1,0 +1,313 @@
+"""Faults in lowered models, tables and hosts: the proof fails, and names each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+from onnx import helper
+from real_models import unpacked
+
+from graphkit.host import Host, numpy_host
+from graphkit.runtime.isolation import isolation
+from graphkit.verify.lowering import LoweringProof, verify_lowering
+from graphkit.verify.original_pipeline import Originals
+from graphkit.workflows.lower import LowerOptions, lower_folder
+from graphkit.workflows.originals import find_pipeline
+
+FAMILIES = ("marian-tiny", "qwen2-tiny")
+SHARPER = 50  # times the output projection, so that logits reach tens without the bias, and greedy tokens differ
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from tensors(attribute.g)
+
+
+def sharpen(folder: Path) -> None:
+    """Scale the output projection of a Marian, so that its greedy tokens are not one all the way."""
+    for path in folder.glob("*.onnx"):
+        model = onnx.load(path)
+        for tensor in tensors(model.graph):
+            if tensor.name.startswith("onnx::MatMul") and list(tensor.dims) == [32, 256]:
+                array = SHARPER * onnx.numpy_helper.to_array(tensor)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        onnx.save(model, path)
+
+
+class Lowered:
+    """A lowered pipeline, to be broken in a copy."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        source = unpacked(name, folder / name)
+        if name == "marian-tiny":
+            sharpen(source)
+        self.folder = source / "out"
+        lower_folder(source, self.folder, LowerOptions(src_len=3, max_cache_len=3, verify=False))
+        found = find_pipeline(source)
+        self.originals = Originals(found.encoder, found.first, found.step)
+
+    def prove(self, folder: Path | None = None) -> LoweringProof:
+        return verify_lowering(self.originals, folder or self.folder)
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lowered]]:
+    with isolation():
+        yield {name: Lowered(name, tmp_path_factory.mktemp("faults")) for name in FAMILIES}
+
+
+def edited(folder: Path, change: Callable[[onnx.GraphProto], None], file: str = "step.onnx") -> None:
+    model = onnx.load(folder / file)
+    change(model.graph)
+    onnx.save(model, folder / file)
+
+
+def table_of(folder: Path, port: str) -> tuple[Path, dict[str, Any]]:
+    contract = json.loads((folder / "contract.json").read_text())
+    found = next(table for table in contract["tables"] if table["name"] == port)
+    return folder / found["file"], found
+
+
+def rows_of(port: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    """Return what changes the rows of a table."""
+
+    def inject(folder: Path) -> None:
+        path, table = table_of(folder, port)
+        rows = np.fromfile(path, np.float32).reshape(table["rows"], -1)
+        np.ascontiguousarray(change(rows), np.float32).tofile(path)
+
+    return inject
+
+
+def drop_bias(folder: Path) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        tensor = next(tensor for tensor in graph.initializer if "final_logits_bias" in tensor.name)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros(tuple(tensor.dims), np.float32), tensor.name))
+
+    edited(folder, change)
+
+
+def read_through(*nodes: onnx.NodeProto, of: str) -> Callable[[Path], None]:
+    """Return what lets the readers of an input read 'wrong', which the nodes compute from it."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            node.input[:] = ["wrong" if name == of else name for name in node.input]
+        for place, node in enumerate(nodes):
+            graph.node.insert(place, node)
+        heads = next(dims[1] for value in graph.input if (dims := shape_of(value)) and value.name.startswith("past"))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.arange(heads)[::-1].copy(), "reversed"))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0), "nothing"))
+
+    return lambda folder: edited(folder, change)
+
+
+def shape_of(value: onnx.ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def permute_new_heads(folder: Path) -> None:
+    """Let the step return the new keys of the first layer with its heads in reverse."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        output = next(value for value in graph.output if value.name.endswith("key_new"))
+        node = next(node for node in graph.node if output.name in node.output)
+        node.output[list(node.output).index(output.name)] = "right"
+        heads = np.arange(shape_of(output)[1])[::-1].copy()
+        graph.initializer.append(onnx.numpy_helper.from_array(heads, "reversed"))
+        graph.node.append(helper.make_node("Gather", ["right", "reversed"], [output.name], axis=1))
+
+    edited(folder, change)
+
+
+def bake_positions(folder: Path) -> None:
+    """Make the position of the first token a constant of the model, as freezing the past does."""
+    path, table = table_of(folder, "step.position_values")
+    row = np.fromfile(path, np.float32).reshape(table["rows"], *table["shape"])[0]
+
+    def change(graph: onnx.GraphProto) -> None:
+        kept = [value for value in graph.input if value.name != "position_values"]
+        del graph.input[:]
+        graph.input.extend(kept)
+        graph.initializer.append(onnx.numpy_helper.from_array(row.copy(), "position_values"))
+
+    edited(folder, change)
+    contract = json.loads((folder / "contract.json").read_text())
+    step = contract["methods"][-1]
+    step["inputs"] = [port for port in step["inputs"] if port["name"] != "position_values"]
+    (folder / "contract.json").write_text(json.dumps(contract))
+
+
+def mask_does_nothing(mask: str) -> Callable[[Path], None]:
+    return read_through(helper.make_node("Mul", [mask, "nothing"], ["wrong"]), of=mask)
+
+
+def heads_read_in_reverse(past: str) -> Callable[[Path], None]:
+    return read_through(helper.make_node("Gather", [past, "reversed"], ["wrong"], axis=1), of=past)
+
+
+TWICE = "Positions are added twice: 'position_values' of step is twice what it should be."
+SHIFTED = "Positions are off by one: 'position_values' of step is right with the row of the position"
+ROLE = "'position_values' of step"
+FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "bias removed": (
+        "marian-tiny",
+        drop_bias,
+        "Logits are off by the same numbers at every step: 'final_logits_bias_merged_0' of the original is lost.",
+    ),
+    "padding counts in the encoder": (
+        "marian-tiny",
+        lambda folder: edited(
+            folder,
+            lambda graph: (
+                [
+                    node.input.__setitem__(at, "nothing")
+                    for node in graph.node
+                    for at, name in enumerate(node.input)
+                    if name == "attention_bias"
+                ]
+                and graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((), np.float32), "nothing"))
+            ),
+            "encoder.onnx",
+        ),
+        "What padding holds changes what runs once for a source: the mask over the source does nothing there.",
+    ),
+    "padding counts in the step": (
+        "marian-tiny",
+        mask_does_nothing("attention_bias_2"),
+        "What padding holds changes the logits: the mask over the source does nothing in the step.",
+    ),
+    "unused slots count": (
+        "qwen2-tiny",
+        mask_does_nothing("attention_bias"),
+        "What unused slots of the cache hold changes the logits: the mask over the slots does nothing.",
+    ),
+    "position rows doubled": ("marian-tiny", rows_of("step.position_values", lambda rows: 2 * rows), TWICE),
+    "position added by the model too": (
+        "marian-tiny",
+        read_through(helper.make_node("Add", ["position_values"] * 2, ["wrong"]), of="position_values"),
+        TWICE,
+    ),
+    "positions one too far": (
+        "marian-tiny",
+        rows_of("step.position_values", lambda rows: np.roll(rows, -1, 0)),
+        f"{SHIFTED} before.",
+    ),
+    "positions one too near": (
+        "marian-tiny",
+        rows_of("step.position_values", lambda rows: np.roll(rows, 1, 0)),
+        f"{SHIFTED} after.",
+    ),
+    "position rows all the same": (
+        "marian-tiny",
+        rows_of("step.position_values", lambda rows: np.repeat(rows[:1], len(rows), 0)),
+        f"Positions are frozen: all rows of the table of {ROLE} are the same.",
+    ),
+    "positions ignored": (
+        "marian-tiny",
+        read_through(helper.make_node("Mul", ["position_values", "nothing"], ["wrong"]), of="position_values"),
+        f"Positions are frozen: {ROLE} changes nothing.",
+    ),
+    "position baked": (
+        "marian-tiny",
+        bake_positions,
+        "Positions are frozen: a token leaves the same in all slots, and in the original it does not.",
+    ),
+    "table transposed": (
+        "marian-tiny",
+        rows_of("encoder.inputs_embeds", lambda rows: rows.T),
+        "The table of 'inputs_embeds' of encoder is transposed: it has its columns where its rows should be.",
+    ),
+    "table of a decoder transposed": (
+        "qwen2-tiny",
+        rows_of("step.inputs_embeds", lambda rows: rows.T),
+        "The table of 'inputs_embeds' of step is transposed: it has its columns where its rows should be.",
+    ),
+    "scale twice": (
+        "marian-tiny",
+        rows_of("step.inputs_embeds", lambda rows: rows * np.float32(32**0.5)),
+        "'inputs_embeds' of step is scaled twice: it is right divided by 5.65685.",
+    ),
+    "heads written in reverse": (
+        "qwen2-tiny",
+        permute_new_heads,
+        "Each step is right on the cache of the original: heads are permuted: along axis 1, 'past_key_values.0.key' "
+        "has those of the original at places [1, 0].",
+    ),
+    "heads read in reverse": (
+        "marian-tiny",
+        heads_read_in_reverse("past_key_values.2.decoder.value"),
+        "A step is wrong on the cache that the original has after the steps before: the model reads slots or heads in "
+        "another order.",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault: str, lowered: dict[str, Lowered], tmp_path: Path) -> None:
+    family, inject, cause = FAULTS[fault]
+    folder = Path(shutil.copytree(lowered[family].folder, tmp_path / "out"))
+    inject(folder)
+    found = lowered[family].prove(folder)
+    assert not found.passed
+    assert cause in found.causes
+
+
+def test_without_a_fault_the_proof_passes_and_tokens_tell_something(lowered: dict[str, Lowered]) -> None:
+    found = lowered["marian-tiny"].prove()
+    assert found.findings() == ()
+    assert found.notes == ()
+    assert max(run.tokens for run in found.runs) > 1
+    assert max(run.logits or 0 for run in found.runs) < 1e-4
+
+
+def test_a_host_without_the_padding_mask_fails(lowered: dict[str, Lowered], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numpy_host, "source_mask", lambda _, source, *__: np.zeros(source, np.float32))
+    found = lowered["marian-tiny"].prove()
+    assert not found.passed
+    assert any(cause.startswith("What padding holds changes what runs once") for cause in found.causes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_host_that_writes_one_slot_too_far_fails(
+    family: str, lowered: dict[str, Lowered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Host._write
+
+    def wrong(host: Host, name: str, new: np.ndarray) -> None:
+        host.position += 1
+        write(host, name, new)
+        host.position -= 1
+
+    monkeypatch.setattr(Host, "_write", wrong)
+    found = lowered[family].prove()
+    assert not found.passed
+    assert any("token 0 lies in slot 1 of" in cause for cause in found.causes)
+
+
+def test_a_host_that_always_feeds_the_first_position_fails(
+    lowered: dict[str, Lowered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Host._input
+
+    def wrong(host: Host, port: Any, ids: list[int]) -> np.ndarray:
+        position = host.position
+        host.position = 0 if port.name == "position_values" else position
+        made = make(host, port, ids)
+        host.position = position
+        return made
+
+    monkeypatch.setattr(Host, "_input", wrong)
+    found = lowered["marian-tiny"].prove()
+    assert f"The host feeds another row of {ROLE} than that of the position." in found.causes
