@@ -15,8 +15,9 @@ from graphkit.render.result import Result
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.lowering_causes import AlteredHost, Scene, causes
+from graphkit.verify.lowering_causes import causes
 from graphkit.verify.lowering_leaks import leaks
+from graphkit.verify.lowering_scene import AlteredHost, Scene
 from graphkit.verify.lowering_signs import lost_bias, signs
 from graphkit.verify.original_pipeline import Originals, Reference
 

@@ -11,52 +11,14 @@ import numpy as np
 from graphkit.contract import Method, Port
 from graphkit.graph.kv import Slot
 from graphkit.host import Host
-from graphkit.verify.original_pipeline import Reference
+from graphkit.verify.lowering_cache import cache_order
+from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, Scene
 
-__all__ = ["AlteredHost", "Scene", "causes"]
+__all__ = ["causes"]
 
-STEPS = 4  # that are looked into
-NOISE = 3.0
 
-Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 Change = tuple[str, Changing]
-Differ = Callable[[np.ndarray, np.ndarray], bool]
-
-
-class AlteredHost(Host):
-    """A host whose inputs can be altered.
-
-    Attributes:
-        alter: Gives another array for an input, from the port, the token ids and the array; None for none.
-    """
-
-    alter: Alter | None = None
-
-    def _input(self, port: Port, ids: list[int]) -> np.ndarray:
-        made = super()._input(port, ids)
-        return made if self.alter is None else self.alter(port, ids, made)
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """What is run to find causes.
-
-    Attributes:
-        host: The host.
-        reference: The original pipeline.
-        source: Token ids of the source.
-        tokens: What the decoder is given.
-        user: Inputs that the caller makes.
-        differ: Whether an array is not what it should be, that being the second.
-    """
-
-    host: AlteredHost
-    reference: Reference
-    source: list[int]
-    tokens: list[int]
-    user: Mapping[str, np.ndarray]
-    differ: Differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +51,7 @@ def causes(scene: Scene) -> Iterator[str]:
         return all(_is_right(scene, moment, names) for moment in moments)
 
     if is_right():
-        yield from _cache(scene, names)
+        yield from cache_order(scene, names)
         return
     steps = list(_ports(scene, "step"))
     found = list(_mending(scene, steps, is_right)) or list(_shifted(scene, steps, moments, names))
@@ -274,48 +236,3 @@ def _is_same_at_two_positions(scene: Scene, names: Mapping[str, Slot]) -> bool:
             if np.array_equal(mine[0], mine[1]) and scene.differ(theirs[0], theirs[1]):
                 return True
     return False
-
-
-def _cache(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
-    """Yield how what the host keeps differs from the cache of the original, where each step is right on that."""
-    scene.reference.start(scene.source, scene.user)
-    scene.host.start(scene.source, **scene.user)
-    steps = max(1, min(STEPS, scene.host.contract.sizes["capacity"]) - 1)  # a slot is left for what is one too far
-    for token in scene.tokens[:steps]:
-        scene.reference.step(token)
-        scene.host.step(token)
-    cache = scene.reference.cache or {}
-    for name, state in scene.host.state.items():
-        axis, known = scene.host.axis[name], cache[names[name]]
-        part = state[tuple(slice(size) for size in known.shape)]
-        if part.shape != known.shape or scene.differ(part, known):
-            yield f"Each step is right on the cache of the original: {_order(scene, name, state, known, axis)}"
-            return
-
-
-def _order(scene: Scene, name: str, state: np.ndarray, known: np.ndarray, axis: int | None) -> str:
-    if axis is not None:
-        found = _places(scene, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
-        if found is not None:
-            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
-            return (
-                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
-            )
-    part = state[tuple(slice(size) for size in known.shape)]
-    for other in range(1, known.ndim):
-        if other != axis and part.shape == known.shape:
-            found = _places(scene, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
-            if found is not None:
-                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
-    return f"'{name}' does not hold what the original keeps."
-
-
-def _places(scene: Scene, known: np.ndarray, state: np.ndarray) -> list[int] | None:
-    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
-    found = []
-    for part in known:
-        place = next((at for at, held in enumerate(state) if not scene.differ(held, part)), None)
-        if place is None:
-            return None
-        found.append(place)
-    return found if found != list(range(len(found))) else None

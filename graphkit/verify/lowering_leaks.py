@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from graphkit.contract import Port
-from graphkit.verify.lowering_causes import NOISE, Scene
+from graphkit.verify.lowering_scene import NOISE, Scene
 
 __all__ = ["leaks"]
 

@@ -1,0 +1,57 @@
+"""How what a host keeps differs from the cache of the original: slots or heads in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from graphkit.graph.kv import Slot
+from graphkit.verify.lowering_scene import STEPS, Scene
+
+__all__ = ["cache_order"]
+
+
+def cache_order(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
+    """Yield how what the host keeps differs from the cache of the original, where each step is right on that."""
+    scene.reference.start(scene.source, scene.user)
+    scene.host.start(scene.source, **scene.user)
+    steps = max(1, min(STEPS, scene.host.contract.sizes["capacity"]) - 1)  # a slot is left for what is one too far
+    for token in scene.tokens[:steps]:
+        scene.reference.step(token)
+        scene.host.step(token)
+    cache = scene.reference.cache or {}
+    for name, state in scene.host.state.items():
+        axis, known = scene.host.axis[name], cache[names[name]]
+        part = state[tuple(slice(size) for size in known.shape)]
+        if part.shape != known.shape or scene.differ(part, known):
+            yield f"Each step is right on the cache of the original: {_order(scene, name, state, known, axis)}"
+            return
+
+
+def _order(scene: Scene, name: str, state: np.ndarray, known: np.ndarray, axis: int | None) -> str:
+    if axis is not None:
+        found = _places(scene, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
+        if found is not None:
+            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
+            return (
+                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
+            )
+    part = state[tuple(slice(size) for size in known.shape)]
+    for other in range(1, known.ndim):
+        if other != axis and part.shape == known.shape:
+            found = _places(scene, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
+            if found is not None:
+                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
+    return f"'{name}' does not hold what the original keeps."
+
+
+def _places(scene: Scene, known: np.ndarray, state: np.ndarray) -> list[int] | None:
+    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
+    found = []
+    for part in known:
+        place = next((at for at, held in enumerate(state) if not scene.differ(held, part)), None)
+        if place is None:
+            return None
+        found.append(place)
+    return found if found != list(range(len(found))) else None
