@@ -19,6 +19,7 @@ from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
+from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
@@ -89,6 +90,7 @@ PASSES: tuple[type[Pass], ...] = (
     MaskedFillToAdd,
     DropNanGuard,
     SplitCrossKv,
+    DequantizeAfterGather,
     ExtractEmbedding,
     InsertAttentionMask,
     ExtractHostValues,

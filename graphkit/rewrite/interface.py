@@ -56,11 +56,20 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
         for index, name in enumerate(node.input):
             if name in names:
                 node.input[index] = names[name]
+    _give(proto, names)
     taken = {info.name for info in proto.graph.input}
     for new in dict.fromkeys(new.name for new in replaced.values()):
         if new not in taken:
             proto.graph.input.append(next(found for found in replaced.values() if found.name == new).info())
     return remove_dead_code(model.with_proto(proto)).model
+
+
+def _give(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    """Let outputs that inputs replace be given by these."""
+    for name in dict.fromkeys(info.name for info in proto.graph.output if info.name in names):
+        for node in proto.graph.node:
+            node.output[:] = [f"{out}_before" if out == name else out for out in node.output]
+        proto.graph.node.append(helper.make_node("Identity", [names[name]], [name]))
 
 
 def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model:

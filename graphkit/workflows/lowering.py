@@ -23,6 +23,7 @@ from graphkit.passes import PASSES
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.cache_growth import growths
+from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
 from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
@@ -125,7 +126,7 @@ class _Lowering:
         self.model = fold(model, keep_fusions=False).model
         self.changes: list[str] = []
         self.declined: list[Declined] = []
-        self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard())
+        self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
         self.pasts = {value.name: entry for value, entry in model.roles.pasts.items()}
         self.setting = _setting(self.model, model, sizes, is_decoder=bool(self.pasts))
         self.tables: dict[str, np.ndarray] = {}

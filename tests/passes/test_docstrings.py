@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser, printer
-from onnx.reference import ReferenceEvaluator
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes import PASSES
@@ -52,9 +52,7 @@ def test_before_and_after_give_the_same(kind: type[Pass]) -> None:
     before, _, after = example(kind)
     if [info.SerializeToString() for info in before.graph.input] != [i.SerializeToString() for i in after.graph.input]:
         pytest.skip("the pass changes the inputs: the proof of `graphkit lower` covers what a host makes of them")
-    expected = dict(
-        zip((o.name for o in before.graph.output), ReferenceEvaluator(before).run(None, feed(before)), strict=True)
-    )
-    actual = ReferenceEvaluator(after).run(None, feed(after))
+    expected = dict(zip((o.name for o in before.graph.output), run(before, feed(before)), strict=True))
+    actual = run(after, feed(after))
     for info, value in zip(after.graph.output, actual, strict=True):
         np.testing.assert_allclose(value, expected[info.name], rtol=0, atol=kind.largest_error)

@@ -11,7 +11,9 @@ from graphkit.graph.roles import Role
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
 from graphkit.shapes import Shapes, infer
 
@@ -50,7 +52,8 @@ class ExtractEmbedding(Pass):
     """Make each lookup in a table by an integer input an input of the model, which the host fills.
 
     Legality: the table is a constant of rank 2 and is looked up along its rows; the indices are the elements of an
-    integer graph input, as they are or reshaped. A table of activations, or indices that are computed, stay.
+    integer graph input, as they are or reshaped. A table that is dequantised first stays quantised. A table of
+    activations, indices that are computed, and lookups in bodies of other nodes stay.
 
     Before:
 
@@ -67,11 +70,14 @@ class ExtractEmbedding(Pass):
     """
 
     def run(self, model: Model) -> Outcome:
+        before = model
+        model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
         shapes = infer(model)
         declined: list[Declined] = []
         found = list(embeddings(model, shapes, declined))
+        declined += _in_bodies(model, shapes)
         if not found:
-            return Outcome(model, declined=tuple(declined))
+            return Outcome(before, declined=tuple(declined))
         replaced = {}
         for each in found:
             value = each.node.outputs[0]
@@ -103,6 +109,14 @@ def embeddings(model: Model, shapes: Shapes, declined: list[Declined] | None = N
             continue
         name = names.setdefault((table, ids), _name(ids, set(names.values()), model))
         yield Embedding(node, table, ids, name)
+
+
+def _in_bodies(model: Model, shapes: Shapes) -> Iterator[Declined]:
+    """Yield the lookups of rows by integer inputs in bodies of other nodes."""
+    for scope in model.graph.walk():
+        for node in scope.nodes if scope is not model.graph else ():
+            if node.is_op("Gather", "GatherND") and not _why_not(node, shapes):
+                yield Declined(node.path, "it is in a body of another node - split or inline that first")
 
 
 def _why_not(node: Node, shapes: Shapes) -> str:

@@ -10,11 +10,15 @@ from onnx import numpy_helper, parser
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
+from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
+from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 
 IDS = "int64[N, L] input_ids"
 TABLE = "float[3, 2] table = {1, 2, 3, 4, 5, 6}"
@@ -42,6 +46,14 @@ LOOKUPS = {
     "of 8 bits": f"""g ({IDS}) => (float[N, L, 2] y)
         <int8[3, 2] table = {{1, 2, 3, 4, 5, 6}}, float s = {{0.5}}, int8 z = {{1}}> {{
         e = Gather (table, input_ids) y = DequantizeLinear (e, s, z) }}""",
+    "dequantised first": f"""g ({IDS}) => (float[N, L, 2] y)
+        <int8[3, 2] table = {{1, 2, 3, 4, 5, 6}}, float s = {{0.5}}, int8 z = {{1}}> {{
+        t = DequantizeLinear (table, s, z) e = Gather (t, input_ids) y = Neg (e) }}""",
+    "dequantised first, by column": f"""g ({IDS}) => (float[N, L, 2] y)
+        <int8[3, 2] table = {{1, 2, 3, 4, 5, 6}}, float[2] s = {{0.5, 3}}> {{
+        t = DequantizeLinear <axis = 1> (table, s) e = Gather (t, input_ids) y = Neg (e) }}""",
+    "between quantisers": f"""g ({IDS}) => (float[N, L, 2] y) <{TABLE}, float s = {{0.5}}, int8 z = {{1}}> {{
+        e = Gather (table, input_ids) q = QuantizeLinear (e, s, z) y = DequantizeLinear (q, s, z) }}""",
     "tied with the projection": f"""g ({IDS}) => (float[N, L, 3] y) <{TABLE}> {{
         e = Gather (table, input_ids) t = Transpose (table) y = MatMul (e, t) }}""",
 }
@@ -78,6 +90,33 @@ def test_what_is_no_lookup_by_ids_stays(reason: str) -> None:
     outcome = ExtractEmbedding().run(original)
     assert outcome.model is original
     assert [each.reason for each in outcome.declined] == [reason.strip()]
+
+
+def test_a_table_with_a_scale_for_each_row_stays() -> None:
+    original = model_of(f"""g ({IDS}) => (float[N, L, 2] y)
+        <int8[3, 2] table = {{1, 2, 3, 4, 5, 6}}, float[3] s = {{0.5, 3, 1}}> {{
+        t = DequantizeLinear <axis = 0> (table, s) y = Gather (t, input_ids) }}""")
+    outcome = run_to_fixpoint(original, [DequantizeAfterGather()])
+    assert outcome.model is original
+    assert [each.reason for each in outcome.declined] == ["each row of its table has a scale of its own"]
+    assert ExtractEmbedding().run(original).model is original
+
+
+def test_a_table_that_both_branches_share_stays_until_they_are_split() -> None:
+    original = model_of(f"""g ({IDS}, bool first) => (float[N, L, 2] y) <{TABLE}> {{
+        y = If (first) <
+            then_branch = one () => (float[N, L, 2] a) {{ a = Gather (table, input_ids) }},
+            else_branch = other () => (float[N, L, 2] c) {{ b = Gather (table, input_ids) c = Neg (b) }}
+        > }}""")
+    outcome = ExtractEmbedding().run(original)
+    assert outcome.model is original
+    assert {each.reason for each in outcome.declined} == {
+        "it is in a body of another node - split or inline that first"
+    }
+    assert len(outcome.declined) == 2
+    branch = SpecializeInput("first", "true").run(original).model
+    split = ExtractEmbedding().run(InlineConstantIf().run(branch).model).model
+    assert [value.name for value in split.graph.inputs] == ["inputs_embeds"]
 
 
 def test_two_tables_have_an_input_each() -> None:
