@@ -10,7 +10,8 @@ import numpy as np
 from graphkit.contract import Contract, Method, Source, Table
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.workflows.lowering import Lowered, LowerSizes
+from graphkit.workflows.lower_sizes import LowerSizes
+from graphkit.workflows.lowering import Lowered
 from graphkit.workflows.originals import Pipeline
 
 __all__ = ["build_contract", "collect_tables", "linked"]

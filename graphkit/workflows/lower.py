@@ -32,7 +32,8 @@ from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import SECONDS, Judgement, Judgements, judge, judge_words
 from graphkit.workflows.kv_layout import stack_caches
-from graphkit.workflows.lowering import Lowered, LowerSizes, lower_model
+from graphkit.workflows.lower_sizes import LowerSizes
+from graphkit.workflows.lowering import Lowered, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -11,8 +11,6 @@ import onnx.numpy_helper
 from onnx import helper
 
 from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.constraints.symbol_sizes import symbol_roles
-from graphkit.constraints.violated import SizeCheck
 from graphkit.contract import By, Method, Port, Source, State
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
@@ -35,42 +33,18 @@ from graphkit.rewrite.base import Declined, Pass, copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs
 from graphkit.shapes import Shapes, infer
-from graphkit.targets import Target, load_target
 from graphkit.workflows.cache_rank import reduce_cache_rank
-from graphkit.workflows.host_tables import HostTable, Setting, host_tables
+from graphkit.workflows.host_tables import HostTable, host_tables
+from graphkit.workflows.lower_sizes import LowerSizes, setting_of
 
-__all__ = ["LowerSizes", "Lowered", "lower_model"]
+__all__ = ["Lowered", "lower_model"]
 
 MAX_ROUNDS = 8
-MAX_REACH = 4096  # how far a length is looked for at which a model runs
 ERROR = 1e-4  # the largest that a pass may make unasked
 MASKS = {
     "slots_mask": "added to scores: 0 at the slots in use and, last, at the new token; the floor elsewhere",
     "source_mask": "added to scores: 0 at the valid positions of the source, the floor at its padding",
 }
-
-
-@dataclass(frozen=True)
-class LowerSizes:
-    """The sizes for which models are lowered.
-
-    Attributes:
-        batch: Sequences at a time.
-        source: Positions of a padded source.
-        capacity: Slots of the cache.
-        dims: Numbers for other symbols.
-        floor: What is added to scores that do not count.
-        pad: The token that pads.
-        target: What is to take the models.
-    """
-
-    batch: int
-    source: int
-    capacity: int
-    dims: Mapping[str, int] = field(default_factory=dict)
-    floor: float = -1e9
-    pad: int = 0
-    target: Target = field(default_factory=lambda: load_target("generic-npu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +102,7 @@ class _Lowering:
         self.declined: list[Declined] = []
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
         self.pasts = {value.name: entry for value, entry in model.roles.pasts.items()}
-        self.setting = _setting(self.model, model, sizes, is_decoder=bool(self.pasts))
+        self.setting = setting_of(self.model, model, sizes, is_decoder=bool(self.pasts))
         self.tables: dict[str, np.ndarray] = {}
         self.sources: dict[str, tuple[Source, str]] = {}
         self.writes: dict[str, str] = {}
@@ -312,59 +286,6 @@ class _Lowering:
         self.model = outcome.model
         self.changes += outcome.changes
         self.declined += outcome.declined
-
-
-def _setting(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
-    """Return the number of each symbol of a model's inputs, by what it stands for.
-
-    Args:
-        model: The model, folded.
-        original: The model as it was exported.
-        sizes: The sizes to fix.
-        is_decoder: Whether it runs on a cache.
-
-    Raises:
-        UsageError: One is not known.
-    """
-    roles = symbol_roles(model)
-    by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
-    if not is_decoder:
-        by_role["total"] = sizes.source
-    of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
-    numbers = of_role | dict(sizes.dims)
-    is_padded = is_decoder or bool(model.roles.all("tokens", "encoder tokens", "embeddings"))
-    for name, size in sizes.dims.items() if is_padded else ():
-        if size != of_role.get(name, size):
-            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give lengths with --src-len")
-    past, total = (
-        frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
-        for wanted in ("past", "total")
-    )
-    if is_decoder and not past:
-        raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
-    unknown = sorted(set(roles) - set(numbers) - past - total)
-    if unknown:
-        raise UsageError(f"{model.name}: '{unknown[0]}' has no number - give it with --dim {unknown[0]}=NUMBER")
-    if not is_decoder:
-        _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
-    capacity = sizes.capacity if is_decoder else 0
-    return Setting(numbers, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
-
-
-def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:
-    """Check that a model runs at these sizes.
-
-    Raises:
-        UsageError: It does not, with the nearest length at which it does.
-    """
-    check = SizeCheck(model)
-    if not (fault := check.fault(numbers)):
-        return
-    hint = "give other sizes with --src-len or --dim"
-    start = next((numbers[name] for name in sorted(lengths)), 0)
-    if start and (nearest := check.nearest(numbers, lengths, start, MAX_REACH)):
-        hint = f"the nearest length at which it runs is --src-len {nearest}"
-    raise UsageError(f"{model.name} does not run at these sizes: {fault} - {hint}")
 
 
 def _fixed(value: Value, shapes: Shapes) -> tuple[tuple[int, ...], str]:
