@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from onnx import TensorProto
+
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.violated import SizeCheck
 from graphkit.errors import UsageError
+from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.targets import Target, load_target
 from graphkit.workflows.host_tables import Setting
@@ -50,8 +53,9 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         is_decoder: Whether it runs on a cache.
 
     Raises:
-        UsageError: One is not known.
+        UsageError: One is not known, or the model cannot be run here to find out what its host makes.
     """
+    _check_dtypes(original)
     roles = symbol_roles(model)
     by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
     if not is_decoder:
@@ -75,6 +79,16 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.capacity if is_decoder else 0
     return Setting(numbers, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
+
+
+def _check_dtypes(model: Model) -> None:
+    for value in (*model.graph.inputs, *model.graph.initializers):
+        declared = declared_type(value)
+        if declared is not None and declared.dtype == TensorProto.BFLOAT16:
+            raise UsageError(
+                f"{model.name}: '{value.name}' is bfloat16, in which onnxruntime runs nothing on a CPU - export it in "
+                "float16 or float32"
+            )
 
 
 def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 
 VOCABULARY, WIDTH, POSITIONS = 11, 8, 16
 
@@ -21,7 +21,7 @@ agraph (
     float[batch, 2, total, 4] "present.0.key", float[batch, 2, total, 4] "present.0.value"
 ) <
     int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[4] heads = {0, 0, 2, 4},
-    int64[3] joined = {0, 0, 8}, float lowest = {-3.4e38}, float nothing = {0},
+    int64[3] joined = {0, 0, 8}, float lowest = {-3.4e38}, float much = {1e5}, float nothing = {0},
     float unit = {1}, float root = {2}, int64 first = {0}, int64 step = {1}, int64 three = {3}, int64[1] last = {-1},
     int64[1] three_axis = {3}
 > {
@@ -109,7 +109,7 @@ ENCODER = """
 agraph (%INPUTS%) => (float[batch, length, 8] last_hidden_state) <
     int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[3] shape_of_pairs = {0, -1, 16},
     int64[3] shape_of_words = {0, -1, 8}, int64 start = {0}, int64 step = {1},
-    float lowest = {-3.4e38}, float nothing = {0}
+    float lowest = {-3.4e38}, float much = {1e5}, float nothing = {0}
 > {
     %X%
     k = MatMul (x, wk)
@@ -133,13 +133,15 @@ def encoder(inputs: str, x: str, masked: str) -> onnx.ModelProto:
     return with_weights(parser.parse_model(text), ("token_table", "wk", "conv"))
 
 
-def half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model in float16; what it cannot hold is its least number."""
+def half(model: onnx.ModelProto, dtype: int = onnx.TensorProto.FLOAT16) -> onnx.ModelProto:
+    """Return a model in float16 or bfloat16; what float16 cannot hold is its least number."""
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    least = np.finfo(np.float16 if dtype == onnx.TensorProto.FLOAT16 else np.float32).min
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
-            array = np.maximum(numpy_helper.to_array(tensor), np.finfo(np.float16).min).astype(np.float16)
+            array = np.maximum(numpy_helper.to_array(tensor), least).astype(kind)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for info in (*model.graph.input, *model.graph.output):
         if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+            info.type.tensor_type.elem_type = dtype
     return model

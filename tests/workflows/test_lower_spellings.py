@@ -275,3 +275,27 @@ def test_a_cache_of_fixed_length_is_declined(model_file: Callable[[str], Path], 
 def test_a_decoder_without_its_encoder_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a decoder that reads an encoder, and no encoder"):
         lower_folder(model_file("whisper-tiny/decoder_model_merged"), tmp_path / "out", OPTIONS)
+
+
+def test_bfloat16_is_declined(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is bfloat16, in which onnxruntime runs nothing on a CPU"):
+        lowered(half(decoder(FILLED), onnx.TensorProto.BFLOAT16), tmp_path)
+
+
+SUBTRACTED = """
+    hidden = Cast <to = 1> (%HIDDEN%)
+    amount = Mul (hidden, much)
+    less = Sub (scores, amount)
+    p = Softmax <axis = -1> (less)
+"""
+
+
+def test_a_mask_of_a_source_may_be_subtracted(tmp_path: Path) -> None:
+    """It is no additive mask, but rows for each valid length."""
+    masked = "none = Equal (attention_mask, start)\nrow = Unsqueeze (none, one)" + SUBTRACTED.replace("%HIDDEN%", "row")
+    assert_done(lowered(encoder(TEXT, TABLE, masked), tmp_path))
+
+
+def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'amount' is as long as the cache, and is no mask"):
+        lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
