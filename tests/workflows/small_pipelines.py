@@ -134,12 +134,12 @@ def encoder(inputs: str, x: str, masked: str) -> onnx.ModelProto:
 
 
 def half(model: onnx.ModelProto, dtype: int = onnx.TensorProto.FLOAT16) -> onnx.ModelProto:
-    """Return a model in float16 or bfloat16; what float16 cannot hold is its least number."""
+    """Return a model in float16 or bfloat16; what float16 cannot hold is its least or largest number."""
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     least = np.finfo(np.float16 if dtype == onnx.TensorProto.FLOAT16 else np.float32).min
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
-            array = np.maximum(numpy_helper.to_array(tensor), least).astype(kind)
+            array = np.clip(numpy_helper.to_array(tensor), least, -least).astype(kind)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for info in (*model.graph.input, *model.graph.output):
         if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
