@@ -25,7 +25,7 @@ __all__ = ["Axes", "Layout", "TooManyAxesError", "find_layout", "fold_axes", "si
 Sizes = tuple[int, ...]
 FREE, ALIKE, OWN = 0, 1, 2  # an axis may go and merge, may merge with others of its kind, or stays as it is
 
-SOFTMAX_SINCE, SLICE_SINCE, PAD_SINCE, PAD_AXES_SINCE = 13, 10, 11, 18
+SOFTMAX_SINCE, SLICE_SINCE, PAD_SINCE = 13, 10, 11
 
 
 class TooManyAxesError(Exception):

@@ -19,42 +19,14 @@ from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes, parse
+from graphkit.workflows.lower_sizes import Setting
 
-__all__ = ["HostTable", "Setting", "host_tables"]
+__all__ = ["HostTable", "host_tables"]
 
 TOKENS = range(8)  # that stand for all others, but for the one that pads
 MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
 Kind = Literal["mask", "rows", "constant"]
 By = Literal["position", "valid_length"]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The sizes for which a model is lowered.
-
-    Attributes:
-        dims: Numbers for symbols that stay what they are: batch, new tokens, source.
-        growing: The symbols of the length of the past, and of what is past and new tokens together.
-        capacity: Slots of the cache; 0 where there is none.
-        source: Positions of the source; 0 where there is none.
-        is_padded: Whether some of these may be padding: tokens may, parts of an image or a sound may not.
-        floor: What is added to scores that do not count.
-        pad: The token that pads.
-    """
-
-    dims: Mapping[str, int]
-    past: frozenset[str]
-    total: frozenset[str]
-    capacity: int
-    source: int
-    is_padded: bool
-    floor: float
-    pad: int
-
-    def at(self, past: int) -> dict[str, int]:
-        """Return all dims where the cache holds so many tokens."""
-        new = dict.fromkeys(self.past, past)
-        return {**self.dims, **new, **dict.fromkeys(self.total, past + 1)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,8 @@ from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.targets import Target, load_target
-from graphkit.workflows.host_tables import Setting
 
-__all__ = ["LowerSizes", "setting_of"]
+__all__ = ["LowerSizes", "Setting", "setting_of"]
 
 MAX_REACH = 4096  # how far a length is looked for at which a model runs
 
@@ -41,6 +40,35 @@ class LowerSizes:
     floor: float = -1e9
     pad: int = 0
     target: Target = field(default_factory=lambda: load_target("generic-npu"))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The sizes for which a model is lowered.
+
+    Attributes:
+        dims: Numbers for symbols that stay what they are: batch, new tokens, source.
+        growing: The symbols of the length of the past, and of what is past and new tokens together.
+        capacity: Slots of the cache; 0 where there is none.
+        source: Positions of the source; 0 where there is none.
+        is_padded: Whether some of these may be padding: tokens may, parts of an image or a sound may not.
+        floor: What is added to scores that do not count.
+        pad: The token that pads.
+    """
+
+    dims: Mapping[str, int]
+    past: frozenset[str]
+    total: frozenset[str]
+    capacity: int
+    source: int
+    is_padded: bool
+    floor: float
+    pad: int
+
+    def at(self, past: int) -> dict[str, int]:
+        """Return all dims where the cache holds so many tokens."""
+        new = dict.fromkeys(self.past, past)
+        return {**self.dims, **new, **dict.fromkeys(self.total, past + 1)}
 
 
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
