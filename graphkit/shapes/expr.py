@@ -30,7 +30,6 @@ MAX_DEGREE = 16  # atoms of a product
 MAX_ARGS = 8  # of a min or max
 MAX_SIZE = 160  # atoms, those in the arguments of calls included
 MAX_NUMBER = 1 << 64  # no dim, and no element of an integer tensor, is larger
-MAX_FACTOR = 1 << 40  # of a dim: with larger ones, elements of integer tensors wrap around at sizes that are legal
 MAX_TEXT = 2000  # characters of a call
 
 
@@ -281,7 +280,7 @@ def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
     if len(terms) > MAX_TERMS:
         raise TooComplexError("an expression of too many terms")
     for monomial, factor in terms:
-        if abs(factor) > (MAX_FACTOR if monomial else MAX_NUMBER):
+        if not -MAX_NUMBER <= factor <= MAX_NUMBER:
             raise TooComplexError("a number of more than 64 bits")
         if len(monomial) > MAX_DEGREE:
             raise TooComplexError("a product of too many factors")

@@ -21,6 +21,7 @@ from graphkit.shapes.tensor import Array, Element, Ratio, array_of
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare"]
 
+MAX_FACTOR = 1 << 40  # of a dim: with larger ones, elements wrap around at sizes that are legal
 MAX_EXACT = 1 << 12  # largest divisor of a fraction that is calculated with
 Result = Element | None
 
@@ -48,10 +49,15 @@ def apply(name: str, arrays: list[Array], dtype: int) -> Array | None:
     elements = result.ravel().tolist() if isinstance(result, np.ndarray) else [result]
     if not is_float:
         bits = BITS[dtype] if dtype in INTEGERS else 64
-        elements = [
-            None if isinstance(element, int) and abs(element) >> (bits - 1) else element for element in elements
-        ]
+        elements = [element if _fits(element, bits) else None for element in elements]
     return array_of(elements, shape)
+
+
+def _fits(element: Element | None, bits: int) -> bool:
+    """Whether an element of an integer tensor is not so large that it wraps around."""
+    if isinstance(element, int):
+        return not abs(element) >> (bits - 1)
+    return not isinstance(element, Expr) or all(abs(k) <= MAX_FACTOR for monomial, k in element.terms if monomial)
 
 
 def _are_numbers(args: tuple[Element, ...]) -> TypeGuard[tuple[int | float, ...]]:

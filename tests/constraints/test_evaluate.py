@@ -28,9 +28,7 @@ def test_a_division_by_0_gives_0() -> None:
     assert values.of(A // PAST).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "expr", [A * A * A, A * (1 << 40) + B, A * A * (1 << 40), (A * A * A) // B, (A * A * A) % (B + 1)]
-)
+@pytest.mark.parametrize("expr", [A * A * A, A * (1 << 62) + B, A * (1 << 64), (A * A * A) // B, (A * A * A) % (B + 1)])
 def test_numbers_of_more_than_64_bits_are_exact(expr: Expr) -> None:
     tried = [{"a": 3_000_000_019, "b": 7}, {"a": 2, "b": 5}]
     assert Values.of_all(tried).of(expr).tolist() == [expr.evaluate(one) for one in tried]
