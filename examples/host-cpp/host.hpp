@@ -63,7 +63,7 @@ inline std::vector<bool> slots_mask(std::size_t past, std::size_t capacity, std:
 // The valid positions of a padded source.
 inline std::vector<bool> source_mask(std::size_t valid, std::size_t source) {
     std::vector<bool> counts(source, false);
-    std::fill_n(counts.begin(), valid, true);
+    std::fill_n(counts.begin(), std::min(valid, source), true);
     return counts;
 }
 
@@ -144,7 +144,9 @@ private:
         for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
             const HostMethod& method = HOST_METHODS[i];
             for (std::size_t at = 0; method.each_step && at < method.output_count; at++) {
-                if (method.outputs[at].writes < 0) return given_[i][at];
+                if (method.outputs[at].writes >= 0) continue;
+                if (std::string(method.outputs[at].dtype) != "float32") throw std::logic_error("logits are float32 here");
+                return given_[i][at];
             }
         }
         throw std::logic_error("there is no decoder");

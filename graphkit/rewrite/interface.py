@@ -14,7 +14,7 @@ from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
 from graphkit.shapes import Expr
 
-__all__ = ["NewInput", "drop_dead_inputs", "with_inputs", "with_outputs"]
+__all__ = ["NewInput", "drop_dead_inputs", "with_first_output", "with_inputs", "with_outputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,17 @@ def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model
             proto.graph.node.append(helper.make_node("Identity", [name], [output.name]))
         proto.graph.output.append(output.info())
     return drop_dead_inputs(remove_dead_code(model.with_proto(proto)).model)
+
+
+def with_first_output(model: Model, name: str) -> Model:
+    """Return a model whose outputs begin with one of them; the order of the others stays."""
+    if not any(value.name == name for value in model.graph.outputs[1:]):
+        return model
+    proto = copy_proto(model)
+    outputs = sorted(proto.graph.output, key=lambda info: info.name != name)
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    return model.with_proto(proto)
 
 
 def drop_dead_inputs(model: Model) -> Model:

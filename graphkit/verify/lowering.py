@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.contract import Contract, Method
+from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolated import IsolatedSession
@@ -19,12 +20,11 @@ from graphkit.verify.lowering_causes import causes
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import AlteredHost, Scene
 from graphkit.verify.lowering_signs import lost_bias, signs
+from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, distance
 from graphkit.verify.original_pipeline import Originals, Reference
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering"]
 
-TOLERANCE = 1e-4  # of logits and encoder output, times how far they reach from their mean where that is above 1
-HALF_TOLERANCE = 2.0**-8  # where there is float16: 4 of its steps at the largest magnitude
 GREEDY = 16  # most tokens to decode greedily
 
 
@@ -56,8 +56,7 @@ class LoweringProof(Result):
     """Whether host and lowered models give what the originals give.
 
     Attributes:
-        tolerance: The largest difference that counts as equal, times the largest magnitude where that is above 1; of
-            logits, the largest distance from their mean over the steps.
+        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1.
         runs: The runs, by length of the source.
         causes: What the differences look like, a sentence each.
         notes: What to know of the proof, a sentence each.
@@ -98,7 +97,10 @@ class LoweringProof(Result):
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
         if self.passed:
-            yield Prose(f"Host and lowered models give what the originals give, within {self.tolerance:g}.")
+            within = (
+                f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
+            )
+            yield Prose(f"Host and lowered models give what the originals give, within {within}.")
 
 
 def _number(value: float | None) -> str:
@@ -123,7 +125,7 @@ def verify_lowering(
     Args:
         originals: What was lowered, read from files.
         folder: The folder of `contract.json`.
-        tolerance: The largest difference that counts as equal, times the largest magnitude where that is above 1;
+        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1;
             models in float16 are compared within 2**-8.
         seed: Of the token ids.
         limits: What a model may take of time and memory.
@@ -144,11 +146,11 @@ class _Proof:
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, _Isolated(folder))
         self.contract = self.host.contract
-        self.is_half = _is_half(self.contract)  # its errors grow with the magnitude, that of a bias too
-        self.tolerance = max(tolerance, HALF_TOLERANCE) if self.is_half else tolerance
+        self.allowance = Allowance(tolerance, is_half=_is_half(self.contract))
+        self.tolerance = self.allowance.tolerance
         self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
-        self.center = np.zeros(0)  # the mean of the logits of these steps
+        self.ties = 0  # greedy tokens of which the original has two
         self.vocabulary = _vocabulary(self.contract)
         self.user = {
             port.name: port
@@ -173,6 +175,9 @@ class _Proof:
         notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: equal tokens tell nothing here, logits do.")
+        if self.ties:
+            times = counted(self.ties, "step(s)")
+            notes.append(f"At {times} the two largest logits are as near as the tolerance: either token is right.")
         return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
 
     def _lengths(self) -> list[int]:
@@ -208,9 +213,9 @@ class _Proof:
                 failure = failure or f"'{name}' is not given"
                 continue
             part = tuple(slice(size) for size in wanted.shape)
-            found = self._distance(outputs[name][part], wanted)
+            found = distance(outputs[name][part], wanted)
             difference = max(found, difference or 0.0)
-            if found > self._allowed(wanted):
+            if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
         if not self.contract.sizes["capacity"]:
             return SourceRun(length, difference, 0, None, 0, 0, failure)
@@ -224,7 +229,7 @@ class _Proof:
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self.contract.sizes["positions"])
-        return Scene(self.host, self.reference, self._ids(length), tokens, self._given(), self._differ)
+        return Scene(self.host, self.reference, self._ids(length), tokens, self._given(), self.allowance.differ)
 
     def _is_full_right(self, runs: Sequence[SourceRun]) -> bool:
         """Whether a source without padding is right, and others were tried."""
@@ -234,14 +239,14 @@ class _Proof:
     def _forced(self, steps: int) -> tuple[float, str]:
         worst, failure, tokens = 0.0, "", self._ids(steps)
         expected = [self.reference.step(token) for token in tokens]
-        self.center = np.mean(expected, axis=0)
+        self.allowance.learn(expected)
         for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):
             logits = self.host.step(token)
-            if logits.shape == wanted.shape:
+            if logits.shape == wanted.shape and np.isfinite(logits).all() and np.isfinite(wanted).all():
                 self.differences.append(logits.astype(np.float64) - wanted.astype(np.float64))
-            found = self._distance(logits, wanted)
+            found = distance(logits, wanted)
             worst = max(worst, found)
-            if found > self._allowed(wanted) and not failure:
+            if self.allowance.differ(logits, wanted) and not failure:
                 failure = f"logits differ by {found:.1e} at step {number + 1}"
         return worst, failure
 
@@ -249,28 +254,12 @@ class _Proof:
         token, chosen = self._ids(1)[0], []
         for number in range(steps):
             wanted, found = self.reference.step(token), self.host.step(token)
-            token = int(wanted.argmax())
+            token, other = int(wanted.argmax()), int(found.argmax())
             chosen.append(token)
-            if int(found.argmax()) != token and wanted[token] - wanted[int(found.argmax())] > self._allowed(wanted):
-                return chosen, f"greedy token {number + 1} is {int(found.argmax())}, not {token}"
+            if other != token and not self.allowance.is_tie(wanted, token, other):
+                return chosen, f"greedy token {number + 1} is {other}, not {token}"
+            self.ties += other != token
         return chosen, ""
-
-    def _differ(self, found: np.ndarray, wanted: np.ndarray) -> bool:
-        return bool(self._distance(found, wanted) > self._allowed(wanted))
-
-    def _distance(self, found: np.ndarray, wanted: np.ndarray) -> float:
-        if found.shape != wanted.shape:
-            return float("inf")
-        if wanted.size == 0:
-            return 0.0
-        largest = float(np.max(np.abs(found.astype(np.float64) - wanted.astype(np.float64))))
-        return float("inf") if np.isnan(largest) else largest
-
-    def _allowed(self, wanted: np.ndarray) -> float:
-        """Return the largest difference that counts as none: a constant, such as a bias, makes logits no larger."""
-        is_centered = wanted.shape == self.center.shape and not self.is_half
-        varies = wanted - self.center if is_centered else wanted
-        return self.tolerance * max(1.0, float(np.max(np.abs(varies), initial=0.0)))
 
 
 class _Isolated:

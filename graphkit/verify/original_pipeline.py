@@ -93,15 +93,21 @@ class Reference:
         is_merged = decoder.later.roles.decoder is not None
         if self.cache is None and (is_merged or decoder.first is not decoder.later):
             empty = {} if not is_merged else {value.name: past for value, past in self._empty(decoder.first).items()}
-            outputs, self.cache = decoder.start({**self._feed(decoder.first, [token], 0), **empty})
+            model = decoder.first
+            outputs, self.cache = decoder.start({**self._feed(model, [token], 0), **empty})
         else:
-            feed = self._feed(decoder.later, [token], self.past)
+            model = decoder.later
+            feed = self._feed(model, [token], self.past)
             if self.cache is None:
                 pasts = decoder.later.roles.pasts
                 self.cache = {pasts[value].slot: past for value, past in self._empty(decoder.later).items()}
             outputs, self.cache = decoder.step(feed, self.cache)
         self.past += 1
-        logits: np.ndarray = np.asarray(outputs["logits"])
+        if model.roles.logits is None:
+            raise ModelError(
+                "nothing tells which of its outputs is the logits", file=model.label, hint="name it 'logits'"
+            )
+        logits: np.ndarray = np.asarray(outputs[model.roles.logits.name])
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last
 

@@ -14,6 +14,7 @@ from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import Contract
 from graphkit.contract.guide import guide
 from graphkit.errors import UsageError
+from graphkit.graph.view import all_scopes
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
@@ -242,7 +243,8 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
     target = load_target(options.target)
     models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
-    dtypes = {value.tensor.data_type for m in models for value in m.graph.initializers if value.tensor is not None}
+    values = [value for model in models for scope in all_scopes(model.scopes) for value in scope.values.values()]
+    dtypes = {value.constant.data_type for value in values if value.constant is not None}
     wanted = mask_floor(target, options.mask_floor)
     floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
     return LowerSizes(options.batch, options.src_len, options.max_cache_len, dict(options.dims), floor, pad, target)

@@ -29,9 +29,9 @@ from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missi
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Pass, copy_proto
+from graphkit.rewrite.base import Declined, Pass, copy_proto, keep
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
-from graphkit.rewrite.interface import drop_dead_inputs
+from graphkit.rewrite.interface import drop_dead_inputs, with_first_output
 from graphkit.shapes import Shapes, infer
 from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.host_tables import HostTable, host_tables
@@ -115,7 +115,13 @@ class _Lowering:
         return bool(self.pasts)
 
     def extract_embeddings(self) -> None:
-        """Let the host look up rows of tables."""
+        """Let the host look up rows of tables.
+
+        Raises:
+            UsageError: It is not known what chooses the rows.
+        """
+        if not self.is_decoder:
+            self._fix_positions()
         for found in embeddings(self.model, infer(self.model)):
             tensor = found.table.constant
             assert tensor is not None
@@ -124,12 +130,31 @@ class _Lowering:
             meaning = f"the rows of '{found.table.name}' at '{found.ids.name}'"
             self.became[found.ids.name] = found.name
             role = self.model.roles.of(found.ids)
+            if role == "other":
+                raise UsageError(
+                    f"'{found.ids.name}' chooses rows of a table, and is not known to be tokens - rename it"
+                )
             by: By = "type" if role == "token types" else "token" if self.is_decoder else "source"
             if self.is_decoder and role == "positions":
                 self.sources[found.name] = Source("rows", table, "position"), meaning
             else:
                 self.sources[found.name] = Source("embedding", table, by), meaning
         self._run(ExtractEmbedding())
+
+    def _fix_positions(self) -> None:
+        """Make the positions of what runs once a constant: they count from 0."""
+        positions = [value for value, role in self.model.roles.inputs.items() if role == "positions"]
+        if not positions:
+            return
+        proto, shapes = copy_proto(self.model), infer(self.model)
+        for value in positions:
+            _, dtype = _fixed(value, shapes)
+            sizes = shapes[value].sizes()
+            assert sizes is not None
+            array = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype)
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+            keep(proto.graph.input, [info.name != value.name for info in proto.graph.input])
+        self.model = self.model.with_proto(proto)
 
     def insert_masks(self) -> None:
         """Insert the masks that the export lacks."""
@@ -209,7 +234,9 @@ class _Lowering:
                 yield MaskedFillToAdd(self.sizes.floor) if kind is MaskedFillToAdd else kind()
 
     def result(self) -> Lowered:
-        """Return the model with its place in the contract."""
+        """Return the model with its place in the contract; the logits are its first output."""
+        if self.is_decoder and (logits := self.original.roles.logits) is not None:
+            self.model = with_first_output(self.model, logits.name)
         shapes = infer(self.model)
         inputs = tuple(self._input(value, shapes) for value in self.model.graph.inputs)
         outputs = tuple(self._output(value, shapes) for value in self.model.graph.outputs)

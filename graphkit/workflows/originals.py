@@ -102,7 +102,8 @@ def _tokens(folder: Path, models: list[Model | None]) -> dict[str, int | None]:
         configuration = _read(folder / name)
         for key, entry in KEYS.items():
             value = configuration.get(entry)
-            if found[key] is None and isinstance(value, int) and not isinstance(value, bool):
+            value = value[0] if isinstance(value, list) and value else value  # models that end with one of several
+            if found[key] is None and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 found[key] = value
     for model in models:
         if found["pad"] is None and model is not None and model.roles.decoder is None:
@@ -115,7 +116,7 @@ def _read(path: Path) -> Mapping[str, object]:
         return {}
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"it cannot be read: {error}", file=str(path), hint="mend it or move it away") from error
     return plain if isinstance(plain, dict) else {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -159,7 +160,9 @@ def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
 
 
 def _name(ids: Value, taken: set[str], model: Model) -> str:
-    base = NAMES.get(model.roles.of(ids), f"{ids.name}_embeds")
+    base = NAMES.get(model.roles.of(ids)) or re.sub(
+        r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds"
+    )  # names a file too
     name, number = base, 1
     while name in taken or name in model.graph.values:
         number += 1

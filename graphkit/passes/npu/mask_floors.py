@@ -46,10 +46,12 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
         wanted: The floor that the user wants, None for the default.
 
     Raises:
-        UsageError: The target takes quantised models only, and the floor would spoil their scale.
+        UsageError: The target takes quantised models only, and the floor would spoil their scale; or it is infinite.
     """
     if wanted is None:
         return QUANTIZED_FLOOR if target.is_quantized else FLOOR
+    if wanted < np.finfo(np.float32).min:
+        raise UsageError(f"a mask floor of {wanted:g} is infinite in float32 - give one from -1e30 on")
     if target.is_quantized and wanted < LEAST_QUANTIZED:
         raise UsageError(
             f"a mask floor of {wanted:g} for {target.name}, which takes quantised models only: the steps of 8 bits "
