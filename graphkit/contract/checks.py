@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from graphkit.contract.contract import Contract, Method, Port
+from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
 __all__ = ["problems"]
 
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
 MOST = 1 << 48  # elements
 TOKENS = ("pad", "start", "end")
+CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length")}
+BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
 
 
 def problems(contract: Contract) -> Iterator[str]:
@@ -32,15 +35,19 @@ def problems(contract: Contract) -> Iterator[str]:
         if file in ("", ".", "..") or any(char in file for char in "/\\\0"):
             yield f"'{file}' is not the name of a file beside it"
     for table in contract.tables:
+        if table.dtype not in BYTES:
+            yield f"table '{table.name}' has no dtype of whole bytes"
         if table.offset < 0 or not _is_size((table.rows, *table.shape)):
             yield f"table '{table.name}' has no size"
     for state in contract.states:
         if not _is_size(state.shape) or (state.axis is not None and not 0 <= state.axis < len(state.shape)):
             yield f"state '{state.name}' has no size, or no axis {state.axis}"
+        elif state.bytes != math.prod(state.shape) * BYTES.get(state.dtype, 0):
+            yield f"state '{state.name}' of {state.dtype} does not take {state.bytes} bytes"
     for place, method in enumerate(contract.methods):
         for port in (*method.inputs, *method.outputs):
-            if not _is_size(port.shape):
-                yield f"'{port.name}' has no size"
+            if not _is_size(port.shape) or port.dtype not in BYTES:
+                yield f"'{port.name}' has no size, or no dtype of whole bytes"
         for port in method.inputs:
             yield from (f"input '{port.name}' of {method.name} {text}" for text in _input(contract, place, port))
         for port in method.outputs:
@@ -79,6 +86,8 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
             yield f"is not the state '{source.of}'"
     if source.kind == "output" and not _is_output(contract.methods[:place], source.of, port):
         yield f"is not the output '{source.of}' of a method that runs before"
+    if source.by not in CHOOSING.get(source.kind, (source.by,)):
+        yield f"does not say what chooses from '{source.of}'"
     if source.kind in ("embedding", "rows"):
         table = next((table for table in contract.tables if table.name == source.of), None)
         if table is None or table.dtype != port.dtype or not _is_filled(port.shape, table.shape):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from graphkit.contract.contract import Contract, Method, Port, Source
 from graphkit.graph.names import family_label, family_pattern
 from graphkit.render.blocks import printable
+from graphkit.render.markdown import escape
 
 __all__ = ["guide"]
 
@@ -67,7 +68,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
         whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
         for row in whole:
             cells = (
-                f"`{_cell(text)}`" if title[0] == "`" else _cell(text) for title, text in zip(header, row, strict=True)
+                f"`{_cell(text)}`" if title[0] == "`" else escape(text) for title, text in zip(header, row, strict=True)
             )
             yield f"| {' | '.join(cells)} |"
 
@@ -81,13 +82,13 @@ def _maker(port: Port) -> str:
 def _words(source: Source) -> str:
     if source.kind == "embedding":
         which = {"source": "each token of the source, then the padding token", "type": "the type of each token"}
-        return f"rows of table `{source.of}` for {which.get(source.by, 'the token')}"
+        return f"rows of table '{source.of}' for {which.get(source.by, 'the token')}"
     if source.kind == "rows":
-        return f"row `{source.by}` of table `{source.of}`"
+        return f"row '{source.by}' of table '{source.of}'"
     if source.kind == "state":
         return "the state of that name"
     if source.kind == "output":
-        return f"the output `{source.of}`"
+        return f"the output '{source.of}'"
     if source.kind == "user":
         return "whoever calls"
     window = f", of which the last {source.window} tokens count" if source.window else ""

@@ -61,7 +61,7 @@ def _built(kind: Any, plain: Any, at: str) -> Any:
         return tuple(_built(options[0], item, f"{at}[{place}]") for place, item in enumerate(plain))
     if origin is Mapping and isinstance(plain, dict):
         return {_built(str, key, at): _built(options[1], item, f"{at}.{key}") for key, item in plain.items()}
-    if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
+    if kind is float and (type(plain) is float or (type(plain) is int and abs(plain) <= MOST)):
         return float(plain)
     if kind is str and isinstance(plain, str):
         plain.encode()  # half of a surrogate pair is no text

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.contract import Contract, Method, Port, Table, read_contract
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.host.masks import slots_mask, source_mask
 
 __all__ = ["Host", "Run"]
@@ -170,7 +170,10 @@ def _filled(mask: np.ndarray, port: Port) -> np.ndarray:
 
 
 def _rows(folder: Path, table: Table) -> np.ndarray:
-    return np.memmap(folder / table.file, table.dtype, "r", table.offset, (table.rows, *table.shape))
+    try:
+        return np.memmap(folder / table.file, table.dtype, "r", table.offset, (table.rows, *table.shape))
+    except (OSError, ValueError) as error:  # it is missing, or shorter than the table
+        raise ModelError(f"table '{table.name}' cannot be read: {error}", file=str(folder / table.file)) from error
 
 
 class _Sessions:

@@ -148,10 +148,11 @@ class _Lowering:
             return
         proto, shapes = copy_proto(self.model), infer(self.model)
         for value in positions:
-            _, dtype = _fixed(value, shapes)
-            sizes = shapes[value].sizes()
-            assert sizes is not None
-            array = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype)
+            dims = [dim.substitute(self.setting.dims) for dim in shapes[value].dims or ()]
+            sizes = [dim.constant for dim in dims if dim.constant is not None]
+            if not dims or len(sizes) < len(dims):
+                raise UsageError(f"'{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
+            array = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
             proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
             keep(proto.graph.input, [info.name != value.name for info in proto.graph.input])
         self.model = self.model.with_proto(proto)

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from small_pipelines import decoder, encoder, half, saved
 
 from graphkit.contract import read_contract
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
@@ -299,3 +299,71 @@ def test_a_mask_of_a_source_may_be_subtracted(tmp_path: Path) -> None:
 def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'amount' is as long as the cache, and is no mask"):
         lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
+
+
+def renamed_logits(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a decoder whose logits are called 'output' and stand after the states."""
+    for node in model.graph.node:
+        node.output[:] = ["output" if name == "logits" else name for name in node.output]
+    logits, *presents = model.graph.output
+    logits.name = "output"
+    last = onnx.ValueInfoProto.FromString(logits.SerializeToString())
+    del model.graph.output[:]
+    model.graph.output.extend([*presents, last])
+    return model
+
+
+def test_logits_are_told_by_their_role_and_come_first(tmp_path: Path) -> None:
+    assert_done(lowered(renamed_logits(decoder(FILLED)), tmp_path))
+    (step,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [port.name for port in step.outputs if not port.writes] == ["output"]
+    assert step.outputs[0].name == "output"
+
+
+def test_hidden_states_beside_the_logits_are_no_logits(tmp_path: Path) -> None:
+    model = decoder(FILLED)
+    hidden = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", "seq", 8])
+    model.graph.output.insert(0, hidden)
+    assert_done(lowered(model, tmp_path))
+
+
+def test_positions_of_an_encoder_are_a_constant(tmp_path: Path) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    places = Gather (token_table, position_ids)
+    x = Add (words, places)
+    """
+    assert_done(lowered(encoder(f"{TEXT}, int64[batch, length] position_ids", x, PADDED), tmp_path))
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert [port.name for port in method.inputs] == ["inputs_embeds", "attention_bias"]
+    assert method.became["position_ids"] == "nothing: its value is fixed"
+
+
+def test_ids_of_an_encoder_that_are_no_tokens_are_declined(tmp_path: Path) -> None:
+    x = f"""
+    {TABLE.replace("x =", "words =")}
+    languages = Gather (token_table, "lang/0")
+    x = Add (words, languages)
+    """
+    with pytest.raises(UsageError, match="'lang/0' chooses rows of a table, and is not known to be tokens - rename it"):
+        lowered(encoder(f'{TEXT}, int64[batch, length] "lang/0"', x, PADDED), tmp_path)
+
+
+@pytest.mark.parametrize(("text", "end"), [("[1, 106]", 1), ("-1", None), ("true", None), ("7", 7)])
+def test_the_end_token_is_the_first_of_several(text: str, end: int | None, tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    (folder / "config.json").write_text(f'{{"eos_token_id": {text}}}')
+    lower_folder(folder, tmp_path / "out", replace(OPTIONS, verify=False))
+    assert read_contract(tmp_path / "out" / "contract.json").tokens["end"] == end
+
+
+def test_a_configuration_that_is_too_deep_is_an_error(tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"config\.json: it cannot be read"):
+        lower_folder(folder, tmp_path / "out", OPTIONS)
+
+
+def test_a_floor_that_is_infinite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a mask floor of -1e\+39 is infinite in float32"):
+        lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-1e39))
