@@ -41,6 +41,7 @@ __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 
 KvLayout = Literal["per-layer", "stacked"]
 CONTRACT, GUIDE = "contract.json", "HOST.md"
+MAX_POSITIONS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -194,15 +195,14 @@ def lower_folder(
         The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
 
     Raises:
-        UsageError: Something cannot be lowered, with the reason; or a judge is no command.
+        UsageError: Something cannot be lowered, with the reason; or a judge is no command, or a size is out of range.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
     for command in options.judges:
         judge_words(command)  # before anything is written
-    if options.batch != 1:
-        raise UsageError(f"a batch of {options.batch}: host and proof run one sequence at a time - lower with batch 1")
+    _check_options(path, output, options)
     progress("reading")
     pipeline = find_pipeline(path)
     sizes = _sizes(pipeline, options)
@@ -210,6 +210,7 @@ def lower_folder(
         parts = _lowered(pipeline, sizes, progress)
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
+    _check_pad(contract, sizes.pad)
     if options.kv_layout == "stacked" and pipeline.step is not None:
         parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
     progress("writing")
@@ -237,6 +238,30 @@ def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[s
         progress(f"asking {command}")
         found.extend(judge(command, models, options.judge_seconds))
     return Judgements(tuple(found))
+
+
+def _check_options(path: Path, output: Path, options: LowerOptions) -> None:
+    if options.batch != 1:
+        raise UsageError(f"a batch of {options.batch}: host and proof run one sequence at a time - lower with batch 1")
+    for what, size in (("source positions", options.src_len), ("slots", options.max_cache_len)):
+        if not 0 < size <= MAX_POSITIONS:
+            raise UsageError(f"{size:,} {what}: what the host feeds is computed for each - give 1 to {MAX_POSITIONS:,}")
+    if path.is_dir() and output.resolve() == path.resolve():
+        raise UsageError(
+            f"{output} is the folder of the export, whose models it would be mixed with - name another one"
+        )
+
+
+def _check_pad(contract: Contract, pad: int) -> None:
+    """Raise UsageError for a token that pads and has no row."""
+    padded = {
+        port.source.of for m in contract.methods for port in m.inputs if port.source and port.source.by == "source"
+    }
+    for table in contract.tables:
+        if table.name in padded and pad >= table.rows:
+            raise UsageError(
+                f"token {pad} pads, and table '{table.name}' has {table.rows:,} rows - give one with --pad"
+            )
 
 
 def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:

@@ -367,3 +367,28 @@ def test_a_configuration_that_is_too_deep_is_an_error(tmp_path: Path) -> None:
 def test_a_floor_that_is_infinite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a mask floor of -1e\+39 is infinite in float32"):
         lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-1e39))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"max_cache_len": 10**11},
+            "100,000,000,000 slots: what the host feeds is computed for each - give 1 to 65,536",
+        ),
+        ({"src_len": 0}, "0 source positions"),
+        ({"pad": 11}, "token 11 pads, and table 'encoder.inputs_embeds' has 11 rows - give one with --pad"),
+    ],
+)
+def test_sizes_out_of_range_are_refused_before_anything_is_written(
+    changed: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, **changed))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_the_export_is_no_output(tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    with pytest.raises(UsageError, match="is the folder of the export, whose models it would be mixed with"):
+        lower_folder(folder, tmp_path / "model" / ".." / "model", OPTIONS)

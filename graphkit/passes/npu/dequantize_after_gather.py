@@ -59,6 +59,8 @@ class DequantizeAfterGather(Rewrite):
         rank, of_scale = editor.shapes[table].rank, editor.shapes[scale].rank
         if rank is None or of_scale is None or editor.shapes[indices].rank is None:
             return "a rank is not known"
+        if dequantize.attributes.keys() - {"axis"}:
+            return "its DequantizeLinear has more attributes than an axis"
         if (node.attr("axis", 0) or 0) % rank != 0:
             return "it does not gather rows"
         if of_scale > 1 or (of_scale == 1 and (dequantize.attr("axis", 1) or 0) % rank == 0):
