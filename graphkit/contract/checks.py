@@ -26,7 +26,7 @@ def problems(contract: Contract) -> Iterator[str]:
         yield f"tokens.{missing[0]} is missing"
         return
     if not math.isfinite(contract.floor):
-        yield "the floor is no finite number"
+        yield "the floor is not a finite number"
     for what, named in (("method", contract.methods), ("table", contract.tables), ("state", contract.states)):
         names = [each.name for each in named]
         yield from (f"a {what} has no name" for name in names if not name)

@@ -22,7 +22,7 @@ def read_contract(path: Path) -> Contract:
     """Read `contract.json`.
 
     Raises:
-        ModelError: It is no contract, one of another version, or what it says does not fit together.
+        ModelError: It is not a contract, one of another version, or what it says does not fit together.
     """
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def _no_contract(path: Path, problem: str) -> ModelError:
-    return ModelError(f"it is no contract: {problem}", file=str(path), hint="write it with `graphkit lower`")
+    return ModelError(f"it is not a contract: {problem}", file=str(path), hint="write it with `graphkit lower`")
 
 
 def _built(kind: Any, plain: Any, at: str) -> Any:

@@ -75,7 +75,7 @@ class LoweringProof(Result):
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
-        failures = [f"source of {run.length} tokens: {run.failure}" for run in self.runs if run.failure]
+        failures = [_at(run) + run.failure for run in self.runs if run.failure]
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def blocks(self) -> Iterator[Block]:
@@ -101,6 +101,10 @@ class LoweringProof(Result):
                 f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
             )
             yield Prose(f"Host and lowered models give what the originals give, within {within}.")
+
+
+def _at(run: SourceRun) -> str:
+    return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
 
 
 def _number(value: float | None) -> str:
@@ -192,7 +196,7 @@ class _Proof:
         source = self.contract.sizes["source"]
         if self.contract.takes_text and self.reference.nearest_source(1) != 1:
             told = ", ".join(map(str, lengths))
-            yield f"The original does not run at all lengths up to {source}: it was compared at {told}."
+            yield f"The original does not run at every length up to {source}: it was compared at {told}."
 
     def _ids(self, count: int) -> list[int]:
         pad = self.contract.tokens["pad"]

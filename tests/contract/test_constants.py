@@ -316,7 +316,7 @@ def test_a_nul_in_a_name_is_refused_for_c() -> None:
 
 
 def test_a_floor_that_is_no_float32_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"the mask floor -1e\+39 is no float32 - lower again"):
+    with pytest.raises(UsageError, match=r"the mask floor -1e\+39 is not a float32 - lower"):
         WRITERS["rust"](replace(SMALL, floor=-1e39))
 
 
@@ -333,5 +333,5 @@ def test_the_command_line_writes_the_language_of_the_suffix(tmp_path: Path, caps
 
 
 def test_a_folder_without_a_contract_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"it is no contract: .*No such file .* - write it with `graphkit lower`"):
+    with pytest.raises(ModelError, match=r"it is not a contract: .*No such file .* - write it with `graphkit lower`"):
         app(["contract", str(tmp_path)], standalone_mode=False)

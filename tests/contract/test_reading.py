@@ -1,4 +1,4 @@
-"""What is no contract gets one error that says where."""
+"""What is not a contract gets one error that says where."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a dtype without bytes": (setting(*INPUTS, 2, "dtype", to="object"), "or no dtype of whole bytes"),
     "chosen by nothing": (setting(*INPUTS, 1, "source", "by", to=""), "does not say what chooses from"),
     "other bytes": (setting("states", 0, "bytes", to=-7), "state 'past' of float32 does not take -7 bytes"),
-    "no finite floor": (setting("floor", to=float("nan")), "the floor is no finite number"),
+    "no finite floor": (setting("floor", to=float("nan")), "the floor is not a finite number"),
     "a file elsewhere": (setting("tables", 0, "file", to="../../secret"), "'../../secret' is not the name of a file"),
     "a model elsewhere": (setting("methods", 0, "file", to="/etc/x"), "'/etc/x' is not the name of a file"),
     "a negative dim": (setting("states", 0, "shape", 1, to=-2), "state 'past' has no size"),
@@ -78,7 +78,7 @@ def test_what_is_no_contract_is_an_error(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 1}'])
 def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "contract.json").write_text(text)
-    with pytest.raises(ModelError, match="it is no contract"):
+    with pytest.raises(ModelError, match="it is not a contract"):
         read_contract(tmp_path / "contract.json")
 
 

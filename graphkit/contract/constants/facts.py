@@ -98,7 +98,7 @@ def facts(contract: Contract) -> Facts:
     """Return what there is to write of a contract.
 
     Raises:
-        UsageError: The floor is no float32, or a dtype has no size in bytes.
+        UsageError: The floor is not a float32, or a dtype has no size in bytes.
     """
     tokens = [Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items()]
     state = Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
@@ -133,7 +133,9 @@ def single(number: float) -> float:
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0])
     except OverflowError as error:
-        raise UsageError(f"the mask floor {number:g} is no float32 - lower again with another --mask-floor") from error
+        raise UsageError(
+            f"the mask floor {number:g} is not a float32 - lower again with another --mask-floor"
+        ) from error
 
 
 def _half(number: float) -> int:

@@ -41,7 +41,7 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
             continue
         axis = entry.axis
         if axis is None:
-            declined.append(Declined(entry.past.name, "along which axis it grows is not to be told"))
+            declined.append(Declined(entry.past.name, "the axis along which it grows is unknown"))
             continue
         readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
         if not any(node.is_op("Concat") for node in readers):
@@ -89,7 +89,7 @@ class _Moved:
         if not joined:
             return "nothing new joins it"
         left = next((value for value in self._sources(joined) if value is not None), None)
-        return f"what it becomes is made of '{left.name}' too" if left is not None else ""
+        return f"its present is also made of '{left.name}'" if left is not None else ""
 
     def _readers(self) -> Iterator[tuple[Node, Value]]:
         """Yield what reads the cache, or parts of it, other than moves."""

@@ -170,7 +170,7 @@ UNFIXED = {
         => (float[1, all, 2, 4] present_key_0) {{
         t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (k, t)
         present_key_0 = Transpose <perm = [0, 2, 1, 3]> (c) }}""",
-    "what it becomes is made of 'r' too": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
+    "its present is also made of 'r'": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
         => (float[1, all, 2, 4] present_key_0) {{
         t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k) r = Relu (c)
         present_key_0 = Transpose <perm = [0, 2, 1, 3]> (r) }}""",
