@@ -200,8 +200,9 @@ class _Proof:
 
     def _ids(self, count: int) -> list[int]:
         pad = self.contract.tokens["pad"]
-        allowed = [token for token in range(self.vocabulary) if token != pad]
-        return [int(self.rng.choice(allowed)) for _ in range(count)]
+        is_padded = pad is not None and pad < self.vocabulary and self.vocabulary > 1
+        drawn = self.rng.integers(0, self.vocabulary - is_padded, count).tolist()
+        return [token + (pad is not None and is_padded and token >= pad) for token in drawn]
 
     def _given(self) -> dict[str, np.ndarray]:
         return {name: self.rng.normal(0, 1, port.shape).astype(port.dtype) for name, port in self.user.items()}

@@ -50,7 +50,7 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
     """
     if wanted is None:
         return QUANTIZED_FLOOR if target.is_quantized else FLOOR
-    if wanted < np.finfo(np.float32).min:
+    if wanted < float(np.finfo(np.float32).min):
         raise UsageError(f"a mask floor of {wanted:g} is infinite in float32 - give one from -1e30 on")
     if target.is_quantized and wanted < LEAST_QUANTIZED:
         raise UsageError(
