@@ -140,7 +140,7 @@ class Contract:
         methods, tables, states: What there is.
         loop: What the host does, in order.
         positions: Who adds positions, in one sentence.
-        version: Of the vocabulary.
+        version: Of the form that contracts have.
     """
 
     target: str

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
+from onnx.helper import get_attribute_value
 
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 
-__all__ = ["Edits", "NewNode", "NodeInput"]
+__all__ = ["Edits", "NewNode", "NodeInput", "attributes_of"]
 
 NodeInput = Value | str | None  # a value of the view, the name of a new one, or left out
 
@@ -36,6 +37,11 @@ class NewNode:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     like: Node | None = None
+
+
+def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
+    """Return the attributes of a node as `NewNode` takes them, some of them changed."""
+    return {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()} | changed
 
 
 class Edits:

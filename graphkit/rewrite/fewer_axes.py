@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx.helper import get_attribute_value
-
 from graphkit.graph.operators import REDUCTIONS, UNARY, is_elementwise
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import attributes_of
 from graphkit.shapes.tensor import numbers
 
 __all__ = ["Axes", "Layout", "TooManyAxesError", "find_layout", "fold_axes", "sizes_of"]
@@ -126,11 +125,6 @@ def _padded(dims: Sizes, rank: int) -> Sizes:
     return (1,) * (rank - len(dims)) + dims
 
 
-def _kept(node: Node, **changed: Any) -> dict[str, Any]:
-    """Return the attributes of a node, some of them changed."""
-    return {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()} | changed
-
-
 def _numbers(editor: Editor, node: Node, index: int) -> list[int]:
     value = node.input(index)
     array = numbers(editor.shapes[value]) if value is not None else None
@@ -150,7 +144,7 @@ def _elementwise(editor: Editor, node: Node) -> Layout:
     out = sizes_of(editor, node.outputs[0])
     read = [0] if node.operator in UNARY else [i for i, value in enumerate(node.inputs) if value is not None]
     inputs = {index: _padded(sizes_of(editor, node.inputs[index]), len(out)) for index in read}
-    return Layout(inputs, [out], [FREE] * len(out), lambda _: _kept(node))
+    return Layout(inputs, [out], [FREE] * len(out), lambda _: attributes_of(node))
 
 
 def _along(node: Node, default: int) -> int:
@@ -162,7 +156,7 @@ def _softmax(editor: Editor, node: Node) -> Layout:
     if node.scope.opset() < SOFTMAX_SINCE:
         raise TooManyAxesError("its opset takes all axes from one on together")
     return Layout(
-        {0: dims}, [dims], _marked(len(dims), [axis]), lambda axes: _kept(node, axis=axes.of(axis % len(dims)))
+        {0: dims}, [dims], _marked(len(dims), [axis]), lambda axes: attributes_of(node, axis=axes.of(axis % len(dims)))
     )
 
 
@@ -180,7 +174,7 @@ def _reduction(editor: Editor, node: Node) -> Layout:
         return sorted({axes.of(axis % len(dims)) for axis in found})
 
     def attributes(axes: Axes) -> Mapping[str, Any]:
-        return _kept(node, keepdims=1, **({} if from_input else {"axes": reduced(axes)}))
+        return attributes_of(node, keepdims=1, **({} if from_input else {"axes": reduced(axes)}))
 
     return Layout({0: dims}, [out], kinds, attributes, lambda axes: {1: reduced(axes)} if from_input else {})
 
@@ -200,7 +194,7 @@ def _normalization(editor: Editor, node: Node) -> Layout:
         raise TooManyAxesError("its mean or deviation is in use")
     axis = _along(node, -1) % len(dims)
     own = range(axis, len(dims))
-    return Layout({0: dims}, [dims], _marked(len(dims), own), lambda _: _kept(node, axis=-len(own)))
+    return Layout({0: dims}, [dims], _marked(len(dims), own), lambda _: attributes_of(node, axis=-len(own)))
 
 
 def _concat(editor: Editor, node: Node) -> Layout:
@@ -213,7 +207,7 @@ def _split(editor: Editor, node: Node) -> Layout:
     dims, axis = sizes_of(editor, node.inputs[0]), _along(node, 0)
     outputs = [sizes_of(editor, value) for value in node.outputs]
     return Layout(
-        {0: dims}, outputs, _marked(len(dims), [axis]), lambda axes: _kept(node, axis=axes.of(axis % len(dims)))
+        {0: dims}, outputs, _marked(len(dims), [axis]), lambda axes: attributes_of(node, axis=axes.of(axis % len(dims)))
     )
 
 
@@ -247,7 +241,7 @@ def _pad(editor: Editor, node: Node) -> Layout:
         found = {1: [pair[side] for side in (0, 1) for pair in pairs]}
         return found | ({3: list(range(len(pairs)))} if node.input(3) is not None else {})
 
-    return Layout({0: dims}, [out], _marked(len(dims), own), lambda _: _kept(node), constants)
+    return Layout({0: dims}, [out], _marked(len(dims), own), lambda _: attributes_of(node), constants)
 
 
 def _expand(editor: Editor, node: Node) -> Layout:
@@ -279,7 +273,7 @@ def _quantized(editor: Editor, node: Node) -> Layout:
         {0: dims},
         [dims],
         _marked(len(dims), own),
-        lambda axes: _kept(node, **({"axis": axes.of(axis % len(dims))} if own else {})),
+        lambda axes: attributes_of(node, **({"axis": axes.of(axis % len(dims))} if own else {})),
     )
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx.helper
 
 from graphkit.graph.operators import BROADCASTING, REDUCTIONS, UNARY, UNIDIRECTIONAL, is_elementwise
 from graphkit.graph.view import Node
+from graphkit.rewrite.edits import attributes_of
 from graphkit.shapes import lower
 from graphkit.shapes.tensor import Dims, Tensor, numbers
 
@@ -39,7 +39,7 @@ class Lift:
 
     def attributes(self, node: Node, extra: int) -> dict[str, Any]:
         """Return the attributes of the lifted node, whose tensors have so many leading dims more."""
-        found = {name: onnx.helper.get_attribute_value(attribute) for name, attribute in node.attributes.items()}
+        found = attributes_of(node)
         for name, axes in self.axes.items():
             found[name] = shifted(axes, extra) if isinstance(axes, int) else [shifted(axis, extra) for axis in axes]
         if "perm" in self.axes:

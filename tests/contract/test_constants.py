@@ -56,7 +56,7 @@ C = """\
 
 #include <stddef.h>
 
-#define HOST_CONTRACT_VERSION 1 /* Of the vocabulary. */
+#define HOST_CONTRACT_VERSION 1 /* Version of this form. */
 #define HOST_BATCH 1 /* Sequences at a time. */
 #define HOST_SOURCE 0 /* Positions of the padded source; 0 for none. */
 #define HOST_CAPACITY 3 /* Slots of the cache; 0 for none. */
@@ -135,7 +135,7 @@ RUST = """\
 //! Host contract of lowered models for generic-npu, written by `graphkit contract`.
 #![allow(dead_code)]
 
-/// Of the vocabulary.
+/// Version of this form.
 pub const CONTRACT_VERSION: usize = 1;
 /// Sequences at a time.
 pub const BATCH: usize = 1;
@@ -174,7 +174,7 @@ pub static METHODS: [Method; 1] = [
 TYPESCRIPT = """\
 /* Host contract of lowered models for generic-npu, written by `graphkit contract`. */
 
-/** Of the vocabulary. */
+/** Version of this form. */
 export const CONTRACT_VERSION = 1;
 /** Sequences at a time. */
 export const BATCH = 1;

@@ -102,7 +102,7 @@ def facts(contract: Contract) -> Facts:
     """
     tokens = [Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items()]
     state = Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
-    version = Number("contract_version", contract.version, "Of the vocabulary.")
+    version = Number("contract_version", contract.version, "Version of this form.")
     numbers = [version, *(Number(name, contract.sizes[name], text) for name, text in SIZES.items()), *tokens, state]
     unique = _unique(number.name for number in numbers)
     methods = contract.methods

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx.helper
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.affine import AFFINE_OPERATORS, Affine, Channels, Reason, affine_of
 from graphkit.rewrite.channels import moved
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.linear import LINEAR_OPERATORS, Linear, linear_of
 from graphkit.rewrite.weights import PrecisionError, read, rounded, scaled, spread, summed
@@ -294,7 +293,7 @@ def _names(editor: Editor, chain: _Chain) -> list[str]:
 
 def _attributes(node: Node, bias: NodeInput) -> Mapping[str, Any]:
     """Return a node's attributes; a bias of our own is added once."""
-    found = {name: onnx.helper.get_attribute_value(attribute) for name, attribute in node.attributes.items()}
+    found = attributes_of(node)
     if bias is not None and isinstance(bias, str):
         found.pop("beta", None)
     return found

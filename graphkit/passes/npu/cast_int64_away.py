@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onnx import TensorProto
-from onnx.helper import get_attribute_value
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.integer_bounds import Bounds, IntegerBounds
 
@@ -108,7 +107,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
     first = casts[0].outputs[0]
     if first is None or any(cast.outputs[0] is None for cast in casts):
         return
-    moved = NewNode(node.op_type, inputs, [first.name], _attributes(node), like=node)
+    moved = NewNode(node.op_type, inputs, [first.name], attributes_of(node), like=node)
     editor.replace(casts[0], *made, moved)
     for cast in casts[1:]:
         editor.bypass(cast, first)
@@ -177,7 +176,7 @@ def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
         made.append(NewNode("Cast", [value], [name], {"to": INT32}))
         inputs[index] = name
     result = editor.unique_name(f"{out.name}_int32") if gives else out.name
-    made.append(NewNode(node.op_type, inputs, [result], _attributes(node), like=node))
+    made.append(NewNode(node.op_type, inputs, [result], attributes_of(node), like=node))
     if gives:
         made.append(NewNode("Cast", [result], [out.name], {"to": INT64}))
     editor.replace(node, *made)
@@ -199,7 +198,3 @@ def _is_int64(editor: Editor, value: Value | None) -> bool:
 
 def _fits(found: Bounds | None) -> bool:
     return found is not None and found[0] >= -(2**31) and found[1] < 2**31
-
-
-def _attributes(node: Node) -> dict[str, object]:
-    return {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()}
