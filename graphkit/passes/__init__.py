@@ -38,6 +38,7 @@ from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
 from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
+from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
@@ -87,6 +88,7 @@ PASSES: tuple[type[Pass], ...] = (
     DropUnusedInputs,
     InferOutputShapes,
     StripMergedSuffixes,
+    ConvertOpset,
     MaskedFillToAdd,
     DropNanGuard,
     SplitCrossKv,

@@ -1,0 +1,1 @@
+"""Passes that change the operator set of a model."""

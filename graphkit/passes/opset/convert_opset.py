@@ -1,0 +1,123 @@
+"""Convert a model to a newer version of the operator set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+import onnx.defs
+import onnx.helper
+
+from graphkit.errors import UsageError
+from graphkit.graph.names import counted
+from graphkit.graph.view import Node, all_nodes
+from graphkit.model import Model
+from graphkit.passes.opset.adapters import ADAPTERS, Draft, NotConvertedError
+from graphkit.passes.opset.steps import NEWEST, steps
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite.editor import Editor
+
+__all__ = ["ConvertOpset"]
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class ConvertOpset(Pass):
+    """Convert a model to a newer version of the operator set of ONNX, with the same results to the last bit.
+
+    Whatever keeps its meaning stays field by field: names, metadata, types, weights where they lie. A node whose
+    operator changed is spelled anew: attributes that became inputs (the axes of reductions, Squeeze and Unsqueeze,
+    the parts of a Split, ...), defaults that changed, a Softmax over several axes. The IR version rises with it.
+    Legality: all or nothing. The model is left as it is if one node, in whatever body or function, has no equal: each
+    such node is declined with the reason. Functions stay only where none of their nodes has to change. Nodes of other
+    domains are not touched.
+
+    Before:
+
+        agraph (float[N, 4] x) => (float[N] y) {
+            y = ReduceMean <axes = [1], keepdims = 0> (x)
+        }
+
+    After `convert-opset{version=18}`:
+
+        agraph (float[N, 4] x) => (float[N] y) <int64[1] reducemean_axes = {1}> {
+            y = ReduceMean <keepdims = 0> (x, reducemean_axes)
+        }
+    """
+
+    version: int = NEWEST
+
+    def run(self, model: Model) -> Outcome:
+        self._check()
+        old = model.graph.opset()
+        if old >= self.version:
+            reason = f"its opset is {old}, which is not older than {self.version}"
+            return Outcome(model, declined=() if old == self.version else (Declined("model", reason),))
+        editor = Editor(model)
+        declined = [*_training(model), *self._convert(editor)]
+        if declined:
+            return Outcome(model, declined=tuple(declined))
+        result = editor.result()
+        changes = (f"opset {old} became {self.version}", *(counted(n, text) for text, n in editor.changes.items()))
+        return Outcome(self._declared(result), changes)
+
+    def _check(self) -> None:
+        newest = min(NEWEST, onnx.defs.onnx_opset_version())
+        if not 1 <= self.version <= newest:
+            hint = "give an older one" if newest == NEWEST else "give an older one, or install a newer onnx"
+            raise UsageError(f"convert-opset: version {self.version} is not between 1 and {newest} - {hint}")
+
+    def _convert(self, editor: Editor) -> Iterator[Declined]:
+        """Edit each node that has to change, and yield those that cannot."""
+        for node in all_nodes(editor.model.scopes):
+            if node.domain:
+                continue
+            try:
+                draft = self._draft(editor, node)
+            except NotConvertedError as error:
+                yield Declined(node.path, f"stays of opset {node.scope.opset()}: {error}")
+                continue
+            if draft.is_changed:
+                draft.finish()
+                editor.note(f"{node.op_type} node(s) spelled anew")
+
+    def _draft(self, editor: Editor, node: Node) -> Draft:
+        """Return what a node becomes.
+
+        Raises:
+            NotConvertedError: It has no equal.
+        """
+        draft = Draft(editor, node, self.version)
+        taken = steps(node.op_type, node.scope.opset(), self.version)
+        if taken is None:
+            raise NotConvertedError(f"onnx has no {node.op_type} in that opset, so that it is not known to stay the same")
+        for step in taken:
+            adapter = ADAPTERS.get((draft.op_type, step.since))
+            if adapter is not None:
+                adapter(draft)
+            elif step.obstacle:
+                raise NotConvertedError(f"{node.op_type} of opset {step.since} {step.obstacle}")
+        if draft.is_changed and node.scope not in editor.model.graph.walk():
+            raise NotConvertedError("it has to change, and is in a function: run inline-functions first")
+        return draft
+
+    def _declared(self, model: Model) -> Model:
+        """Return a model that says of what opset it is."""
+        proto = copy_proto(model)
+        for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+            for entry in imports:
+                if entry.domain in DEFAULT_DOMAINS:
+                    entry.version = max(entry.version, self.version)
+        if not any(entry.domain in DEFAULT_DOMAINS for entry in proto.opset_import):
+            proto.opset_import.append(onnx.helper.make_opsetid("", self.version))
+        needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", self.version)])
+        proto.ir_version = max(proto.ir_version, needed)
+        return model.with_proto(proto)
+
+
+def _training(model: Model) -> Iterator[Declined]:
+    if model.proto.training_info:
+        yield Declined("model", "its graphs for training are not converted")
