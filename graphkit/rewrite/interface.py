@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -12,9 +12,10 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
+from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
 
-__all__ = ["NewInput", "drop_dead_inputs", "with_first_output", "with_inputs", "with_outputs"]
+__all__ = ["NewInput", "drop_dead_inputs", "with_first_output", "with_inputs", "with_interface", "with_outputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +110,35 @@ def drop_dead_inputs(model: Model) -> Model:
     kept = [info for info, keep in zip(proto.graph.input, wanted, strict=True) if keep]
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
+    return model.with_proto(proto)
+
+
+def with_interface(
+    model: Model,
+    inputs: Mapping[str, NewInput],
+    outputs: Mapping[str, NewInput],
+    dropped: Collection[str] = (),
+    nodes: Iterable[NewNode] = (),
+) -> Model:
+    """Return a model with other inputs and outputs, whose nodes are those of before.
+
+    Args:
+        model: The model, in which names may be read that no value has yet.
+        inputs: The input that takes the place of one of the same name, or comes last.
+        outputs: The output that takes the place of one of that name, or comes last.
+        dropped: The inputs and outputs to drop.
+        nodes: Nodes for the end of the graph.
+    """
+    proto = copy_proto(model)
+    for node in nodes:
+        names = [name if isinstance(name, str) else "" for name in node.inputs]
+        proto.graph.node.append(helper.make_node(node.op_type, names, list(node.outputs), **node.attributes))
+    for infos, made in ((proto.graph.input, inputs), (proto.graph.output, outputs)):
+        former = [info for info in infos if info.name not in dropped]
+        names = {info.name for info in former}
+        new = [made[info.name].info() if info.name in made else info for info in former]
+        new += [each.info() for name, each in made.items() if name not in names and name not in dropped]
+        copies = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in new]
+        del infos[:]
+        infos.extend(copies)
     return model.with_proto(proto)

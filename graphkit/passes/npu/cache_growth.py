@@ -32,6 +32,13 @@ class Growth:
     axis: int
     new: Value | None
 
+    @property
+    def joined(self) -> Value | None:
+        """What the Concat gives, None where moves lie between the cache and it."""
+        assert self.entry.past is not None
+        nodes = [node for node, _ in self.entry.past.consumers if node.is_op("Concat")]
+        return nodes[0].outputs[0] if self.new is not None else None
+
 
 def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
     """Return where the self-attention caches of a model grow; what is in the way is declined with its reason."""

@@ -117,7 +117,9 @@ def _floats(**indices: int) -> Adapter:
         for name, index in indices.items():
             number = draft.taken(name)
             if number is not None:
-                draft.give(index, draft.editor.constant(np.array(number, np.float32), f"{draft.op_type.lower()}_{name}"))
+                draft.give(
+                    index, draft.editor.constant(np.array(number, np.float32), f"{draft.op_type.lower()}_{name}")
+                )
 
     return adapt
 

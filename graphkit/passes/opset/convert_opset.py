@@ -93,7 +93,9 @@ class ConvertOpset(Pass):
         draft = Draft(editor, node, self.version)
         taken = steps(node.op_type, node.scope.opset(), self.version)
         if taken is None:
-            raise NotConvertedError(f"onnx has no {node.op_type} in that opset, so that it is not known to stay the same")
+            raise NotConvertedError(
+                f"onnx has no {node.op_type} in that opset, so that it is not known to stay the same"
+            )
         for step in taken:
             adapter = ADAPTERS.get((draft.op_type, step.since))
             if adapter is not None:

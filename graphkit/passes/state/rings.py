@@ -1,0 +1,262 @@
+"""Attention over a sliding window: which caches need to keep no more than the last tokens, and the masks that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.operators import RESHAPING
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value
+from graphkit.passes.npu.cache_growth import Growth
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.host_values import Dependence, dependences
+from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.shapes import Expr
+
+__all__ = ["Ring", "rings_of"]
+
+MAX_STEPS = 256
+MASKED = -1e4  # a score that gets this much or less counts for nothing
+ALL_LENGTHS = 64  # as many lengths are all looked at; of more, some
+JOINING = ("Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Unsqueeze", "Where")  # scores, masks
+MAKING = (*RESHAPING, "Cast", "Concat", "Div", "Expand", "Identity", "Mul", "Transpose")  # what attention reads
+GUARDING = ("Cast", "Dropout", "Identity", "IsNaN", "Reshape", "Where")  # probabilities
+Place = tuple[Node, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """What an attention over a sliding window needs.
+
+    Attributes:
+        window: How many tokens count, the new one included.
+        masks: The nodes that join a mask to its scores, and which input of theirs is the mask.
+    """
+
+    window: int
+    masks: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """A mask, and what it holds for a key that counts: True or False, None where it is added to scores."""
+
+    value: Value
+    visible: bool | None
+
+
+def rings_of(editor: Editor, found: Sequence[Growth], slots: int) -> Mapping[Growth, Ring]:
+    """Return the caches that can be rings, each with what its attention needs.
+
+    A cache is left out where its attention cannot be followed, or where what its masks let through is not the last
+    tokens, whatever the length of the past: that is found by running the nodes that make the masks.
+
+    Args:
+        editor: That of a decoder with a growing cache.
+        found: Where its caches grow.
+        slots: How many tokens the cache holds; a window as long needs no ring.
+
+    Raises:
+        ModelError: onnxruntime cannot run what makes a mask.
+    """
+    known = dependences(editor.model, editor.shapes)
+    attentions = [each for node in editor.model.graph.nodes if (each := _Attention.of(editor, known, node, found))]
+    caches = [growth for each in attentions for growth in each.caches]
+    rings: dict[Growth, Ring] = {}
+    windows: dict[tuple[_Mask, ...], int | None] = {}
+    with isolation():
+        for each in attentions:
+            masks = tuple(mask for place in each.masks if (mask := _mask(editor, *place)) is not None)
+            if not masks or len(masks) < len(each.masks) or any(caches.count(growth) > 1 for growth in each.caches):
+                continue
+            if masks not in windows:
+                windows[masks] = _window(editor, masks, slots)
+            if (window := windows[masks]) is not None:
+                rings.update((growth, Ring(window, each.masks)) for growth in each.caches)
+    return rings
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """A Softmax over a cache: the caches of its keys and values, and its masks."""
+
+    caches: tuple[Growth, Growth]
+    masks: tuple[Place, ...]
+
+    @classmethod
+    def of(
+        cls, editor: Editor, known: Mapping[Value, Dependence], softmax: Node, found: Sequence[Growth]
+    ) -> _Attention | None:
+        """Return what a Softmax over a growing cache reads, None where that cannot be followed."""
+        scores, out = softmax.input(0), softmax.outputs[0] if softmax.outputs else None
+        if not softmax.is_op("Softmax") or scores is None or out is None or not (dims := editor.shapes[scores].dims):
+            return None
+        if softmax.attr("axis", -1) not in (-1, len(dims) - 1):
+            return None
+        by_joined = {each.joined: each for each in found if each.joined is not None}
+        trace = _Trace(editor, known, dims[-1], by_joined)
+        keys, masks = trace.scores(scores)
+        key, value = trace.cache(keys), trace.cache(trace.weighted(out))
+        return cls((key, value), masks) if key is not None and value is not None else None
+
+
+class _Trace:
+    """Follows values of an attention whose scores are for so many keys."""
+
+    def __init__(
+        self,
+        editor: Editor,
+        known: Mapping[Value, Dependence],
+        keys: Expr,
+        by_joined: Mapping[Value | None, Growth],
+    ) -> None:
+        self.shapes, self.known, self.keys, self.by_joined = editor.shapes, known, keys, by_joined
+
+    def scores(self, value: Value | None) -> tuple[Value | None, tuple[Place, ...]]:
+        """Return the keys of the product that scores come from, None if unknown, and the masks that join on the way."""
+        masks: list[Place] = []
+        for _ in range(MAX_STEPS):
+            node = value.producer if value is not None else None
+            if node is None or value is None or self._is_measured(value):
+                break
+            if node.is_op("MatMul"):
+                return node.inputs[1], tuple(masks)
+            if not node.is_op(*JOINING) or self._holds_keys(node):
+                break
+            masks += self._masks(node)
+            value = self._data(node)
+        return None, ()
+
+    def _masks(self, node: Node) -> Iterator[Place]:
+        for index, other in enumerate(node.inputs):
+            if other is None or self._is_data(other) or index in value_inputs(node):
+                continue
+            dims = self.shapes[other].dims
+            if dims is None or (dims and dims[-1] == self.keys):
+                yield node, index
+
+    def _is_data(self, value: Value) -> bool:
+        return value in self.known and self.known[value].data
+
+    def _data(self, node: Node) -> Value | None:
+        """Return the only input of a node that depends on data."""
+        found = [value for value in node.inputs if value is not None and self._is_data(value)]
+        return found[0] if len(found) == 1 else None
+
+    def weighted(self, value: Value) -> Value | None:
+        """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
+        pending, met, found = [value], 0, set[Value | None]()
+        while pending and met < MAX_STEPS:
+            each, met = pending.pop(), met + 1
+            for node, index in each.consumers:
+                if node.is_op("MatMul") and index == 0:
+                    found.add(node.inputs[1])
+                elif node.is_op(*GUARDING) and not self._holds_keys(node):
+                    pending += [out for out in node.outputs[:1] if out is not None]
+                else:
+                    return None
+        return found.pop() if len(found) == 1 else None
+
+    def cache(self, value: Value | None) -> Growth | None:
+        """Return the cache that keys or values are made of, None where the number of keys has a part in that."""
+        for _ in range(MAX_STEPS):
+            if value is None or self._is_measured(value):
+                return None
+            if value in self.by_joined:
+                return self.by_joined[value]
+            node = value.producer
+            if node is None or not node.is_op(*MAKING) or self._holds_keys(node):
+                return None
+            value = node.input(0) if node.is_op("Concat") else self._data(node)
+        return None
+
+    def _is_measured(self, value: Value) -> bool:
+        """Whether something reads the shape of a value."""
+        return any(node.is_op("Shape", "Size") for node, _ in value.consumers)
+
+    def _holds_keys(self, node: Node) -> bool:
+        """Whether the number of keys is in a shape that a node reads."""
+        for index in value_inputs(node):
+            value = node.inputs[index]
+            elements = self.shapes[value].elements if value is not None else ()
+            symbols = self.keys.symbols
+            if elements is None or any(
+                isinstance(each, Expr) and each.symbols & symbols == symbols for each in elements
+            ):
+                return True
+        return False
+
+
+def _mask(editor: Editor, node: Node, index: int) -> _Mask | None:
+    """Return the mask that a node joins to scores, None where it is joined in another way."""
+    value = node.inputs[index]
+    assert value is not None
+    if node.is_op("Add"):
+        return _Mask(value, None)
+    if not node.is_op("Where") or index != 0:
+        return None
+    floors = [at for at in (1, 2) if (other := node.inputs[at]) is not None and _is_floor(editor, other)]
+    return _Mask(value, floors[0] == 2) if len(floors) == 1 else None
+
+
+def _is_floor(editor: Editor, value: Value) -> bool:
+    array = editor.model.array(value.constant) if value.constant is not None else None
+    return array is not None and array.size == 1 and float(array.reshape(())) <= MASKED
+
+
+def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
+    """Return how many of the last tokens masks let through, None where it is not the last, or all."""
+    model, shapes = editor.model, editor.shapes
+    outputs = []
+    for number, mask in enumerate(masks):
+        dims = shapes[mask.value].dims
+        if dims is None:
+            return None
+        outputs.append((mask.value.name, NewInput(f"mask_{number}", shapes[mask.value].dtype, dims)))
+    part = with_outputs(model, outputs)
+    lengths = range(slots) if slots <= ALL_LENGTHS else sorted({*np.linspace(0, slots - 1, ALL_LENGTHS, dtype=int)})
+    session = IsolatedSession(part)
+    window: int | None = None
+    for past in reversed(lengths):  # the longest first: it tells the window
+        feed = _feed(editor, part.graph.inputs, int(past))
+        if feed is None:
+            return None
+        given = list(session.run(feed).values())
+        visible = np.ones(int(past) + 1, bool)
+        for mask, array in zip(masks, given, strict=True):
+            seen = array > MASKED if mask.visible is None else array.astype(bool) == mask.visible
+            flat = seen.reshape(-1, seen.shape[-1])
+            if flat.shape[1] != len(visible) or (flat != flat[:1]).any():
+                return None
+            visible &= flat[0]
+        window = int(visible.sum()) if window is None else window
+        last = min(window, len(visible))
+        if not visible[-last:].all() or visible[:-last].any():
+            return None
+    return window if window is not None and window < slots else None
+
+
+def _feed(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.ndarray] | None:
+    """Return what the nodes that make masks read, for one new token after so many; None where that is not known."""
+    roles, sizes = editor.model.roles, {"batch": 1, "sequence": 1, "past": past, "total": past + 1}
+    originals = {value.name: value for value in editor.model.graph.inputs}
+    feed = {}
+    for name in (value.name for value in inputs):
+        value = originals[name]
+        dims, role = editor.shapes[value].dims, roles.of(value)
+        if dims is None or role not in ("tokens", "embeddings", "mask", "positions", "past"):
+            return None
+        shape = [
+            sizes.get(roles.axis(value, at), -1) if d.constant is None else d.constant for at, d in enumerate(dims)
+        ]
+        if min((0, *shape)) < 0:
+            return None
+        fill = 1 if role == "mask" else past if role == "positions" else 0
+        feed[name] = np.full(shape, fill, dtype_name(editor.shapes[value].dtype))
+    return feed

@@ -1,0 +1,170 @@
+"""Nodes that write into the slots of a state in place, and read those in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.view import Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.shapes import Expr
+
+__all__ = ["LENGTH", "SINCE", "Slots", "Update"]
+
+Update = Literal["tensor-scatter", "scatter-nd"]
+LENGTH = "past_length"
+SINCE: Mapping[Update, int] = {"tensor-scatter": 24, "scatter-nd": 16}  # the opset that has the operators
+
+
+class Slots:
+    """Makes nodes for the slots of a decoder's state.
+
+    Lengths are int64 tensors of one element: nodes at the start of the graph compute them from the tokens and from
+    `past_length`.
+
+    Args:
+        editor: What takes the nodes.
+        tokens: The input of new tokens, [batch, tokens] or [batch, tokens, width].
+        update: What writes.
+        is_start: Whether no slot is in use yet.
+    """
+
+    def __init__(self, editor: Editor, tokens: Value, update: Update, *, is_start: bool) -> None:
+        self.editor, self.tokens, self.update, self.is_start = editor, tokens, update, is_start
+        dims = editor.shapes[tokens].dims
+        assert dims is not None
+        self._batch, self.count = dims[:2]
+        self._known: dict[object, str] = {}
+        self._nodes: list[NewNode] | None = None  # where nodes go that are not for the start of the graph
+
+    # Lengths
+
+    @property
+    def past(self) -> str:
+        """How many slots are in use before."""
+        return self.number(0) if self.is_start else LENGTH
+
+    @property
+    def new(self) -> str:
+        """How many tokens are new."""
+        return self.node("Shape", self.tokens.name, as_="new_length", start=1, end=2)
+
+    @property
+    def end(self) -> str:
+        """How many slots are in use after."""
+        return self.new if self.is_start else self.node("Add", LENGTH, self.new, as_="total_length")
+
+    def number(self, number: int) -> str:
+        """Return a constant of one element."""
+        return self.editor.integers([number], f"int/{number}")
+
+    def dim(self, dim: Expr) -> str | None:
+        """Return a dim that is a number, or so many times the batch; None for any other."""
+        if dim.constant is not None:
+            return self.number(dim.constant)
+        batch = self.node("Shape", self.tokens.name, as_="batch", start=0, end=1)
+        if dim == self._batch:
+            return batch
+        (_, factor), *others = dim.terms
+        if others or dim != self._batch * factor:
+            return None
+        return self.node("Mul", batch, self.number(factor), as_="rows")
+
+    # Writing and reading
+
+    def write(self, slots: str, new: str, dims: Sequence[Expr], axis: int, out: str, window: int = 0) -> list[NewNode]:
+        """Return the nodes that write what is new behind the slots in use.
+
+        Args:
+            slots: The slots, whose dims before `axis` are `dims[:axis]`.
+            new: What is new.
+            dims: The dims of the slots; those before `axis` have a `dim`.
+            axis: Along which the slots lie.
+            out: What the slots are called after.
+            window: The length of a ring, 0 for slots that are no ring.
+        """
+        nodes: list[NewNode] = []
+        at, count = self.past, self.new
+        if window:
+            if self.is_start:  # what is older than the window need not be written
+                at = self.node("Sub", count, self.node("Min", count, self.number(window), as_="kept"), as_="first_kept")
+                kept = self.editor.unique_name(f"{new}_kept")
+                ends = [at, self.number(np.iinfo(np.int64).max), self.number(axis)]
+                nodes.append(NewNode("Slice", [new, *ends], [kept]))
+                new, count = kept, self.node("Min", count, self.number(window), as_="kept")
+            at = self.node("Mod", at, self.number(window), as_="ring_slot")
+        if self.update == "tensor-scatter":
+            first = self.dim(dims[0])
+            assert first is not None
+            where = None if self.is_start and not window else self.node("Expand", at, first, as_="write_at")
+            attributes: dict[str, Any] = {"axis": axis, "mode": "circular" if window else "linear"}
+            return [*nodes, NewNode("TensorScatter", [slots, new, where], [out], attributes)]
+        return [*nodes, NewNode("ScatterND", [slots, self._indices(dims[:axis], at, count, window), new], [out])]
+
+    def read(self, slots: str, axis: int, out: str, window: int = 0) -> NewNode:
+        """Return the node that reads the slots in use, after new ones are written."""
+        return NewNode("Slice", [slots, self.number(0), self.used(window), self.number(axis)], [out])
+
+    def used(self, window: int) -> str:
+        """Return how many slots are in use after, of a ring if there is a window."""
+        return self.node("Min", self.end, self.number(window), as_="ring_length") if window else self.end
+
+    def ring_positions(self, window: int) -> str:
+        """Return the position of the token in each slot of a ring that is in use, after one token is written."""
+        slots = self._range(self.used(window))
+        age = self.node("Mod", self.node("Sub", self.past, slots, as_="since"), self.number(window), as_="age")
+        return self.node("Sub", self.past, age, as_="ring_positions")
+
+    def _indices(self, leading: Sequence[Expr], at: str, count: str, window: int) -> str:
+        """Return the indices at which ScatterND writes: for each row of the leading dims, the slots of what is new."""
+        slots = self.node("Add", at, self._range(count), as_="slots")
+        if window:
+            slots = self.node("Mod", slots, self.number(window), as_="ring_slots")
+        sizes = [self.dim(dim) for dim in leading]
+        shape = self.node("Concat", *(size for size in sizes if size is not None), count, self.number(1), axis=0)
+        rank, grids = len(leading) + 1, []
+        for place, part in enumerate([*(self._range(size) for size in sizes if size is not None), slots]):
+            axes = [axis for axis in range(rank) if axis != place] + [rank]
+            wide = self.node("Unsqueeze", part, self.editor.integers(axes, f"axes/{axes}"))
+            grids.append(self.node("Expand", wide, shape))
+        return self.node("Concat", *grids, axis=rank)
+
+    def _range(self, count: str) -> str:
+        scalars = [self.node("Squeeze", each) for each in (self.number(0), count, self.number(1))]
+        return self.node("Range", *scalars)
+
+    def positions(self, mask: str | None, rank_2_rows: str, dtype: int) -> str:
+        """Return the positions of the new tokens, [batch, tokens]: they count the tokens that a mask does not leave out.
+
+        Args:
+            mask: The mask over past and new tokens, [batch, total]; None where there is none.
+            rank_2_rows: How many rows.
+            dtype: Of the positions.
+        """
+        if mask is None:
+            past = self.node("Add", self.past, self._range(self.new), as_="positions")
+            shape = self.node("Concat", rank_2_rows, self.new, axis=0)
+            found = self.node("Expand", past, shape)
+        else:
+            counted = self.node("CumSum", self.node("Cast", mask, to=TensorProto.INT64), self.number(1))
+            from_0 = self.node("Max", self.node("Sub", counted, self.number(1)), self.number(0))
+            ends = (self.past, self.end, self.number(1))
+            found = from_0 if self.is_start else self.node("Slice", from_0, *ends, as_="positions")
+        return (
+            found
+            if dtype == TensorProto.INT64
+            else self.node("Cast", found, as_=f"positions_{dtype_name(dtype)}", to=dtype)
+        )
+
+    def node(self, op_type: str, *inputs: str, as_: str = "", **attributes: int) -> str:
+        """Return what a node at the start of the graph gives, the same for equal ones."""
+        key = (op_type, *inputs, *sorted(attributes.items()))
+        if key not in self._known:
+            name = self._known[key] = self.editor.unique_name(f"state/{as_ or op_type.lower()}")
+            self.editor.insert_first(self.editor.model.graph, NewNode(op_type, inputs, [name], attributes, name))
+        return self._known[key]

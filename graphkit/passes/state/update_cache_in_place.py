@@ -1,0 +1,273 @@
+"""Write the KV cache in place: slots that the model gets, writes the new keys and values into, and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry
+from graphkit.graph.names import counted
+from graphkit.graph.view import Value, unwrapped
+from graphkit.model import Model
+from graphkit.passes.npu.cache_growth import Growth, growths
+from graphkit.passes.state.rings import Ring, rings_of
+from graphkit.passes.state.slots import LENGTH, SINCE, Slots, Update
+from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_interface
+from graphkit.shapes import Expr, const
+
+__all__ = ["UpdateCacheInPlace"]
+
+
+@dataclass(frozen=True)
+class UpdateCacheInPlace(Pass):
+    """Write what is new into slots of the KV cache instead of joining it to a copy of the past.
+
+    Each past input gets `slots` slots, of which `past_length`, a new input, are in use. The new keys and values are
+    written behind them, and the slots are an output: bound to the memory of the input, they are written in place.
+    Attention reads a Slice of the slots in use, so that nothing depends on what the others hold; whatever took the
+    length of the past from a shape takes it from `past_length`. An attention mask over past and new tokens is kept in
+    slots too, so that its input holds the mask of the new tokens alone; position ids follow from it, and are no input.
+
+    Layers that attend to a sliding window keep the last tokens in a ring: a token goes into the slot of its position
+    modulo the window. Such a model takes one token at a time.
+
+    With `start=1` the past is empty: the model takes no past, attends to the new keys and values directly, and writes
+    them into the first slots. So does a decoder that has no past inputs.
+
+    Legality: each past is read by one Concat with what is new, and by Shapes. Every reader of the slots reads what the
+    write gives, because onnxruntime runs nodes that do not depend on each other in any order.
+
+    Before:
+
+        agraph (int64[N, L] input_ids, float[N, 2, past, 4] past_key_0, float[N, 2, L, 4] k)
+        => (float[N, 2, all, 4] present_key_0) {
+            present_key_0 = Concat <axis = 2> (past_key_0, k)
+        }
+
+    After `update-cache-in-place{slots=8}`:
+
+        agraph () => () {}
+
+    Attributes:
+        slots: How many.
+        update: `tensor-scatter` writes with TensorScatter (opset 24), `scatter-nd` with ScatterND (opset 16).
+        rings: 0 where layers with a sliding window are to keep all tokens.
+        start: 1 where the past is empty.
+    """
+
+    slots: int
+    update: Update = "tensor-scatter"
+    rings: int = 1
+    start: int = 0
+
+    def run(self, model: Model) -> Outcome:
+        if self.slots < 1:
+            raise UsageError(f"{self.slots} slots hold nothing - give at least 1")
+        opset = model.graph.opset()
+        if opset < SINCE[self.update]:
+            reason = f"{self.update} needs opset {SINCE[self.update]}, it has {opset} - run convert-opset first"
+            return Outcome(model, declined=(Declined(model.name, reason),))
+        return _Caches(self, model).run()
+
+
+class _Caches:
+    """The caches of a model, on their way into slots."""
+
+    def __init__(self, options: UpdateCacheInPlace, model: Model) -> None:
+        self.options, self.model, self.roles = options, model, model.roles
+        self.editor = Editor(model)
+        self.shapes = self.editor.shapes
+        self.declined: list[Declined] = []
+        self.growths = growths(model, self.shapes, self.declined)
+        self.inputs: dict[str, NewInput] = {}
+        self.outputs: dict[str, NewInput] = {}
+        self.dropped: set[str] = set()
+        self.last: list[NewNode] = []  # nodes for the end of the graph
+
+    def run(self) -> Outcome:
+        roles = self.roles
+        cache = [each for each in roles.cache if not roles.is_cross(each)]
+        new = [] if self.growths else [each for each in cache if each.past is None and each.present is not None]
+        tokens = roles.first("tokens") or roles.first("embeddings")
+        dims = self.shapes[tokens].dims if tokens is not None else None
+        if tokens is None or dims is None or len(dims) < 2:
+            self.declined.append(Declined(self.model.name, "no input is known to be its tokens"))
+        if self.declined or tokens is None or not (self.growths or new):
+            return Outcome(self.model, declined=tuple(self.declined))
+        self.is_start = bool(self.options.start or new)
+        self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
+        rings = rings_of(self.editor, self.growths, self.options.slots) if self.options.rings else {}
+        self._check(new)
+        if self.declined:
+            return Outcome(self.model, declined=tuple(self.declined))
+        if not self.is_start:
+            self.inputs[LENGTH] = NewInput(LENGTH, TensorProto.INT64, (const(1),), "how many slots are in use")
+        mask = self._keep_mask()
+        self._count_positions(mask)
+        for growth in self.growths:
+            self._replace_shapes(growth)
+            self._store(growth, rings.get(growth))
+        for entry in new:
+            self._store_new(entry)
+        self._select_masks(rings)
+        for entry in roles.cache:
+            if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
+                self.dropped.add(entry.present.name)  # it is the state as it was
+        if rings and not self.is_start:
+            self.inputs[tokens.name] = NewInput(tokens.name, self.shapes[tokens].dtype, (dims[0], const(1), *dims[2:]))
+        model = with_interface(self.editor.result(), self.inputs, self.outputs, self.dropped, self.last)
+        return Outcome(
+            drop_dead_inputs(remove_dead_code(model).model), self._changes(len(self.growths) or len(new), rings)
+        )
+
+    def _check(self, new: Sequence[CacheEntry]) -> None:
+        """Decline what has no slots, or is not known."""
+        for growth in self.growths:
+            past, present = growth.entry.past, growth.entry.present
+            assert past is not None
+            assert present is not None
+            if growth.new is None:
+                self._decline(past, "it is moved before what is new joins it")
+            elif self._dims(past, growth.axis) is None:
+                self._decline(past, f"it is {self.shapes[past]}, and slots need dims that are numbers, or the batch")
+            elif unwrapped(present, ("Identity",)) is not growth.joined:
+                self._decline(present, "it is not past and new as they are joined")
+        for entry in new:
+            assert entry.present is not None
+            if entry.axis is None or self._dims(entry.present, entry.axis) is None:
+                self._decline(entry.present, f"it is {self.shapes[entry.present]}, and its slots are not known")
+        for value in self.roles.all("mask", "positions"):
+            dims = self.shapes[value].dims
+            if self.roles.of(value) == "mask" and not self.roles.spans_past(value):
+                continue
+            if dims is None or len(dims) != 2 or self.slots.dim(dims[0]) is None:
+                self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
+
+    def _decline(self, value: Value, reason: str) -> None:
+        self.declined.append(Declined(value.name, reason))
+
+    def _dims(self, value: Value, axis: int) -> tuple[Expr, ...] | None:
+        """Return the dims of slots, None where those before the slots are not known."""
+        dims = self.shapes[value].dims
+        if dims is None or axis == 0 or any(self.slots.dim(d) is None for at, d in enumerate(dims) if at != axis):
+            return None
+        return dims
+
+    def _replace_shapes(self, growth: Growth) -> None:
+        """Let whatever reads the shape of the past read what is computed from its length."""
+        past = growth.entry.past
+        assert past is not None
+        dims = self.shapes[past].dims
+        assert dims is not None
+        parts = [self.slots.past if at == growth.axis else self.slots.dim(dim) for at, dim in enumerate(dims)]
+        for node, _ in past.consumers:
+            if not node.is_op("Shape"):
+                continue
+            start, end = node.attr("start", 0), node.attr("end", len(dims))
+            wanted = [part for part in parts[slice(start, end)] if part is not None]
+            out = node.outputs[0]
+            assert out is not None
+            self.editor.replace(node, NewNode("Concat", wanted, [out.name], {"axis": 0}, like=node))
+
+    def _store(self, growth: Growth, ring: Ring | None) -> None:
+        """Write what is new into slots, and let attention read those in use."""
+        entry, window = growth.entry, ring.window if ring is not None else 0
+        past, present, joined, new = entry.past, entry.present, growth.joined, growth.new
+        assert past is not None
+        assert present is not None
+        assert joined is not None
+        assert joined.producer is not None
+        assert new is not None
+        dims = self.shapes[past].dims
+        assert dims is not None
+        after = self._declare(past.name, past, dims, growth.axis, window or self.options.slots)
+        self.dropped.add(present.name)
+        written = self.slots.write(past.name, new.name, dims, growth.axis, after, window)
+        if self.is_start:
+            self.editor.replace(joined.producer, NewNode("Identity", [new], [joined.name]))
+            self.last += written
+        else:
+            read = self.slots.read(after, growth.axis, joined.name, window)
+            self.editor.replace(joined.producer, *written, read)
+
+    def _store_new(self, entry: CacheEntry) -> None:
+        """Write what a decoder without a past gives into the first slots."""
+        present, axis = entry.present, entry.axis
+        assert present is not None
+        assert axis is not None
+        dims = self.shapes[present].dims
+        assert dims is not None
+        after = self._declare(f"{present.name}_slots", present, dims, axis, self.options.slots)
+        self.dropped.add(present.name)
+        self.last += self.slots.write(f"{present.name}_slots", present.name, dims, axis, after)
+
+    def _keep_mask(self) -> str | None:
+        """Keep the attention mask in slots; return the mask over past and new tokens, None where there is none."""
+        found = [value for value in self.roles.all("mask") if self.roles.spans_past(value)]
+        if not found:
+            return None
+        (mask,) = found
+        dims = self.shapes[mask].dims
+        assert dims is not None
+        slots = f"{mask.name}_slots"
+        after = self._declare(slots, mask, dims, 1, self.options.slots)
+        self.inputs[mask.name] = NewInput(mask.name, self.shapes[mask].dtype, (dims[0], self.slots.count))
+        written = self.slots.write(slots, mask.name, dims, 1, after)
+        if self.is_start:
+            self.last += written
+            return mask.name
+        read = self.slots.read(after, 1, self.editor.unique_name(f"{mask.name}_in_use"))
+        for node in (*written, read):
+            self.editor.insert_first(self.model.graph, node)
+        self.editor.replace_all_uses(mask, read.outputs[0])
+        return read.outputs[0]
+
+    def _count_positions(self, mask: str | None) -> None:
+        """Compute positions from the mask, or else from the length of the past."""
+        for value in self.roles.all("positions"):
+            dims = self.shapes[value].dims
+            assert dims is not None
+            rows = self.slots.dim(dims[0])
+            assert rows is not None
+            self.editor.replace_all_uses(value, self.slots.positions(mask, rows, self.shapes[value].dtype))
+            self.dropped.add(value.name)
+
+    def _select_masks(self, rings: Mapping[Growth, Ring]) -> None:
+        """Let attention over a ring read the columns of its masks in the order of the slots."""
+        if self.is_start:
+            return
+        made: dict[tuple[Value, int], str] = {}
+        places = {place: ring.window for ring in rings.values() for place in ring.masks}
+        for (node, index), window in sorted(places.items(), key=lambda item: (item[0][0].index, item[0][1])):
+            mask = node.inputs[index]
+            assert mask is not None
+            if (mask, window) not in made:
+                name = made[mask, window] = self.editor.unique_name(f"{mask.name}_ring")
+                columns = self.slots.ring_positions(window)
+                self.editor.insert_before(node, NewNode("Gather", [mask, columns], [name], {"axis": -1}))
+            self.editor.set_inputs(node, {index: made[mask, window]})
+
+    def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, slots: int) -> str:
+        """Declare slots as input and output, and return the name of the output."""
+        fixed = (*dims[:axis], const(slots), *dims[axis + 1 :])
+        after = self.editor.unique_name(f"{name}_after")
+        dtype = self.shapes[value].dtype
+        self.inputs[name] = NewInput(name, dtype, fixed)
+        self.outputs[after] = NewInput(after, dtype, fixed)
+        return after
+
+    def _changes(self, count: int, rings: Mapping[Growth, Ring]) -> tuple[str, ...]:
+        changes = [f"{counted(count, 'cache(s)')} of {self.options.slots:,} slots"]
+        windows = sorted({ring.window for ring in rings.values()})
+        changes += [
+            counted(sum(ring.window == window for ring in rings.values()), f"cache(s) in rings of {window:,} slots")
+            for window in windows
+        ]
+        return tuple(changes)
