@@ -40,6 +40,7 @@ class Model:
     _maps: dict[Path, Buffer] = field(default_factory=dict, repr=False)
     _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared by what rewrites make of it
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
+    _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
 
     @classmethod
     def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
@@ -53,7 +54,7 @@ class Model:
 
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
-        return Model(replace(self.source, proto=proto), self._maps, self._is_sound, self._scratch)
+        return Model(replace(self.source, proto=proto), self._maps, self._is_sound, self._scratch, self._adopted)
 
     def check_soundness(self) -> None:
         """Check, once, that a rewrite can tell what the graph means; what a rewrite makes of a sound model is sound.
@@ -92,7 +93,8 @@ class Model:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that it consists of, its data files included."""
-        return (*([self.path] if self.path else []), *(data.path for data in self.source.data_files))
+        own = [*([self.path] if self.path else []), *(data.path for data in self.source.data_files)]
+        return tuple(dict.fromkeys([*own, *(path for path, _ in self._adopted.values())]))
 
     @property
     def label(self) -> str:
@@ -166,11 +168,34 @@ class Model:
             return self.path
         if location == self._scratch.location:
             return self._scratch.path
+        if location in self._adopted:
+            return self._adopted[location][0]
         return external.find_data_file(self.path or Path("model.onnx"), location).path
 
     def is_made(self, tensor: onnx.TensorProto) -> bool:
-        """Whether `make_tensor` made a tensor, so that no file has it yet that stays."""
-        return any(entry.key == "location" and entry.value == self._scratch.location for entry in tensor.external_data)
+        """Whether `make_tensor` made a tensor, or it is another model's: no file beside this model has it."""
+        places = {self._scratch.location, *self._adopted}
+        return any(entry.key == "location" and entry.value in places for entry in tensor.external_data)
+
+    def adopt(self, other: Model) -> onnx.ModelProto:
+        """Return the weightless proto of another model, whose weights this model and what is made of it find.
+
+        Raises:
+            ModelError: A file of its weights is missing.
+        """
+        proto = onnx.ModelProto()
+        proto.CopyFrom(other.proto)
+        for tensor, _ in tensors.walk_tensors(proto):
+            if tensor.data_location != onnx.TensorProto.EXTERNAL:
+                continue
+            path, offset, length = other.piece(tensor)
+            location = f"{self._scratch.location}:{path}"  # which no model file can claim
+            self._adopted[location] = path, other
+            del tensor.external_data[:]
+            for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+                tensor.external_data.add(key=key, value=value)
+        self._is_sound.clear()
+        return proto
 
     def make_tensor(self, name: str, dtype: int, dims: Sequence[int], parts: Iterable[bytes]) -> onnx.TensorProto:
         """Return a tensor of new bytes, kept on disk, for this model and what is rewritten from it.

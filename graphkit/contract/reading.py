@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from graphkit.contract.bundle import VERSION as BUNDLE_VERSION
+from graphkit.contract.bundle import BundleContract
+from graphkit.contract.bundle_checks import bundle_problems
 from graphkit.contract.checks import problems
 from graphkit.contract.contract import VERSION, Contract
 from graphkit.errors import ModelError
 
-__all__ = ["read_contract"]
+__all__ = ["read_bundle", "read_contract"]
 
 MOST = 1 << 53  # integers that every language has
 
@@ -24,24 +27,40 @@ def read_contract(path: Path) -> Contract:
     Raises:
         ModelError: It is not a contract, one of another version, or what it says does not fit together.
     """
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _no_contract(path, str(error)) from error
-    version = plain.get("version") if isinstance(plain, dict) else None
-    if isinstance(version, int) and version != VERSION:
-        raise ModelError(f"it is a contract of version {version}", file=str(path), hint="lower again")
-    try:
-        contract: Contract = _built(Contract, plain, "it")
-    except ValueError as error:
-        raise _no_contract(path, str(error)) from error
+    contract: Contract = _read(path, Contract, VERSION, "contract", "lower")
     for problem in problems(contract):
-        raise _no_contract(path, problem)
+        raise _none(path, "contract", "lower", problem)
     return contract
 
 
-def _no_contract(path: Path, problem: str) -> ModelError:
-    return ModelError(f"it is not a contract: {problem}", file=str(path), hint="write it with `graphkit lower`")
+def read_bundle(path: Path) -> BundleContract:
+    """Read `bundle.json`.
+
+    Raises:
+        ModelError: It is not that of a bundle, one of another version, or what it says does not fit together.
+    """
+    contract: BundleContract = _read(path, BundleContract, BUNDLE_VERSION, "bundle", "bundle")
+    for problem in bundle_problems(contract):
+        raise _none(path, "bundle", "bundle", problem)
+    return contract
+
+
+def _read(path: Path, kind: Any, version: int, what: str, command: str) -> Any:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _none(path, what, command, str(error)) from error
+    found = plain.get("version") if isinstance(plain, dict) else None
+    if isinstance(found, int) and found != version:
+        raise ModelError(f"it is a {what} of version {found}", file=str(path), hint=f"{command} again")
+    try:
+        return _built(kind, plain, "it")
+    except ValueError as error:
+        raise _none(path, what, command, str(error)) from error
+
+
+def _none(path: Path, what: str, command: str, problem: str) -> ModelError:
+    return ModelError(f"it is not a {what}: {problem}", file=str(path), hint=f"write it with `graphkit {command}`")
 
 
 def _built(kind: Any, plain: Any, at: str) -> Any:
@@ -84,6 +103,8 @@ def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
     if plain is None and types.NoneType in options:
         return None
     left = [option for option in options if option is not types.NoneType]
+    if {int, str} == set(left):
+        return _built(str if isinstance(plain, str) else int, plain, at)
     literals = tuple(text for option in left if get_origin(option) is Literal for text in get_args(option))
     return _built(Literal[literals] if literals else left[0], plain, at)
 

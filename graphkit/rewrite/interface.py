@@ -8,14 +8,22 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, body_graphs
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.base import copy_proto, keep
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
 
-__all__ = ["NewInput", "drop_dead_inputs", "with_first_output", "with_inputs", "with_interface", "with_outputs"]
+__all__ = [
+    "NewInput",
+    "drop_dead_inputs",
+    "with_first_output",
+    "with_inputs",
+    "with_interface",
+    "with_names",
+    "with_outputs",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +150,29 @@ def with_interface(
         del infos[:]
         infos.extend(copies)
     return model.with_proto(proto)
+
+
+def with_names(model: Model, names: Mapping[str, str]) -> Model:
+    """Return a model in which inputs and outputs of the main graph have other names.
+
+    Args:
+        model: The model.
+        names: The new name of each, which no other value of the model has; two inputs of one type may become one.
+    """
+    proto = copy_proto(model)
+    _rename(proto.graph, names)
+    last = {info.name: index for index, info in enumerate(proto.graph.input)}
+    keep(proto.graph.input, [last[info.name] == index for index, info in enumerate(proto.graph.input)])
+    return model.with_proto(proto)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        info.name = names.get(info.name, info.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for _, body in body_graphs(node):
+            own = {info.name for info in (*body.input, *body.initializer)}
+            own |= {name for inner in body.node for name in inner.output}
+            _rename(body, {old: new for old, new in names.items() if old not in own})

@@ -120,6 +120,10 @@ class _Caches:
         for entry in roles.cache:
             if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
                 self.dropped.add(entry.present.name)  # it is the state as it was
+        for value in self.model.graph.outputs:
+            given = self.shapes[value].dims
+            if roles.of(value) != "present" and given is not None and _symbols(given) <= _symbols(dims):
+                self.outputs[value.name] = NewInput(value.name, self.shapes[value].dtype, given)
         if rings and not self.is_start:
             self.inputs[tokens.name] = NewInput(tokens.name, self.shapes[tokens].dtype, (dims[0], const(1), *dims[2:]))
         model = with_interface(self.editor.result(), self.inputs, self.outputs, self.dropped, self.last)
@@ -271,3 +275,7 @@ class _Caches:
             for window in windows
         ]
         return tuple(changes)
+
+
+def _symbols(dims: Sequence[Expr]) -> frozenset[str]:
+    return frozenset().union(*(dim.symbols for dim in dims))

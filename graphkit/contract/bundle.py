@@ -1,0 +1,194 @@
+"""The vocabulary of `bundle.json`: methods over one state, and how the state lies in memory.
+
+A host allocates the arena, feeds each method what its inputs say, and lets the outputs that write state go where that
+lies. It keeps the lengths, and changes them after a method as the method says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "ALIGNMENT",
+    "Access",
+    "BundleContract",
+    "BundleMethod",
+    "BundlePort",
+    "Feed",
+    "Length",
+    "LengthChange",
+    "StateTensor",
+    "Update",
+]
+
+VERSION = 1
+ALIGNMENT = 64  # bytes: a cache line
+FeedKind = Literal["user", "tokens", "mask", "state", "length", "indices"]
+Update = Literal["slots", "ring", "whole", "swap"]
+Access = Literal["none", "read", "write", "read and write"]
+When = Literal["init", "once", "step", "reorder"]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Who makes an input.
+
+    Attributes:
+        kind: `user`: whoever calls. `tokens`: the tokens for the decoder, [batch, tokens]. `mask`: 1 for each of these
+            that counts, 0 for padding; ones unless the caller gives another. `state`: the state. `length`: how many
+            slots are in use, of one element. `indices`: the row of the state that each row becomes.
+        of: The state or the length, by name.
+    """
+
+    kind: FeedKind
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class BundlePort:
+    """An input or output of a method.
+
+    Attributes:
+        name: Its name in the model.
+        dtype: Such as `float32`.
+        shape: Its dims; a name stands for a size that is the same wherever that name stands in one call.
+        meaning: What it holds, in one sentence.
+        source: Who makes it; None for an output.
+        writes: The state that an output is; "" for none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    meaning: str
+    source: Feed | None = None
+    writes: str = ""
+
+
+@dataclass(frozen=True)
+class LengthChange:
+    """How a method changes a length: it grows by the size of an input. What starts a sequence starts from 0.
+
+    Attributes:
+        length: Its name.
+        input: The input.
+        axis: Its axis.
+    """
+
+    length: str
+    input: str
+    axis: int
+
+
+@dataclass(frozen=True)
+class BundleMethod:
+    """A model of the bundle.
+
+    Attributes:
+        name: What it is called.
+        file: The ONNX file; two methods may share one.
+        when: `init` sets all state to its initial value, `once` starts a sequence, `step` goes on, `reorder` chooses
+            rows of all state.
+        inputs, outputs: Its ports.
+        access: What it does with each state, by name.
+        changes: How it changes lengths.
+    """
+
+    name: str
+    file: str
+    when: When
+    inputs: tuple[BundlePort, ...]
+    outputs: tuple[BundlePort, ...]
+    access: Mapping[str, Access]
+    changes: tuple[LengthChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """A tensor of the state.
+
+    Attributes:
+        name: Its name.
+        dtype: Of its elements.
+        shape: Its dims where it is largest: all rows, all slots, the longest source.
+        axis: Along which it grows; None for one that does not.
+        bytes: Its size.
+        batch: The axis of the rows; None where it has none.
+        offset: Where it lies in the arena, in bytes.
+        update: `slots`: what is new is written behind the slots in use. `ring`: into the slot of its position modulo
+            the slots. `whole`: a method replaces all of it, with dims of its own, which no step changes. `swap`: as
+            `whole`, by methods that read it too: it has two places, and the new one is written to the other.
+        length: How many slots are in use, by name; "" for none.
+        initial: What each element is at first.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int | None
+    bytes: int
+    batch: int | None
+    offset: int
+    update: Update
+    length: str = ""
+    initial: float = 0.0
+
+
+@dataclass(frozen=True)
+class Length:
+    """How much of the state is in use.
+
+    Attributes:
+        name: Its name.
+        most: The largest that it may be.
+        meaning: What it counts.
+    """
+
+    name: str
+    most: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class BundleContract:
+    """What a host of a bundle has to know.
+
+    Attributes:
+        data: The file of the weights; "" where all are in the models.
+        opset: Of the models.
+        sizes: The largest that each size may be: `batch`, `source`, and other names in the shapes of inputs.
+        tokens: `pad`, `start`, `end`; None where the export does not say.
+        arena: Bytes of the state.
+        lengths, states, methods: What there is.
+        positions: Who counts positions, in one sentence.
+        loop: What the host does, in order.
+        version: Of the form that bundles have.
+    """
+
+    data: str
+    opset: int
+    sizes: Mapping[str, int]
+    tokens: Mapping[str, int | None]
+    arena: int
+    lengths: tuple[Length, ...]
+    states: tuple[StateTensor, ...]
+    methods: tuple[BundleMethod, ...]
+    positions: str
+    loop: tuple[str, ...]
+    version: int = VERSION
+
+    def method(self, when: str) -> BundleMethod | None:
+        """Return the first method that is run then, None if there is none."""
+        return next((method for method in self.methods if method.when == when), None)
+
+    def state(self, name: str) -> StateTensor:
+        """Return a state by name."""
+        return next(state for state in self.states if state.name == name)
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

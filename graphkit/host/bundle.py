@@ -1,0 +1,405 @@
+"""Run a bundle: methods over one state, which they update in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
+from graphkit.contract.reading import read_bundle
+from graphkit.errors import UsageError
+from graphkit.host.bundle_state import BundleState
+from graphkit.host.search import beam_search, greedy_search
+from graphkit.runtime.bound import BoundSession
+from graphkit.runtime.session import Session
+
+__all__ = ["Bundle"]
+
+Tokens = int | npt.ArrayLike
+
+
+class Bundle:
+    """The methods of a bundle, and the state of one user.
+
+        bundle = Bundle("opus.bundle")
+        logits = bundle.encode([0], input_ids=ids, attention_mask=mask)
+        logits = bundle.step(logits[:, -1].argmax())
+
+    Args:
+        folder: The folder of `bundle.json`.
+        threads: Threads inside an operator; 0 for onnxruntime's choice.
+        prepack: Whether the kernels of a step may keep a copy of the weights in the layout that they like. Each method
+            in a file of its own then holds its weights once more. Methods that start a sequence always may.
+        optimize: Whether onnxruntime may fuse operators.
+
+    Attributes:
+        contract: What `bundle.json` says.
+
+    Raises:
+        ModelError: The bundle or a file of it is missing or broken.
+        UsageError: There is no memory for its state.
+    """
+
+    def __init__(self, folder: str | Path, *, threads: int = 0, prepack: bool = False, optimize: bool = True) -> None:
+        self._folder = Path(folder)
+        self.contract: BundleContract = read_bundle(self._folder / "bundle.json")
+        self._options = {"threads": threads, "optimize": optimize}
+        self._prepack = prepack
+        self._sessions: dict[str, Session] = {}
+        self._begin(BundleState(self.contract))
+
+    def _begin(self, state: BundleState) -> None:
+        self._state = state
+        self._bound: dict[str, BoundSession] = {}
+        self._fed: dict[tuple[str, str], np.ndarray] = {}
+
+    # State
+
+    @property
+    def state(self) -> BundleState:
+        """The state: each tensor by name, as a view."""
+        return self._state
+
+    @state.setter
+    def state(self, state: BundleState) -> None:
+        if state.contract.states != self.contract.states:
+            raise UsageError("the state has another layout than that of this bundle - give one of the same bundle")
+        self._begin(state)
+
+    @property
+    def length(self) -> int:
+        """How many tokens the decoder has seen."""
+        return int(self._state.lengths[self.contract.lengths[0].name][0])
+
+    def reset(self) -> None:
+        """Give all state its initial value, and forget the sequence."""
+        self._state.clear()
+        method = self.contract.method("init")
+        if method is not None:
+            self._state.rows = self.contract.sizes["batch"]
+            self._run(method, {}, {})
+            self._state.clear()
+
+    def fork(self) -> Bundle:
+        """Return a bundle for another user: the same sessions and weights, and a state of its own, at its start.
+
+        Raises:
+            UsageError: There is no memory for its state.
+        """
+        other = object.__new__(Bundle)
+        other.__dict__.update(self.__dict__)
+        other._begin(BundleState(self.contract))
+        return other
+
+    # Methods
+
+    def encode(
+        self, tokens: Tokens | None = None, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike
+    ) -> np.ndarray:
+        """Start a sequence: run the encoder on a source, and the decoder on its first tokens.
+
+        Args:
+            tokens: What the decoder starts with: a token, one for each row, or [batch, tokens]; by default the start
+                token of the export.
+            mask: 1 for each of these that counts, 0 for padding, [batch, tokens]; ones by default.
+            inputs: What the encoder reads, by name: `input_ids=...`, `attention_mask=...`; a mask is ones by default.
+
+        Returns:
+            The logits of the decoder, [batch, tokens, vocabulary].
+
+        Raises:
+            UsageError: An input is missing or does not fit, or it is too long. The state is as before.
+            RunError: onnxruntime fails.
+        """
+        return self._start("encode", tokens, mask, inputs)
+
+    def prefill(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike) -> np.ndarray:
+        """Start a sequence of a decoder-only model: run it on a prompt.
+
+        Args, results and errors are those of `encode`.
+        """
+        return self._start("prefill", tokens, mask, inputs)
+
+    def start(
+        self, tokens: Tokens | None = None, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike
+    ) -> np.ndarray:
+        """Start a sequence, with `encode` or `prefill`, whichever the bundle has."""
+        method = self.contract.method("once")
+        return self._start(method.name if method is not None else "encode", tokens, mask, inputs)
+
+    def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:
+        """Run the decoder on the next token of each row.
+
+        Args:
+            tokens: A token, one for each row, or [batch, tokens].
+            mask: 1 for each that counts, 0 for padding, [batch, tokens]; ones by default.
+
+        Returns:
+            The logits, [batch, tokens, vocabulary].
+
+        Raises:
+            UsageError: Nothing is started, the rows are others than those that are, or there are no slots left. The
+                state is as before.
+            RunError: onnxruntime fails.
+        """
+        method = self._method("step")
+        if not self._state.rows:
+            raise UsageError("no sequence is started - call encode or prefill first")
+        return self._decode(method, tokens, mask, {})
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Let each row of the state be a copy of another: `reorder([0, 0, 1])` makes three rows of two.
+
+        Raises:
+            UsageError: There is no such row, or there are more than the bundle takes.
+        """
+        method, state = self._method("reorder"), self._state
+        indices = np.asarray(rows, np.int64).reshape(-1)
+        most = self.contract.sizes["batch"]
+        if not 0 < len(indices) <= most:
+            raise UsageError(f"{len(indices)} rows, and the bundle takes 1 to {most} - make one of a larger --batch")
+        if indices.min() < 0 or indices.max() >= state.rows:
+            raise UsageError(f"rows {indices.tolist()}, and the state has rows 0 to {state.rows - 1}")
+        bound = self._session(method)
+        before = {port.name: port.source.of for port in method.inputs if port.source and port.source.kind == "state"}
+        for port in method.inputs:
+            bound.bind_input(port.name, state[before[port.name]] if port.name in before else indices)
+        shapes = {}
+        for port in method.outputs:
+            tensor = self.contract.state(port.writes)
+            shapes[port.writes] = tuple(
+                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state[port.writes].shape)
+            )
+            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True))
+        bound.run()
+        state.exchange()
+        state.rows = len(indices)
+        for name, shape in shapes.items():
+            tensor = self.contract.state(name)
+            if tensor.axis is None:
+                state.written(tensor, shape)
+
+    def generate(
+        self,
+        ids: npt.ArrayLike | None = None,
+        *,
+        max_new_tokens: int,
+        eos: int | None = None,
+        beams: int = 1,
+        prompt: Tokens | None = None,
+        mask: npt.ArrayLike | None = None,
+        **inputs: npt.ArrayLike,
+    ) -> list[list[int]]:
+        """Return the tokens that greedy decoding, or beam search, gives for each row.
+
+        Args:
+            ids: Token ids, [batch, tokens] or of one row: of the source for an encoder, else the prompt.
+            max_new_tokens: The most tokens to give.
+            eos: A token to stop at, which is given too; by default that of the export.
+            beams: Beams of each row; 1 is greedy.
+            prompt: What the decoder beside an encoder starts with; by default the start token of the export.
+            mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
+            inputs: Other inputs, such as `input_features`.
+
+        Raises:
+            UsageError: As for `encode`; or there are fewer than one token or beam, or too many rows.
+        """
+        if max_new_tokens < 1 or beams < 1:
+            raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
+        end = self.contract.tokens.get("end") if eos is None else eos
+        once = self._method("once")
+        if ids is not None and any(port.source is not None and port.source.kind == "user" for port in once.inputs):
+            named = [port.name for port in once.inputs if port.source is not None and port.source.kind == "user"]
+            given = {named[0]: np.atleast_2d(np.asarray(ids))}
+            if mask is not None and len(named) > 1:
+                given[named[1]] = np.atleast_2d(np.asarray(mask))
+            logits = self.start(prompt, **{**given, **inputs})
+        else:
+            logits = self.start(prompt if ids is None else np.atleast_2d(np.asarray(ids)), mask=mask, **inputs)
+        steps = min(max_new_tokens, self.contract.lengths[0].most - self.length + 1)
+        if beams == 1:
+            return greedy_search(self, logits[:, -1], steps, end)
+        return beam_search(self, logits[:, -1], steps, end, beams)
+
+    # How a method runs
+
+    def _method(self, when: str) -> BundleMethod:
+        method = self.contract.method(when)
+        if method is None:
+            raise UsageError(f"the bundle has no method for '{when}'")
+        return method
+
+    def _start(
+        self, name: str, tokens: Tokens | None, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+    ) -> np.ndarray:
+        method = self._method("once")
+        if method.name != name:
+            raise UsageError(f"the bundle has no '{name}' - call {method.name}")
+        if tokens is None:
+            tokens = self.contract.tokens.get("start")
+            if tokens is None:
+                raise UsageError("the export does not say what the decoder starts with - give its first tokens")
+        return self._decode(method, tokens, mask, inputs)
+
+    def _decode(
+        self, method: BundleMethod, tokens: Tokens, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+    ) -> np.ndarray:
+        is_start = method.when == "once"
+        feeds, rows = self._checked(method, tokens, mask, inputs)
+        state = self._state
+        count = feeds[next(p.name for p in method.inputs if p.source is not None and p.source.kind == "tokens")].shape[
+            1
+        ]
+        past = 0 if is_start else self.length
+        most = self.contract.lengths[0].most
+        if past + count > most:
+            raise UsageError(
+                f"{count} tokens do not fit: {past} of {most} slots are in use - reset, or make a bundle of more slots"
+            )
+        if not is_start and rows != state.rows:
+            raise UsageError(f"{rows} rows, and the sequence has {state.rows} - give a token for each")
+        if is_start:
+            state.clear()
+            state.rows = rows
+        try:
+            outputs = self._run(method, feeds, self._sizes(method, feeds))
+        except Exception:
+            if is_start:
+                state.clear()
+            raise
+        for change in method.changes:
+            state.lengths[change.length][0] += feeds[change.input].shape[change.axis]
+        return next(iter(outputs.values()))
+
+    def _checked(
+        self, method: BundleMethod, tokens: Tokens, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """Return what the caller feeds, by name, and how many rows it has.
+
+        Raises:
+            UsageError: Something is missing, or does not fit.
+        """
+        users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
+        if odd := sorted(set(inputs) - users):
+            takes = ", ".join(sorted(users)) or "no other input than tokens"
+            raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
+        sizes: dict[str, int] = {}
+        feeds: dict[str, np.ndarray] = {}
+        for port in sorted(method.inputs, key=lambda port: "mask" in port.name):  # a mask follows what it is for
+            kind = port.source.kind if port.source is not None else ""
+            if kind == "tokens":
+                given: npt.ArrayLike | None = _rows(tokens)
+            elif kind == "mask":
+                given = mask
+            elif kind == "user":
+                given = inputs.get(port.name)
+            else:
+                continue
+            if given is None:
+                given = self._default(method, port, sizes)
+            feeds[port.name] = self._fitting(method, port, given, sizes)
+        return feeds, next(iter(feeds.values())).shape[0]
+
+    def _default(self, method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
+        if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
+            raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
+        return np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
+
+    def _fitting(
+        self, method: BundleMethod, port: BundlePort, given: npt.ArrayLike, sizes: dict[str, int]
+    ) -> np.ndarray:
+        try:
+            array = np.asarray(given)
+            if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
+                raise ValueError(f"it is {array.dtype}")
+            array = np.ascontiguousarray(array, port.dtype)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
+        wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)
+        if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in zip(wanted, array.shape, strict=True)):
+            known = [dim if size == -1 else size for dim, size in zip(port.shape, wanted, strict=True)]
+            raise UsageError(f"'{port.name}' of {method.name} is {list(array.shape)}, and must be {known}")
+        for dim, size in zip(port.shape, array.shape, strict=True):
+            if isinstance(dim, str):
+                most = self.contract.sizes.get(dim)
+                if size < 1 or (most is not None and size > most):
+                    raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
+                sizes[dim] = size
+        return array
+
+    def _sizes(self, method: BundleMethod, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+        found = {}
+        for port in method.inputs:
+            if port.name in feeds:
+                pairs = zip(port.shape, feeds[port.name].shape, strict=True)
+                found.update({dim: size for dim, size in pairs if isinstance(dim, str)})
+        return found
+
+    def _run(
+        self, method: BundleMethod, feeds: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> dict[str, np.ndarray]:
+        """Run a method: its state where it lies, in place."""
+        bound, state = self._session(method), self._state
+        for port in method.inputs:
+            source = port.source
+            assert source is not None
+            if source.kind == "state":
+                bound.bind_input(port.name, state[source.of])
+            elif source.kind == "length":
+                bound.bind_input(port.name, state.lengths[source.of])
+            else:
+                bound.bind_input(port.name, self._kept(method, port, feeds[port.name]))
+        wanted, later = [], {}
+        for port in method.outputs:
+            shape = [sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape]
+            if not port.writes:
+                wanted.append(port.name)
+            else:
+                tensor = self.contract.state(port.writes)
+                if tensor.axis is not None:
+                    bound.bind_output(port.name, state[port.writes])
+                    continue
+                later[port.name] = port.writes
+                if -1 not in shape:
+                    bound.bind_output(port.name, state.view(tensor, shape, after=True))
+                    continue
+            if -1 in shape or not port.writes:
+                bound.free_output(port.name)
+        outputs = bound.run([*wanted, *later])
+        for name, place in later.items():
+            tensor, array = self.contract.state(place), outputs[name]
+            if array.nbytes > tensor.bytes:
+                raise UsageError(f"state '{place}' is {list(array.shape)}, and has room for {list(tensor.shape)}")
+            view = state.view(tensor, array.shape, after=True)
+            if not np.shares_memory(view, array):
+                view[...] = array
+            state.written(tensor, array.shape)
+        return {name: outputs[name] for name in wanted}
+
+    def _kept(self, method: BundleMethod, port: BundlePort, array: np.ndarray) -> np.ndarray:
+        """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
+        key = (method.name, port.name)
+        kept = self._fed.get(key)
+        if kept is None or kept.shape != array.shape:
+            kept = self._fed[key] = array.copy()
+        else:
+            kept[...] = array
+        return kept
+
+    def _session(self, method: BundleMethod) -> BoundSession:
+        if method.name not in self._bound:
+            if method.file not in self._sessions:
+                prepack = self._prepack or method.when == "once" or method.when == "init"
+                path = self._folder / method.file
+                self._sessions[method.file] = Session(path, prepack=prepack, **self._options)
+            self._bound[method.name] = BoundSession(self._sessions[method.file])
+        return self._bound[method.name]
+
+
+def _rows(tokens: Tokens) -> np.ndarray:
+    """Return tokens as [batch, tokens]."""
+    array = np.asarray(tokens)
+    return array.reshape(-1, 1) if array.ndim < 2 else array

@@ -1,0 +1,107 @@
+"""The state of a bundle in memory: one arena, each tensor a view of it at its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from graphkit.contract.bundle import ALIGNMENT, BundleContract, StateTensor
+from graphkit.errors import UsageError
+
+__all__ = ["BundleState"]
+
+
+class BundleState(Mapping[str, np.ndarray]):
+    """The state of one user of a bundle: each tensor by name, as a view of the arena.
+
+    Args:
+        contract: What says how it lies.
+
+    Attributes:
+        contract: The same.
+        lengths: How many slots are in use, by name: int64 arrays of one element, which methods read.
+        rows: How many rows are in use; 0 before the first run.
+
+    Raises:
+        UsageError: There is not so much memory.
+    """
+
+    def __init__(self, contract: BundleContract) -> None:
+        self.contract = contract
+        self.lengths = {length.name: np.zeros(1, np.int64) for length in contract.lengths}
+        self.rows = 0
+        self._states = {state.name: state for state in contract.states}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
+        self._arena = _aligned(contract.arena)
+        self._spare: np.ndarray | None = None
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return a state, a view: all slots of the rows in use, or what was last written."""
+        return self.view(self._states[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def address(self) -> int:
+        """Where the arena begins in memory."""
+        return int(self._arena.ctypes.data)
+
+    def shape(self, state: StateTensor, rows: int | None = None) -> tuple[int, ...]:
+        """Return the dims of a state as it is, or of slots for so many rows."""
+        if state.axis is None and state.name in self._shapes:
+            return self._shapes[state.name]
+        count = self.rows if rows is None else rows
+        return tuple(count if axis == state.batch else size for axis, size in enumerate(state.shape))
+
+    def view(
+        self, state: StateTensor, shape: Sequence[int] | None = None, *, spare: bool = False, after: bool = False
+    ) -> np.ndarray:
+        """Return a view of where a state lies.
+
+        Args:
+            state: Which.
+            shape: Its dims, if not those that it has.
+            spare: Whether it is that of the other arena, which `exchange` takes.
+            after: Whether it is where a method writes it: of a state that swaps, the other place.
+        """
+        turn = self._turn[state.name]
+        place = (1 - turn if after else turn) if state.update == "swap" else 0
+        offset = state.offset + place * (-(-state.bytes // ALIGNMENT) * ALIGNMENT)
+        if spare and self._spare is None:
+            self._spare = _aligned(self.contract.arena)
+        arena = self._spare if spare and self._spare is not None else self._arena
+        dims = self.shape(state) if shape is None else tuple(shape)
+        return np.ndarray(dims, state.dtype, arena.data, offset)
+
+    def written(self, state: StateTensor, shape: Sequence[int]) -> None:
+        """Take note that a method has replaced a state as a whole."""
+        self._shapes[state.name] = tuple(shape)
+        if state.update == "swap":
+            self._turn[state.name] = 1 - self._turn[state.name]
+
+    def exchange(self) -> None:
+        """Let the other arena be the state."""
+        assert self._spare is not None
+        self._arena, self._spare = self._spare, self._arena
+
+    def clear(self) -> None:
+        """Let no slot and no row be in use."""
+        for length in self.lengths.values():
+            length[0] = 0
+        self.rows = 0
+        self._shapes.clear()
+
+
+def _aligned(size: int) -> np.ndarray:
+    try:
+        memory = np.zeros(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise UsageError(f"there is no memory for {size:,} bytes of state - make a bundle of fewer slots") from error
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]

@@ -1,0 +1,76 @@
+"""Compose two models into one: outputs of the first become inputs of the second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+import onnx.compose
+
+from graphkit.errors import UsageError
+from graphkit.model import Model
+
+__all__ = ["compose"]
+
+
+def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) -> Model:
+    """Return a model that runs one model and then another.
+
+    It has the inputs and outputs of both, without those that are linked. Weights stay where they lie.
+
+    Args:
+        first: The model that runs first.
+        second: The model that reads it, whose names and metadata stay.
+        links: The output of the first that an input of the second becomes, by that input.
+        prefix: What goes before all names of the first, and before its symbolic dims that the second has too.
+
+    Raises:
+        UsageError: They have different opsets, or a name in common in spite of the prefix; or there is no such output
+            or input.
+    """
+    model = second.with_proto(second.proto)
+    ahead = onnx.compose.add_prefix(model.adopt(first), prefix, inplace=True)
+    _tell_dims_apart(ahead.graph, second.proto.graph, links, prefix)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(second.proto)
+    _merge_opsets(first, ahead, second, proto)
+    pairs = [(f"{prefix}{source}", name) for name, source in links.items()]
+    graph = second.proto.graph
+    try:
+        merged = onnx.compose.merge_graphs(ahead.graph, graph, pairs, name=graph.name, doc_string=graph.doc_string)
+    except ValueError as error:
+        raise UsageError(f"{first.name} and {second.name} cannot be composed: {error}") from error
+    merged.metadata_props.extend(graph.metadata_props)
+    merged.quantization_annotation.extend([*ahead.graph.quantization_annotation, *graph.quantization_annotation])
+    proto.graph.CopyFrom(merged)
+    proto.functions.extend(ahead.functions)
+    known = {entry.key for entry in proto.metadata_props}
+    proto.metadata_props.extend(entry for entry in ahead.metadata_props if entry.key not in known)
+    return model.with_proto(proto)
+
+
+def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> None:
+    """Give symbolic dims of the first another name where the second has that name for what may be another length."""
+    others = {dim.dim_param for info in behind.input if info.name not in links for dim in _dims(info)}
+    for info in (*ahead.input, *ahead.output, *ahead.value_info):
+        for dim in _dims(info):
+            if dim.dim_param in others and "batch" not in dim.dim_param:
+                dim.dim_param = f"{prefix}{dim.dim_param}"
+
+
+def _dims(info: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
+    return list(info.type.tensor_type.shape.dim)
+
+
+def _merge_opsets(first: Model, ahead: onnx.ModelProto, second: Model, proto: onnx.ModelProto) -> None:
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    for entry in ahead.opset_import:
+        if versions.setdefault(entry.domain, entry.version) != entry.version:
+            domain = entry.domain or "ai.onnx"
+            raise UsageError(
+                f"{first.name} has opset {entry.version} of {domain}, {second.name} has {versions[entry.domain]} - "
+                "convert one with convert-opset"
+            )
+    present = {entry.domain for entry in proto.opset_import}
+    proto.opset_import.extend(entry for entry in ahead.opset_import if entry.domain not in present)
+    proto.ir_version = max(proto.ir_version, ahead.ir_version)

@@ -1,0 +1,82 @@
+"""The methods that every bundle has: `init` gives all state its initial value, `reorder` chooses its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper
+
+from graphkit import __version__
+from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort, Feed, StateTensor
+from graphkit.model import Model
+
+__all__ = ["init_method", "reorder_method"]
+
+INDICES = "rows"
+OPSET = 16  # what older runtimes have too
+
+
+def init_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
+    """Return the method that sets all state to its initial value, for all rows, and its model."""
+    nodes, tensors, outputs = [], [], []
+    for number, state in enumerate(contract.states):
+        dtype = _dtype(state)
+        shape, out = f"shape_{number}", f"{state.name}_initial"
+        tensors.append(helper.make_tensor(shape, onnx.TensorProto.INT64, [len(state.shape)], state.shape))
+        value = helper.make_tensor(
+            "value", dtype, [1], [state.initial if "float" in state.dtype else int(state.initial)]
+        )
+        nodes.append(helper.make_node("ConstantOfShape", [shape], [out], value=value))
+        outputs.append(BundlePort(out, state.dtype, state.shape, "its initial value", writes=state.name))
+    access = dict.fromkeys((state.name for state in contract.states), "write")
+    method = BundleMethod("init", "init.onnx", "init", (), tuple(outputs), access)
+    return method, _model("init", nodes, tensors, method, contract)
+
+
+def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
+    """Return the method that makes each row of the state a copy of another one, and its model."""
+    indices = BundlePort(INDICES, "int64", ("batch",), "the row that each row becomes", Feed("indices"))
+    inputs, outputs, nodes = [indices], [], []
+    access = dict.fromkeys((state.name for state in contract.states), "none")
+    for state in contract.states:
+        if state.batch is None:
+            continue
+        out = f"{state.name}_after"
+        dims = [f"{state.name}_{axis}" if axis == state.batch else size for axis, size in enumerate(state.shape)]
+        if state.update in ("whole", "swap"):
+            dims = [f"{state.name}_{axis}" for axis in range(len(state.shape))]
+        after = ["batch" if axis == state.batch else dim for axis, dim in enumerate(dims)]
+        nodes.append(helper.make_node("Gather", [state.name, INDICES], [out], axis=state.batch))
+        inputs.append(BundlePort(state.name, state.dtype, tuple(dims), "before", Feed("state", state.name)))
+        outputs.append(BundlePort(out, state.dtype, tuple(after), "after", writes=state.name))
+        access[state.name] = "read and write"
+    method = BundleMethod("reorder", "reorder.onnx", "reorder", tuple(inputs), tuple(outputs), access)
+    return method, _model("reorder", nodes, [], method, contract)
+
+
+def _dtype(state: StateTensor) -> int:
+    return helper.np_dtype_to_tensor_dtype(__import__("numpy").dtype(state.dtype))
+
+
+def _model(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    tensors: Sequence[onnx.TensorProto],
+    method: BundleMethod,
+    contract: BundleContract,
+) -> Model:
+    graph = helper.make_graph(
+        nodes, name, [_info(port) for port in method.inputs], [_info(port) for port in method.outputs], tensors
+    )
+    opset = helper.make_opsetid("", min(OPSET, contract.opset))
+    proto = helper.make_model(
+        graph, opset_imports=[opset], ir_version=8, producer_name="graphkit", producer_version=__version__
+    )
+    return Model.from_proto(proto)
+
+
+def _info(port: BundlePort) -> onnx.ValueInfoProto:
+    import numpy as np
+
+    return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype)), port.shape)

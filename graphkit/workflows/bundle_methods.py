@@ -1,0 +1,222 @@
+"""The methods of a bundle, made of the models of an export: they share one state, and each is a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry, Slot
+from graphkit.model import Model
+from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.fold import fold
+from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.state.slots import LENGTH, SINCE, Update
+from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
+from graphkit.rewrite.base import Outcome, Pass
+from graphkit.rewrite.compose import compose
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.interface import NewInput, with_interface, with_names
+from graphkit.shapes import infer
+from graphkit.workflows.originals import Pipeline
+
+__all__ = ["MethodModel", "derive_methods"]
+
+TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
+PREFIX = "encoder/"
+
+
+@dataclass(frozen=True, eq=False)
+class MethodModel:
+    """A method on its way: a model, and which of its inputs and outputs are state.
+
+    Attributes:
+        name: What it is called.
+        when: `once` or `step`.
+        model: Its model.
+        file: The file that the model goes to.
+        reads: The state that each input is, by the name of the input.
+        writes: The state that each output is, by the name of the output.
+        kinds: What other inputs are: `tokens`, `mask` or `length`; the others are the user's.
+        whole: The states that it replaces as a whole.
+        changes: What was done, a sentence each.
+    """
+
+    name: str
+    when: str
+    model: Model
+    file: str
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+    kinds: Mapping[str, str]
+    whole: frozenset[str] = frozenset()
+    changes: tuple[str, ...] = field(default=())
+
+
+def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    """Return the methods of an encoder-decoder, `encode` and `step`, or of a decoder-only model, `prefill` and `step`.
+
+    Args:
+        pipeline: The models of the export.
+        slots: Slots of the cache.
+        update: What writes into them.
+
+    Raises:
+        UsageError: There is no decoder with a cache, or it cannot be kept in slots, with the reason.
+    """
+    first, step = pipeline.first, pipeline.step
+    if step is None or first is None:
+        raise UsageError(
+            "there is no decoder with a cache, so that there is no state to share - export one with a past"
+        )
+    if pipeline.merged:
+        split = split_merged(step)
+        first, step = split.first, split.with_past
+    if pipeline.encoder is None:
+        return _decoder_only(step, slots, update)
+    return _encoder_decoder(pipeline.encoder, first, step, slots, update)
+
+
+def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    prepared, changes = _prepared(model, update)
+    later, done = _in_place(prepared, UpdateCacheInPlace(slots, update))
+    step = _method("step", "step", "step.onnx", later, model, [*changes, *done])
+    if not any("rings" in text for text in done):
+        both = replace(step, file="decode.onnx")
+        return replace(both, name="prefill", when="once"), both
+    start, done = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
+    return _method("prefill", "once", "prefill.onnx", start, model, [*changes, *done]), step
+
+
+def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    later, changes = _prepared(_with_tokens(step), update)
+    later, done = _in_place(later, UpdateCacheInPlace(slots, update, rings=0))
+    after = _method("step", "step", "step.onnx", later, _with_tokens(step), [*changes, *done])
+    (ahead, _), (behind, _) = _prepared(encoder, update), _prepared(_with_tokens(first), update)
+    joined, kept = _joined(ahead, behind, after)
+    start, done = _in_place(joined, UpdateCacheInPlace(slots, update, rings=0))
+    start = fold(start).model
+    return _encode(
+        start, behind, step, kept, ["the encoder and the first step of the decoder are one model", *done]
+    ), after
+
+
+def _with_tokens(decoder: Model) -> Model:
+    """Return a decoder whose tokens are called so that an encoder's are told apart."""
+    tokens = decoder.roles.first("tokens")
+    return decoder if tokens is None or tokens.name == TOKENS else with_names(decoder, {tokens.name: TOKENS})
+
+
+def _prepared(model: Model, update: Update) -> tuple[Model, list[str]]:
+    """Return a model folded, and with the operators that writing needs."""
+    folded = fold(model)
+    changes = [*folded.changes]
+    if folded.model.graph.opset() >= SINCE[update]:
+        return folded.model, changes
+    converted = _run(folded.model, ConvertOpset(SINCE[update]))
+    return fold(converted.model).model, [*changes, *converted.changes]
+
+
+def _in_place(model: Model, step: UpdateCacheInPlace) -> tuple[Model, list[str]]:
+    outcome = _run(model, step)
+    return fold(outcome.model).model, list(outcome.changes)
+
+
+def _run(model: Model, step: Pass) -> Outcome:
+    outcome = step.run(model)
+    if outcome.model is model:
+        declined = outcome.declined
+        reason = f"{declined[0]}" if declined else "it has no cache that grows"
+        more = f", and {len(declined) - 1:,} more" if len(declined) > 1 else ""
+        raise UsageError(f"{model.name}: {step.name()}: {reason}{more}")
+    return outcome
+
+
+def _method(name: str, when: str, file: str, model: Model, original: Model, changes: list[str]) -> MethodModel:
+    """Return a method of a decoder, whose states are called as its past inputs are."""
+    reads, writes, kinds = {}, {}, {}
+    pasts = {value.name for value in original.roles.pasts}
+    for value in model.graph.inputs:
+        plain = value.name.removesuffix("_slots")
+        role = _role(original, value.name)
+        if value.name in pasts:
+            reads[value.name] = value.name
+        elif plain != value.name and _role(original, plain) == "mask":
+            reads[value.name] = plain
+        elif value.name == LENGTH:
+            kinds[value.name] = "length"
+        elif role in ("encoder mask", "encoder state"):
+            reads[value.name] = value.name
+        elif role in ("tokens", "mask"):
+            kinds[value.name] = role
+        else:
+            raise UsageError(f"{original.name}: it is not known what '{value.name}' is for - name it in a bundle.toml")
+    for value in model.graph.outputs:
+        before = value.name.removesuffix("_after")
+        if before != value.name and before in reads:
+            writes[value.name] = reads[before]
+    return MethodModel(name, when, model, file, reads, writes, kinds, changes=tuple(changes))
+
+
+def _role(model: Model, name: str) -> str:
+    return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
+
+
+def _joined(encoder: Model, first: Model, step: MethodModel) -> tuple[Model, Mapping[str, str]]:
+    """Return encoder and first step in one model, and the outputs that are what later steps read of the encoder."""
+    hidden, mask = encoder.roles.outputs, encoder.roles.first("mask")
+    states = list(first.roles.all("encoder state"))
+    given = [value for value, role in hidden.items() if role == "encoder state"] or list(encoder.graph.outputs)[:1]
+    if len(states) != 1 or not given:
+        raise UsageError(f"{first.name} does not read one output of {encoder.name} - export both together")
+    model = compose(encoder, first, {states[0].name: given[0].name}, PREFIX)
+    names = {f"{PREFIX}{value.name}": value.name for value in encoder.graph.inputs if value.tensor is None}
+    names |= {f"{PREFIX}{value.name}": value.name for value in encoder.graph.outputs if value not in given[:1]}
+    own = first.roles.first("encoder mask")
+    if own is not None:
+        if mask is None:
+            raise UsageError(f"{first.name} reads '{own.name}', and {encoder.name} has no mask - export both together")
+        names[own.name] = mask.name
+    model = with_names(model, names)
+    kept, nodes, outputs = {}, [], {}
+    sources = {"encoder mask": mask.name if mask is not None else "", "encoder state": f"{PREFIX}{given[0].name}"}
+    shapes = infer(model)
+    for name in step.reads:
+        role = _role(step.model, name)
+        if role in sources and name in step.reads.values():
+            value = model.graph.values[sources[role]]
+            dims = shapes[value].dims
+            assert dims is not None
+            nodes.append(NewNode("Identity", [value.name], [f"{name}_kept"]))
+            outputs[f"{name}_kept"] = NewInput(f"{name}_kept", shapes[value].dtype, dims)
+            kept[f"{name}_kept"] = name
+    return with_interface(model, {}, outputs, (), nodes), kept
+
+
+def _encode(model: Model, first: Model, step: Model, kept: Mapping[str, str], changes: list[str]) -> MethodModel:
+    """Return the method that starts a sequence, whose states are called as the past inputs of the step are."""
+    pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
+    presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
+    reads, writes, kinds = {}, dict(kept), {}
+    for value in model.graph.inputs:
+        plain = value.name.removesuffix("_slots")
+        if plain != value.name and plain in presents:
+            reads[value.name] = _state(presents[plain], pasts)
+        elif value.name == TOKENS:
+            kinds[value.name] = "tokens"
+    whole = set(kept.values())
+    for value in model.graph.outputs:
+        before = value.name.removesuffix("_after")
+        if before in reads:
+            writes[value.name] = reads[before]
+        elif value.name in presents:
+            writes[value.name] = _state(presents[value.name], pasts)
+            whole.add(writes[value.name])
+    return MethodModel("encode", "once", model, "encode.onnx", reads, writes, kinds, frozenset(whole), tuple(changes))
+
+
+def _state(entry: CacheEntry, pasts: Mapping[Slot, str]) -> str:
+    if entry.slot not in pasts:
+        assert entry.present is not None
+        raise UsageError(f"no input of the decoder's later steps takes '{entry.present.name}' of its first step")
+    return pasts[entry.slot]

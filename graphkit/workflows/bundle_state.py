@@ -1,0 +1,279 @@
+"""The contract of a bundle: which state its methods share, how large it can be, and where it lies in the arena."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from graphkit.contract.bundle import (
+    ALIGNMENT,
+    Access,
+    BundleContract,
+    BundleMethod,
+    BundlePort,
+    Feed,
+    FeedKind,
+    Length,
+    LengthChange,
+    StateTensor,
+    Update,
+)
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.graph.roles import Axis
+from graphkit.graph.view import Value
+from graphkit.passes.state.slots import LENGTH
+from graphkit.shapes import Expr, infer
+from graphkit.workflows.bundle_methods import MethodModel
+
+__all__ = ["BundleSizes", "build_bundle"]
+
+WRITERS = ("TensorScatter", "ScatterND")
+SIZE_NAMES: Mapping[Axis, str] = {"batch": "batch", "encoder": "source", "sequence": "tokens"}
+MEANINGS: Mapping[FeedKind, str] = {
+    "tokens": "the new tokens for the decoder",
+    "mask": "1 for each new token that counts, 0 for padding",
+    "length": "how many slots are in use",
+    "indices": "the row that each row of the state becomes",
+    "user": "what the model computes on",
+    "state": "the state",
+}
+
+
+@dataclass(frozen=True)
+class BundleSizes:
+    """The largest sizes of a bundle.
+
+    Attributes:
+        batch: Rows.
+        slots: Slots of the cache.
+        source: Positions of a source, as the encoder's input counts them.
+        dims: Of other symbols of the inputs.
+    """
+
+    batch: int
+    slots: int
+    source: int
+    dims: Mapping[str, int]
+
+
+def build_bundle(
+    methods: Sequence[MethodModel], sizes: BundleSizes, tokens: Mapping[str, int | None], data: str, opset: int
+) -> BundleContract:
+    """Return what a host has to know of these methods.
+
+    Raises:
+        UsageError: The size of a state is not known, two methods have it in different shapes, or a method reads state
+            before it is written, in no certain order.
+    """
+    parts = [_Part(method, sizes) for method in methods]
+    states = _laid_out(_states(parts))
+    by_name = {state.name: state for state in states}
+    for part in parts:
+        part.check(by_name)
+    largest = {name: size for part in parts for name, size in part.named_sizes.items()}
+    return BundleContract(
+        data,
+        opset,
+        {"batch": sizes.batch, **largest},
+        dict(tokens),
+        max((state.offset + _room(state) for state in states), default=0),
+        (Length(LENGTH, sizes.slots, "slots in use: the tokens that the decoder has seen"),),
+        states,
+        tuple(part.made(by_name) for part in parts),
+        "the models count positions, from the slots in use and from the mask",
+        tuple(_loop(parts)),
+    )
+
+
+def _states(parts: Sequence[_Part]) -> list[StateTensor]:
+    """Return the states that methods write, each once."""
+    found: dict[str, StateTensor] = {}
+    for part in parts:
+        for state in part.states():
+            former = found.setdefault(state.name, state)
+            if (former.dtype, former.shape) != (state.dtype, state.shape):
+                raise UsageError(
+                    f"state '{state.name}' is {former.dtype}{list(former.shape)}, and {state.dtype}{list(state.shape)} "
+                    f"in {part.method.name}: all methods must have it in one layout"
+                )
+            if state.update == "swap":
+                found[state.name] = state
+    for part in parts:
+        for name in part.method.reads.values():
+            if name not in found:
+                raise UsageError(f"{part.method.name} reads state '{name}', which no method writes")
+    return list(found.values())
+
+
+def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
+    """Return states one behind the other, each at an aligned offset."""
+    placed, end = [], 0
+    for state in states:
+        placed.append(replace(state, offset=end))
+        end += _room(state)
+    return tuple(placed)
+
+
+def _room(state: StateTensor) -> int:
+    """Return how many bytes of the arena a state takes: one that swaps has two places."""
+    aligned = -(-state.bytes // ALIGNMENT) * ALIGNMENT
+    return 2 * aligned if state.update == "swap" else aligned
+
+
+class _Part:
+    """A method, and what is known of its shapes."""
+
+    def __init__(self, method: MethodModel, sizes: BundleSizes) -> None:
+        self.method, self.sizes = method, sizes
+        self.model = method.model
+        self.shapes = infer(self.model)
+        self.values = {value.name: value for value in (*self.model.graph.inputs, *self.model.graph.outputs)}
+
+    @cached_property
+    def symbols(self) -> Mapping[str, str]:
+        """What each symbol of the inputs is called in the contract: `batch`, `source`, `tokens`, or as it is."""
+        roles, found = self.model.roles, dict[str, str]()
+        for value in self.model.graph.inputs:
+            for axis, dim in enumerate(self.shapes[value].dims or ()):
+                if dim.constant is None and dim.atom is not None and str(dim) not in found:
+                    of_encoder = self.method.when == "once" and self.method.kinds.get(value.name) is None
+                    name = SIZE_NAMES.get(roles.axis(value, axis), str(dim))
+                    is_source = of_encoder and axis > 0 and name in ("source", "tokens", "other")
+                    found[str(dim)] = "source" if is_source or name == "source" else name
+        return found
+
+    @cached_property
+    def largest(self) -> Mapping[str, int]:
+        """The largest number of each symbol that has one."""
+        known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": self.sizes.slots}
+        named = {symbol: known[name] for symbol, name in self.symbols.items() if name in known}
+        return {**named, **self.sizes.dims}
+
+    @property
+    def named_sizes(self) -> Mapping[str, int]:
+        """The largest number of each size in the shapes of the ports."""
+        return {self.symbols[symbol]: size for symbol, size in self.largest.items() if symbol in self.symbols}
+
+    def states(self) -> Iterator[StateTensor]:
+        """Yield what the method writes."""
+        for name, state in self.method.writes.items():
+            value = self.values[name]
+            dims, dtype = self.shapes[value].dims, dtype_name(self.shapes[value].dtype)
+            if dims is None:
+                raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
+            shape = tuple(self._size(state, dim) for dim in dims)
+            batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(str(dim)) == "batch"), None)
+            axis = self._axis(value, len(dims)) if state not in self.method.whole else None
+            update: Update = "slots" if axis is not None else "swap" if state in self._read else "whole"
+            if axis is not None and shape[axis] < self.sizes.slots:
+                update = "ring"
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            yield StateTensor(state, dtype, shape, axis, size, batch, 0, update, LENGTH if axis is not None else "")
+
+    @property
+    def _read(self) -> set[str]:
+        return set(self.method.reads.values())
+
+    def _size(self, state: str, dim: Expr) -> int:
+        size = dim.substitute(self.largest).constant
+        if size is None:
+            unknown = sorted(dim.symbols - set(self.largest))
+            raise UsageError(
+                f"how large state '{state}' can be is not known - give the largest with --dim {unknown[0]}=N"
+            )
+        if any(self.symbols.get(name) == "batch" for name in dim.symbols) and dim.atom is None:
+            raise UsageError(f"state '{state}' has {dim} rows, and a state has one for each of the batch")
+        return size
+
+    def _axis(self, value: Value, rank: int) -> int | None:
+        """Return the axis along which what is new is written."""
+        node = value.producer
+        if node is None or not node.is_op(*WRITERS):
+            return None
+        if node.is_op("TensorScatter"):
+            return (node.attr("axis", -2) or 0) % rank
+        indices = node.input(1)
+        dims = self.shapes[indices].dims if indices is not None else None
+        return dims[-1].constant - 1 if dims and dims[-1].constant is not None else None
+
+    def check(self, states: Mapping[str, StateTensor]) -> None:
+        """Check that whatever reads state that is written in place reads what the write gives.
+
+        Raises:
+            UsageError: A node reads it before, or after: onnxruntime runs them in any order.
+        """
+        writers = {state: self.values[name].producer for name, state in self.method.writes.items()}
+        for name, state in self.method.reads.items():
+            if states[state].update not in ("slots", "ring") or state not in writers:
+                continue
+            for node, index in self.values[name].consumers:
+                if node is not writers[state] or index != 0:
+                    raise UsageError(
+                        f"{self.method.name}: '{node.label}' ({node.operator}) reads state '{state}' beside the node that "
+                        "writes it, in no certain order - let it read what the write gives"
+                    )
+
+    def made(self, states: Mapping[str, StateTensor]) -> BundleMethod:
+        """Return the method's place in the contract."""
+        method = self.method
+        tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
+        changes = (LengthChange(LENGTH, tokens, 1),) if tokens else ()
+        return BundleMethod(
+            method.name,
+            method.file,
+            "once" if method.when == "once" else "step",
+            tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
+            tuple(self._output(value) for value in self.model.graph.outputs),
+            {name: self._access(name) for name in states},
+            changes,
+        )
+
+    def _access(self, state: str) -> Access:
+        inputs = [self.values[name] for name, read in self.method.reads.items() if read == state]
+        outputs = [self.values[name] for name, written in self.method.writes.items() if written == state]
+        if not outputs:
+            return "read" if inputs else "none"
+        producer = outputs[0].producer
+        is_read = any(node is not producer for value in inputs for node, _ in value.consumers)
+        is_read = is_read or (bool(inputs) and bool(outputs[0].consumers))
+        return "read and write" if is_read else "write"
+
+    def _shape(self, value: Value) -> tuple[int | str, ...]:
+        dims = self.shapes[value].dims or ()
+        if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
+            return ("batch", "tokens")  # an exporter's name for its length is that of past and new tokens
+        return tuple(dim.constant if dim.constant is not None else self.symbols.get(str(dim), str(dim)) for dim in dims)
+
+    def _input(self, value: Value) -> BundlePort:
+        name, method = value.name, self.method
+        kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
+        of = method.reads.get(name, LENGTH if kind == "length" else "")
+        meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
+        return BundlePort(name, self._dtype(value), self._shape(value), meaning, Feed(kind, of))
+
+    def _output(self, value: Value) -> BundlePort:
+        state = self.method.writes.get(value.name, "")
+        meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
+        return BundlePort(value.name, self._dtype(value), self._shape(value), meaning, writes=state)
+
+    def _dtype(self, value: Value) -> str:
+        return dtype_name(self.shapes[value].dtype)
+
+
+_KINDS: Mapping[str, FeedKind] = {"tokens": "tokens", "mask": "mask", "length": "length", "user": "user"}
+
+
+def _loop(parts: Sequence[_Part]) -> Iterator[str]:
+    """Yield what a host does, a sentence each."""
+    once = next((part.method.name for part in parts if part.method.when == "once"), "")
+    step = next((part.method.name for part in parts if part.method.when == "step"), "")
+    yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. `init` fills it."
+    if once:
+        yield f"Set the lengths to 0. Run `{once}`, which writes the state and gives the first logits."
+    yield f"Choose a token from the logits; run `{step}` on it; repeat until it is the end token or the slots are full."
+    yield "After each run, let each length grow by what the method says."
