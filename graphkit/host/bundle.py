@@ -46,8 +46,7 @@ class Bundle:
     def __init__(self, folder: str | Path, *, threads: int = 0, prepack: bool = False, optimize: bool = True) -> None:
         self._folder = Path(folder)
         self.contract: BundleContract = read_bundle(self._folder / "bundle.json")
-        self._options = {"threads": threads, "optimize": optimize}
-        self._prepack = prepack
+        self._threads, self._optimize, self._prepack = threads, optimize, prepack
         self._sessions: dict[str, Session] = {}
         self._begin(BundleState(self.contract))
 
@@ -394,7 +393,8 @@ class Bundle:
             if method.file not in self._sessions:
                 prepack = self._prepack or method.when == "once" or method.when == "init"
                 path = self._folder / method.file
-                self._sessions[method.file] = Session(path, prepack=prepack, **self._options)
+                session = Session(path, optimize=self._optimize, threads=self._threads, prepack=prepack)
+                self._sessions[method.file] = session
             self._bound[method.name] = BoundSession(self._sessions[method.file])
         return self._bound[method.name]
 

@@ -77,7 +77,8 @@ class BundleState(Mapping[str, np.ndarray]):
             self._spare = _aligned(self.contract.arena)
         arena = self._spare if spare and self._spare is not None else self._arena
         dims = self.shape(state) if shape is None else tuple(shape)
-        return np.ndarray(dims, state.dtype, arena.data, offset)
+        view: np.ndarray = np.ndarray(dims, state.dtype, arena.data, offset)
+        return view
 
     def written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""
@@ -104,4 +105,5 @@ def _aligned(size: int) -> np.ndarray:
     except (MemoryError, ValueError) as error:
         raise UsageError(f"there is no memory for {size:,} bytes of state - make a bundle of fewer slots") from error
     start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size]
+    arena: np.ndarray = memory[start : start + size]
+    return arena

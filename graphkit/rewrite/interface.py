@@ -143,9 +143,9 @@ def with_interface(
         proto.graph.node.append(helper.make_node(node.op_type, names, list(node.outputs), **node.attributes))
     for infos, made in ((proto.graph.input, inputs), (proto.graph.output, outputs)):
         former = [info for info in infos if info.name not in dropped]
-        names = {info.name for info in former}
+        present = {info.name for info in former}
         new = [made[info.name].info() if info.name in made else info for info in former]
-        new += [each.info() for name, each in made.items() if name not in names and name not in dropped]
+        new += [each.info() for name, each in made.items() if name not in present and name not in dropped]
         copies = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in new]
         del infos[:]
         infos.extend(copies)
@@ -167,12 +167,12 @@ def with_names(model: Model, names: Mapping[str, str]) -> Model:
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+    for info in (*graph.input, *graph.output, *graph.value_info):
         info.name = names.get(info.name, info.name)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
         for _, body in body_graphs(node):
-            own = {info.name for info in (*body.input, *body.initializer)}
+            own = {info.name for info in body.input} | {tensor.name for tensor in body.initializer}
             own |= {name for inner in body.node for name in inner.output}
             _rename(body, {old: new for old, new in names.items() if old not in own})

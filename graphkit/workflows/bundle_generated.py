@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from graphkit import __version__
-from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort, Feed, StateTensor
+from graphkit.contract.bundle import Access, BundleContract, BundleMethod, BundlePort, Feed, StateTensor
 from graphkit.model import Model
 
 __all__ = ["init_method", "reorder_method"]
@@ -29,7 +30,7 @@ def init_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         )
         nodes.append(helper.make_node("ConstantOfShape", [shape], [out], value=value))
         outputs.append(BundlePort(out, state.dtype, state.shape, "its initial value", writes=state.name))
-    access = dict.fromkeys((state.name for state in contract.states), "write")
+    access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "write")
     method = BundleMethod("init", "init.onnx", "init", (), tuple(outputs), access)
     return method, _model("init", nodes, tensors, method, contract)
 
@@ -38,7 +39,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
     """Return the method that makes each row of the state a copy of another one, and its model."""
     indices = BundlePort(INDICES, "int64", ("batch",), "the row that each row becomes", Feed("indices"))
     inputs, outputs, nodes = [indices], [], []
-    access = dict.fromkeys((state.name for state in contract.states), "none")
+    access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "none")
     for state in contract.states:
         if state.batch is None:
             continue
@@ -56,7 +57,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
 
 
 def _dtype(state: StateTensor) -> int:
-    return helper.np_dtype_to_tensor_dtype(__import__("numpy").dtype(state.dtype))
+    return helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype))
 
 
 def _model(
@@ -77,6 +78,4 @@ def _model(
 
 
 def _info(port: BundlePort) -> onnx.ValueInfoProto:
-    import numpy as np
-
     return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype)), port.shape)

@@ -1,4 +1,4 @@
-"""Attention over a sliding window: which caches need to keep no more than the last tokens, and the masks that say so."""
+"""Attention over a sliding window: which caches need to keep no more than the last tokens, and the masks for it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Attention:
             return None
         if softmax.attr("axis", -1) not in (-1, len(dims) - 1):
             return None
-        by_joined = {each.joined: each for each in found if each.joined is not None}
+        by_joined: dict[Value | None, Growth] = {each.joined: each for each in found if each.joined is not None}
         trace = _Trace(editor, known, dims[-1], by_joined)
         keys, masks = trace.scores(scores)
         key, value = trace.cache(keys), trace.cache(trace.weighted(out))

@@ -99,7 +99,7 @@ class _Caches:
         dims = self.shapes[tokens].dims if tokens is not None else None
         if tokens is None or dims is None or len(dims) < 2:
             self.declined.append(Declined(self.model.name, "no input is known to be its tokens"))
-        if self.declined or tokens is None or not (self.growths or new):
+        if self.declined or tokens is None or dims is None or not (self.growths or new):
             return Outcome(self.model, declined=tuple(self.declined))
         self.is_start = bool(self.options.start or new)
         self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
