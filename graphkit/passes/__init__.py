@@ -18,6 +18,7 @@ from graphkit.passes.fusion.fuse_constants import FuseConstants
 from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
+from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
@@ -53,7 +54,7 @@ from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.fixpoint import Rewrite
 
-__all__ = ["FOLDING", "FUSING", "PASSES"]
+__all__ = ["FOLDING", "FUSING", "PASSES", "SHARING"]
 
 # What `graphkit fold` runs to a fixpoint, in the order in which they may take a node.
 FOLDING: tuple[type[Rewrite], ...] = (
@@ -73,6 +74,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
 )
 
 # What `graphkit fold --fuse` runs too: it changes the last digits of results.
+SHARING: tuple[type[Rewrite], ...] = (ShareKvHeads,)  # before the others, which move the Reshapes that it looks for
 FUSING: tuple[type[Rewrite], ...] = (FuseConstants, FusePads, MergeSiblingMatmuls, MatmulAddToGemm)
 
 PASSES: tuple[type[Pass], ...] = (
@@ -81,6 +83,7 @@ PASSES: tuple[type[Pass], ...] = (
     FreezeDims,
     InlineConstantIf,
     DropEmptyOutputs,
+    *SHARING,
     *FOLDING,
     *FUSING,
     RematerializeShapes,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from graphkit.model import Model
-from graphkit.passes import FOLDING, FUSING
+from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.freeze_dims import FreezeDims
@@ -84,5 +84,5 @@ def fold(
 
 
 def _rewrites(limit: int, fuse: bool) -> tuple[Rewrite, ...]:
-    kinds = (*FOLDING, *FUSING) if fuse else FOLDING
+    kinds = (*SHARING, *FOLDING, *FUSING) if fuse else FOLDING
     return tuple(FoldConstants(limit) if kind is FoldConstants else kind() for kind in kinds)
