@@ -10,11 +10,13 @@ from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
+from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.compose import compose
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer
@@ -108,12 +110,13 @@ def _with_tokens(decoder: Model) -> Model:
 
 
 def _prepared(model: Model, update: Update) -> tuple[Model, list[str]]:
-    """Return a model folded, and with the operators that writing needs."""
+    """Return a model folded, without copies of grouped heads, and with the operators that writing needs."""
     folded = fold(model)
-    changes = [*folded.changes]
-    if folded.model.graph.opset() >= SINCE[update]:
-        return folded.model, changes
-    converted = _run(folded.model, ConvertOpset(SINCE[update]))
+    shared = run_to_fixpoint(folded.model, [ShareKvHeads()])
+    changes = [*folded.changes, *shared.changes]
+    if shared.model.graph.opset() >= SINCE[update]:
+        return shared.model, changes
+    converted = _run(shared.model, ConvertOpset(SINCE[update]))
     return fold(converted.model).model, [*changes, *converted.changes]
 
 

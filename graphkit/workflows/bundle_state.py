@@ -246,7 +246,8 @@ class _Part:
     def _shape(self, value: Value) -> tuple[int | str, ...]:
         dims = self.shapes[value].dims or ()
         if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
-            return ("batch", "tokens")  # an exporter's name for its length is that of past and new tokens
+            tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
+            return self._shape(self.values[tokens])[:2]  # an exporter's name is that of past and new tokens together
         return tuple(dim.constant if dim.constant is not None else self.symbols.get(str(dim), str(dim)) for dim in dims)
 
     def _input(self, value: Value) -> BundlePort:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
@@ -40,7 +39,6 @@ class Slots:
         assert dims is not None
         self._batch, self.count = dims[:2]
         self._known: dict[object, str] = {}
-        self._nodes: list[NewNode] | None = None  # where nodes go that are not for the start of the graph
 
     # Lengths
 
@@ -138,28 +136,23 @@ class Slots:
         scalars = [self.node("Squeeze", each) for each in (self.number(0), count, self.number(1))]
         return self.node("Range", *scalars)
 
-    def positions(self, mask: str | None, rank_2_rows: str, dtype: int) -> str:
-        """Return the positions of the new tokens, [batch, tokens]: they count the tokens that a mask does not leave out.
+    def positions(self, mask: str | None, dtype: int) -> str:
+        """Return the positions of the new tokens, [batch, tokens].
 
         Args:
-            mask: The mask over past and new tokens, [batch, total]; None where there is none.
-            rank_2_rows: How many rows.
+            mask: The mask over past and new tokens, [batch, total], what it leaves out is not counted; None for none.
             dtype: Of the positions.
         """
+        shape = self.node("Shape", self.tokens.name, as_="tokens_shape", start=0, end=2)
         if mask is None:
-            past = self.node("Add", self.past, self._range(self.new), as_="positions")
-            shape = self.node("Concat", rank_2_rows, self.new, axis=0)
-            found = self.node("Expand", past, shape)
+            found = self.node("Expand", self.node("Add", self.past, self._range(self.new)), shape, as_="positions")
         else:
             counted = self.node("CumSum", self.node("Cast", mask, to=TensorProto.INT64), self.number(1))
-            from_0 = self.node("Max", self.node("Sub", counted, self.number(1)), self.number(0))
-            ends = (self.past, self.end, self.number(1))
-            found = from_0 if self.is_start else self.node("Slice", from_0, *ends, as_="positions")
-        return (
-            found
-            if dtype == TensorProto.INT64
-            else self.node("Cast", found, as_=f"positions_{dtype_name(dtype)}", to=dtype)
-        )
+            found = self.node("Max", self.node("Sub", counted, self.number(1)), self.number(0))
+            if not self.is_start:
+                found = self.node("Slice", found, self.past, self.end, self.number(1))
+                found = self.node("Reshape", found, shape, as_="positions")
+        return found if dtype == TensorProto.INT64 else self.node("Cast", found, to=dtype)
 
     def node(self, op_type: str, *inputs: str, as_: str = "", **attributes: int) -> str:
         """Return what a node at the start of the graph gives, the same for equal ones."""

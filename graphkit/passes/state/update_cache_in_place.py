@@ -236,11 +236,7 @@ class _Caches:
     def _count_positions(self, mask: str | None) -> None:
         """Compute positions from the mask, or else from the length of the past."""
         for value in self.roles.all("positions"):
-            dims = self.shapes[value].dims
-            assert dims is not None
-            rows = self.slots.dim(dims[0])
-            assert rows is not None
-            self.editor.replace_all_uses(value, self.slots.positions(mask, rows, self.shapes[value].dtype))
+            self.editor.replace_all_uses(value, self.slots.positions(mask, self.shapes[value].dtype))
             self.dropped.add(value.name)
 
     def _select_masks(self, rings: Mapping[Growth, Ring]) -> None:
