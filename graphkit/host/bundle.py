@@ -31,8 +31,9 @@ class Bundle:
     Args:
         folder: The folder of `bundle.json`.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
-        prepack: Whether the kernels of a step may keep a copy of the weights in the layout that they like. Each method
-            in a file of its own then holds its weights once more. Methods that start a sequence always may.
+        prepack: Whether kernels may keep a copy of the weights in the layout that they like; each method in a file of
+            its own that does so holds the weights once more. By default those may that start a sequence, for many
+            tokens at a time are quicker with it, and a step is not.
         optimize: Whether onnxruntime may fuse operators.
 
     Attributes:
@@ -43,7 +44,9 @@ class Bundle:
         UsageError: There is no memory for its state.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 0, prepack: bool = False, optimize: bool = True) -> None:
+    def __init__(
+        self, folder: str | Path, *, threads: int = 0, prepack: bool | None = None, optimize: bool = True
+    ) -> None:
         self._folder = Path(folder)
         self.contract: BundleContract = read_bundle(self._folder / "bundle.json")
         self._threads, self._optimize, self._prepack = threads, optimize, prepack
@@ -391,7 +394,7 @@ class Bundle:
     def _session(self, method: BundleMethod) -> BoundSession:
         if method.name not in self._bound:
             if method.file not in self._sessions:
-                prepack = self._prepack or method.when == "once" or method.when == "init"
+                prepack = method.when == "once" if self._prepack is None else self._prepack
                 path = self._folder / method.file
                 session = Session(path, optimize=self._optimize, threads=self._threads, prepack=prepack)
                 self._sessions[method.file] = session

@@ -16,8 +16,8 @@ from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.compose import compose
-from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer
 from graphkit.workflows.originals import Pipeline

@@ -1,0 +1,216 @@
+"""The proof of a bundle: methods over one state, against the models that they were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from graphkit.host.bundle import Bundle
+from graphkit.host.search import beam_search, greedy_search
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.bundle_checks import CHECKS
+from graphkit.verify.bundle_original import GrowingPipeline
+from graphkit.verify.bundle_prompts import Prompt, prompts
+from graphkit.verify.original_pipeline import Originals
+
+__all__ = ["BundleProof", "BundleRun", "verify_bundle"]
+
+TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
+
+
+@dataclass(frozen=True)
+class BundleRun:
+    """One prompt through the originals and the bundle.
+
+    Attributes:
+        optimized: Whether onnxruntime fused operators, of both.
+        rows: Rows, of which all but one are padded.
+        source: Positions of the source; 0 without an encoder.
+        prompt: Tokens that the decoder starts with.
+        steps: Steps after these, with given tokens.
+        logits: The largest difference of logits at tokens that are no padding, over how far they vary where that is
+            more than 1.
+        failure: Why it fails, "" for nothing.
+    """
+
+    optimized: bool
+    rows: int
+    source: int
+    prompt: int
+    steps: int
+    logits: float
+    failure: str
+
+
+@dataclass(frozen=True)
+class BundleProof(Result):
+    """Whether a bundle gives what the originals give, and keeps to itself what it keeps.
+
+    Attributes:
+        tolerance: The largest difference that counts as equal; 0 where outputs have to be equal to the last bit.
+        runs: The runs.
+        checks: What else was tried, and what is wrong with it, "" for nothing.
+        notes: What to know of the proof, a sentence each.
+    """
+
+    title: ClassVar[str] = "Proof"
+    tolerance: float
+    runs: tuple[BundleRun, ...]
+    checks: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran, and nothing is wrong."""
+        return bool(self.runs) and not self.findings()
+
+    def findings(self) -> tuple[str, ...]:
+        """Return why the proof failed, a sentence each."""
+        failures = [f"prompt of {run.prompt}, {run.rows} row(s): {run.failure}" for run in self.runs if run.failure]
+        failures += [f"{name}: {fault}" for name, fault in self.checks.items() if fault]
+        return (*failures, *(() if self.runs else ("nothing was run",)))
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the runs and the checks as tables, then what to know."""
+        yield Table(
+            (
+                Column("onnxruntime"),
+                Column("Rows", "number"),
+                Column("Source", "number"),
+                Column("Prompt", "number"),
+                Column("Steps", "number"),
+                Column("Logits differ by", "number"),
+                Column("Result"),
+            ),
+            [
+                (
+                    "default" if run.optimized else "plain",
+                    run.rows,
+                    run.source or None,
+                    run.prompt,
+                    run.steps,
+                    f"{run.logits:.1e}" if run.logits else "0",
+                    run.failure or "equal",
+                )
+                for run in self.runs
+            ],
+        )
+        rows = [(name, fault or "holds") for name, fault in self.checks.items()]
+        yield Table((Column("Check"), Column("Result")), rows)
+        yield from (Prose(note) for note in self.notes)
+        if self.passed:
+            exact = "to the last bit" if not self.tolerance else f"within {self.tolerance:g}"
+            yield Prose(f"The bundle gives what the originals give, {exact} in plain onnxruntime.")
+
+
+def verify_bundle(
+    originals: Originals,
+    folder: Path,
+    *,
+    exact: bool,
+    windows: Sequence[int] = (),
+    seed: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BundleProof:
+    """Prove that a bundle gives what its originals give.
+
+    Args:
+        originals: The models that it was made of.
+        folder: The bundle.
+        exact: Whether logits must be equal to the last bit in plain onnxruntime; else within 1e-5.
+        windows: Lengths of rings, around which prompts are tried.
+        seed: Of prompts and sources.
+        limits: What an original may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    runs: list[BundleRun] = []
+    notes: list[str] = []
+    checks: dict[str, str] = {}
+    with isolation(limits):
+        for optimized in (False, True):
+            progress(f"proving in {'default' if optimized else 'plain'} onnxruntime")
+            pipeline = GrowingPipeline(originals, optimize=optimized)
+            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
+            made = prompts(bundle.contract, windows, seed)
+            for prompt in made:
+                allowed = 0.0 if exact and not optimized else TOLERANCE
+                runs.append(_run(pipeline, bundle, prompt, optimized, allowed))
+            if not optimized:
+                for name, check in CHECKS.items():
+                    progress(f"checking: {name}")
+                    checks[name] = check(bundle, made, folder)
+                progress("searching for tokens")
+                checks |= _searches(pipeline, bundle, made, notes)
+    return BundleProof(0.0 if exact else TOLERANCE, tuple(runs), checks, tuple(notes))
+
+
+def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: bool, allowed: float) -> BundleRun:
+    """Run a prompt and given tokens through both."""
+    worst, failure = 0.0, ""
+    expected = pipeline.start(prompt.tokens, prompt.mask, prompt.inputs)
+    actual = bundle.start(prompt.tokens, mask=prompt.mask if prompt.has_mask else None, **prompt.inputs)
+    counts = prompt.mask.astype(bool)
+    steps = 0
+    for steps, tokens in enumerate([*prompt.steps, None]):
+        found = _distance(expected, actual, counts)
+        worst = max(worst, found)
+        if not found <= allowed:
+            where = "the prompt" if steps == 0 else f"step {steps}"
+            failure = f"the logits of {where} differ by {found:.1e}"
+            break
+        if tokens is None:
+            break
+        counts = np.ones_like(tokens, bool)
+        expected, actual = pipeline.step(tokens), bundle.step(tokens)
+    return BundleRun(optimized, len(prompt.tokens), prompt.source, prompt.tokens.shape[1], steps, worst, failure)
+
+
+def _distance(expected: np.ndarray, actual: np.ndarray, counts: np.ndarray) -> float:
+    """Return the largest difference at tokens that count, over how far logits vary where that is more than 1."""
+    if expected.shape != actual.shape:
+        return float("inf")
+    one, other = expected[counts].astype(np.float64), actual[counts].astype(np.float64)
+    if np.array_equal(one, other):
+        return 0.0
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return float("inf")
+    return float(np.abs(one - other).max() / max(1.0, one.std()))
+
+
+def _searches(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt], notes: list[str]) -> dict[str, str]:
+    """Decode greedily and by beams with both, and compare the tokens."""
+    found: dict[str, str] = {}
+    prompt = made[0]
+    one = prompt.first_row()
+    most = bundle.contract.lengths[0].most - one.tokens.shape[1] + 1
+    beams = min(3, bundle.contract.sizes["batch"])
+    seen: list[list[int]] = []
+    for name, width in (("greedy tokens", 1), (f"tokens of {beams} beams", beams)):
+        if width > 1 or name.startswith("greedy"):
+            results = []
+            for each in (pipeline, bundle):
+                if each is pipeline:
+                    logits = pipeline.start(one.tokens, one.mask, one.inputs)
+                else:
+                    logits = bundle.start(one.tokens, mask=one.mask if one.has_mask else None, **one.inputs)
+                steps = min(most, 12)
+                search = greedy_search if width == 1 else lambda b, x, s, e: beam_search(b, x, s, e, beams)
+                results.append(search(each, logits[:, -1], steps, None))
+            found[name] = "" if results[0] == results[1] else f"{results[1][0]} instead of {results[0][0]}"
+            seen += results[0]
+    if all(len(set(tokens)) == 1 for tokens in seen):
+        notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
+    if beams == 1:
+        notes.append("A bundle of one row has no beams to try.")
+    return found

@@ -1,0 +1,145 @@
+"""What must hold of a bundle's state besides right logits: nothing leaks, and nothing else is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.errors import UsageError
+from graphkit.host.bundle import Bundle
+from graphkit.host.bundle_state import BundleState
+from graphkit.verify.bundle_prompts import Prompt
+
+__all__ = ["CHECKS", "Check"]
+
+Check = Callable[[Bundle, Sequence[Prompt], Path], str]
+
+
+def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
+    """Return the logits of a prompt and its steps."""
+    mask = prompt.mask if prompt.has_mask else None
+    return [bundle.start(prompt.tokens, mask=mask, **prompt.inputs), *(bundle.step(tokens) for tokens in prompt.steps)]
+
+
+def _are_same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    return len(one) == len(other) and all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _unused_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Fill all state with NaN, and compare logits with those from a state of zeros."""
+    del folder
+    prompt = prompts[-1]
+    fresh, spoilt = bundle.fork(), bundle.fork()
+    for state in spoilt.contract.states:
+        place = spoilt.state.view(state, state.shape)
+        place[...] = np.nan if place.dtype.kind == "f" else 1
+    if _are_same(_decoded(fresh, prompt), _decoded(spoilt, prompt)):
+        return ""
+    return "what unused slots hold changes the logits"
+
+
+def _leaks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Decode one prompt, reset, decode another, and compare that with a fresh state."""
+    del folder
+    used, fresh = bundle.fork(), bundle.fork()
+    _decoded(used, prompts[-1])
+    used.reset()
+    if not _are_same(_decoded(used, prompts[0]), _decoded(fresh, prompts[0])):
+        return "what was decoded before a reset changes the logits"
+    _decoded(used, prompts[-1])
+    if not _are_same(_decoded(used, prompts[0]), _decoded(fresh, prompts[0])):
+        return "what was decoded before changes the logits"
+    return ""
+
+
+def _forks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Step two forks in turn, and compare each with itself alone."""
+    del folder
+    pair = prompts[0], prompts[-1]
+    alone = [_decoded(bundle.fork(), prompt) for prompt in pair]
+    forks = [bundle.fork() for _ in pair]
+    together: list[list[np.ndarray]] = []
+    for fork, prompt in zip(forks, pair, strict=True):
+        mask = prompt.mask if prompt.has_mask else None
+        together.append([fork.start(prompt.tokens, mask=mask, **prompt.inputs)])
+    for step in range(max(len(prompt.steps) for prompt in pair)):
+        for fork, prompt, found in zip(forks, pair, together, strict=True):
+            if step < len(prompt.steps):
+                found.append(fork.step(prompt.steps[step]))
+    return "" if all(map(_are_same, alone, together)) else "a fork changes what another decodes"
+
+
+def _writes(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Compare the bytes of the state before and after a step: only the new slot may change, and no read-only state."""
+    del folder
+    prompt, fork = prompts[0], bundle.fork()
+    step = fork.contract.method("step")
+    assert step is not None
+    fork.start(prompt.tokens, mask=prompt.mask if prompt.has_mask else None, **prompt.inputs)
+    place = fork.state.address
+    for tokens in prompt.steps:
+        before = {name: fork.state[name].copy() for name in fork.state}
+        past = fork.length
+        fork.step(tokens)
+        for state in fork.contract.states:
+            one, other = before[state.name], fork.state[state.name]
+            if step.access[state.name] in ("none", "read"):
+                if one.tobytes() != other.tobytes():
+                    return f"a step changes '{state.name}', which it only reads"
+            elif state.axis is not None:
+                slot = past % state.shape[state.axis]
+                kept = [at for at in range(state.shape[state.axis]) if at != slot]
+                if np.take(one, kept, state.axis).tobytes() != np.take(other, kept, state.axis).tobytes():
+                    return f"a step changes '{state.name}' at other slots than {slot}"
+    return "" if fork.state.address == place else "the state has moved"
+
+
+def _layouts(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Give the bundle a state of another layout, which it must refuse."""
+    del prompts, folder
+    states = bundle.contract.states
+    moved = tuple(replace(state, name=f"{state.name}'") for state in states)
+    fork = bundle.fork()
+    try:
+        fork.state = BundleState(replace(bundle.contract, states=moved))
+    except UsageError:
+        return ""
+    return "a state of another layout is taken"
+
+
+def _refusals(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Step before a start, past the last slot and with other rows: refused, and the state is as before."""
+    del folder
+    fork, prompt = bundle.fork(), prompts[-1]
+    if not _refuses(fork, np.ones((1, 1), np.int64)):
+        return "a step before a start is taken"
+    _decoded(fork, prompt)
+    before = {name: fork.state[name].tobytes() for name in fork.state}
+    rows = len(prompt.tokens)
+    if not _refuses(fork, np.ones((rows + 1, 1), np.int64)):
+        return "a step of other rows is taken"
+    free = fork.contract.lengths[0].most - fork.length
+    if free == 0 and not _refuses(fork, np.ones((rows, 1), np.int64)):
+        return "a step past the last slot is taken"
+    return "" if before == {name: fork.state[name].tobytes() for name in fork.state} else "a refused step changes state"
+
+
+def _refuses(bundle: Bundle, tokens: np.ndarray) -> bool:
+    try:
+        bundle.step(tokens)
+    except UsageError:
+        return True
+    return False
+
+
+CHECKS: Mapping[str, Check] = {
+    "unused slots may hold NaN": _unused_slots,
+    "nothing is left of an earlier sequence": _leaks,
+    "two users do not meet": _forks,
+    "a step writes its slot alone, and the state stays where it is": _writes,
+    "a state of another layout is refused": _layouts,
+    "what cannot run is refused, and the state is as before": _refusals,
+}

@@ -1,0 +1,100 @@
+"""Prompts to prove a bundle with: of one token, around the lengths of rings, and up to the last slot, with padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphkit.contract.bundle import BundleContract
+from graphkit.errors import UsageError
+
+__all__ = ["Prompt", "prompts"]
+
+STEPS = 4  # at the end of a longer prompt
+LONG = 24  # from a prompt of one token
+VOCABULARY = 64  # tokens below this are in any vocabulary
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a proof runs.
+
+    Attributes:
+        tokens: What the decoder starts with, [batch, tokens].
+        mask: 1 for each of these that counts, 0 for padding.
+        inputs: What the encoder reads, by name.
+        steps: The tokens of later steps, [batch, 1] each.
+        has_mask: Whether the bundle takes the mask.
+        source: Positions of the source; 0 without an encoder.
+    """
+
+    tokens: np.ndarray
+    mask: np.ndarray
+    inputs: Mapping[str, np.ndarray]
+    steps: tuple[np.ndarray, ...]
+    has_mask: bool
+    source: int
+
+    def first_row(self) -> Prompt:
+        """Return it without the other rows."""
+        inputs = {name: array[:1] for name, array in self.inputs.items()}
+        return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
+
+
+def prompts(contract: BundleContract, windows: Sequence[int], seed: int) -> list[Prompt]:
+    """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding.
+
+    Args:
+        contract: The bundle.
+        windows: Lengths of rings.
+        seed: Of tokens and sources.
+    """
+    maker = _Maker(contract, np.random.default_rng(seed))
+    slots = contract.lengths[0].most
+    lengths = {1, max(slots // 2, 1), max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
+    batch = contract.sizes["batch"]
+    made: list[Prompt] = []
+    for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
+        rows = (1, 2) if batch > 1 else (1,)
+        made += [maker.make(length, count, slots, maker.sources[len(made) % len(maker.sources)]) for count in rows]
+    return made
+
+
+class _Maker:
+    def __init__(self, contract: BundleContract, random: np.random.Generator) -> None:
+        method = contract.method("once")
+        if method is None:
+            raise UsageError("the bundle has no method that starts a sequence")
+        self.random = random
+        self.ports = [port for port in method.inputs if port.source is not None and port.source.kind == "user"]
+        kinds = {port.source.kind for port in method.inputs if port.source is not None}
+        self.has_mask = "mask" in kinds
+        most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
+        self.sources = sorted({most, (most + 1) // 2, min(2, most)}, reverse=True)
+
+    def make(self, length: int, rows: int, slots: int, source: int) -> Prompt:
+        tokens = self.random.integers(1, VOCABULARY, (rows, length))
+        mask = np.ones_like(tokens)
+        if self.has_mask and rows > 1 and length > 1:
+            mask[1:, : max(1, length // 3)] = 0
+        count = min(slots - length, LONG if length == 1 else STEPS)
+        steps = tuple(self.random.integers(1, VOCABULARY, (rows, 1)) for _ in range(count))
+        return Prompt(tokens, mask, self._inputs(rows, source), steps, self.has_mask, source)
+
+    def _inputs(self, rows: int, source: int) -> dict[str, np.ndarray]:
+        sizes: dict[str, int] = {"batch": rows, "source": source}
+        made: dict[str, np.ndarray] = {}
+        for port in self.ports:
+            shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]
+            array: np.ndarray
+            if "mask" in port.name:
+                array = np.ones(shape)
+                array[1:, max(1, shape[-1] * 2 // 3) :] = 0
+            elif np.dtype(port.dtype).kind in "iu":
+                array = self.random.integers(1, VOCABULARY, shape)
+            else:
+                array = self.random.standard_normal(shape)
+            made[port.name] = array.astype(port.dtype)
+        return made
