@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "graphkit.analysis.architecture": ("Architecture", "architecture"),
     "graphkit.analysis.blockers": ("Blockers", "blockers"),
+    "graphkit.analysis.bundle": ("BundleOverview", "bundle_overview"),
     "graphkit.analysis.control_flow": ("ControlFlow", "control_flow"),
     "graphkit.analysis.fit": ("Fit", "fit"),
     "graphkit.analysis.float16": ("Float16Losses", "float16_losses"),
@@ -34,6 +35,7 @@ _HOMES = {
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "TargetError", "UsageError"),
     "graphkit.workflows.compare": ("CompareOptions", "compare_models"),
     "graphkit.host": ("Host",),
+    "graphkit.host.bundle": ("Bundle",),
     "graphkit.workflows.fold": ("FoldOptions", "FoldReport", "fold_file"),
     "graphkit.graph.networks": ("cone", "to_networkx"),
     "graphkit.graph.view": ("Node", "Scope", "Value"),
@@ -42,6 +44,7 @@ _HOMES = {
     "graphkit.passes.fold": ("fold",),
     "graphkit.passes.control_flow.split_merged": ("Split", "split_merged"),
     "graphkit.save": ("save_models",),
+    "graphkit.workflows.bundle": ("BundleOptions", "BundleReport", "bundle_folder"),
     "graphkit.workflows.specialize": ("Specializer",),
     "graphkit.workflows.lower": ("LowerOptions", "LowerReport", "lower_folder"),
     "graphkit.workflows.split": ("SplitOptions", "SplitReport", "split_file"),
@@ -51,6 +54,7 @@ _HOMES = {
     "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.layers.result": ("ModelComparison",),
     "graphkit.verify.proof": ("RewriteProof",),
+    "graphkit.verify.bundle": ("BundleProof", "verify_bundle"),
     "graphkit.verify.rewrite": ("verify_rewrite",),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }

@@ -2,6 +2,7 @@
 
 from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.blockers import Blockers, blockers
+from graphkit.analysis.bundle import BundleOverview, bundle_overview
 from graphkit.analysis.control_flow import ControlFlow, control_flow
 from graphkit.analysis.fit import Fit, fit
 from graphkit.analysis.float16 import Float16Losses, float16_losses
@@ -21,6 +22,7 @@ from graphkit.errors import GraphkitError, ModelError, OutputError, TargetError,
 from graphkit.graph.networks import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.host import Host
+from graphkit.host.bundle import Bundle
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.passes.fold import fold
@@ -29,11 +31,13 @@ from graphkit.save import save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.targets import Target, load_target
+from graphkit.verify.bundle import BundleProof, verify_bundle
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
+from graphkit.workflows.bundle import BundleOptions, BundleReport, bundle_folder
 from graphkit.workflows.compare import CompareOptions, compare_models
 from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
@@ -43,14 +47,15 @@ from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 __version__: str
 
 __all__ = [
-    "Architecture", "Blockers", "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "Float16Losses",
-    "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
-    "LowerReport", "Model", "ModelComparison", "ModelError", "Node", "Origins", "OutputError",
-    "RemainingShapes", "Report", "ReportOptions", "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer",
-    "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes",
-    "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "blockers", "check_hazards", "compare",
-    "compare_models", "cone", "control_flow", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon",
-    "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins",
-    "remaining_shapes", "report", "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes",
-    "to_graphsurgeon", "to_networkx", "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
+    "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "Float16Losses", "FoldOptions", "FoldReport",
+    "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions", "LowerReport", "Model",
+    "ModelComparison", "ModelError", "Node", "Origins", "OutputError", "RemainingShapes", "Report", "ReportOptions",
+    "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport",
+    "Summary", "Target", "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape", "architecture",
+    "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
+    "control_flow", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards", "interface",
+    "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "remaining_shapes", "report",
+    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
+    "to_networkx", "verify_bundle", "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

@@ -36,6 +36,7 @@ HOMES = {
     "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
     "click": {
         "cli/__init__.py",
+        "cli/bundling.py",
         "cli/comparing.py",
         "cli/lowering.py",
         "cli/options.py",

@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from graphkit import __version__
+from graphkit.cli.bundling import bundle
 from graphkit.cli.comparing import compare
 from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
@@ -32,6 +33,7 @@ COMMANDS = (
     split_merged,
     lower,
     contract,
+    bundle,
     rewrite,
     explain,
     verify,

@@ -91,7 +91,7 @@ def report(
 ) -> None:
     """Explain models: interface, KV cache, shape operators and origins, hazards, control flow and blockers.
 
-    MODEL is a model file, a folder of them, or example:NAME. --dim, --input and --range say at which dims to look for
+    MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to look for
     blockers.
     """
     from graphkit.analysis.report import compare
@@ -104,6 +104,9 @@ def report(
     options = ReportOptions(sections, optimize, full, hash, context, check, *_lint_options(target, sizes, fail_on))
     by_suffix = SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text
     chosen = Format(format) if format else by_suffix
+    if len(models) == 1 and (Path(models[0]) / "bundle.json").is_file():
+        _report_bundle(Path(models[0]), chosen, output)
+        return
     with proving(limits, check_hazards), progress_on_terminal() as progress:
         loaded = []
         for name in _expanded(models):
@@ -132,6 +135,17 @@ def report(
         _fail_with(findings)
     if fail_on is not None and result is not None and (blocked := _blocked(result)):
         _fail_with(blocked)
+
+
+def _report_bundle(folder: Path, chosen: Format, output: Path | None) -> None:
+    from graphkit.analysis.bundle import bundle_overview
+    from graphkit.io.write import write_text
+
+    overview = bundle_overview(folder)
+    if output is None:
+        show(overview, chosen)
+    else:
+        write_text(output, rendered(overview, chosen, output), sorted(folder.iterdir()))
 
 
 def _fail_with(findings: Iterable[str]) -> NoReturn:

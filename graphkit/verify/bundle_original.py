@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from onnx import helper
@@ -36,15 +35,20 @@ class GrowingPipeline:
         assert first is not None
         assert step is not None
         encoder = originals.encoder
-        options = {"optimize": optimize, "prepack": optimize}  # which picks other kernels, whose last digits differ
-        self.encoder = None if encoder is None else IsolatedSession(_source(encoder), **options)
+        self.optimize = optimize
+        self.encoder = None if encoder is None else self._opened(encoder)
         self.encoder_model = encoder
-        opened = IsolatedSession(_source(first), **options)
-        later = opened if first is step else IsolatedSession(_source(step), **options)
+        opened = self._opened(first)
+        later = opened if first is step else self._opened(step)
         self.decoder = Decoder(first, step, opened, later)
         self.cache: dict[Slot, np.ndarray] = {}
         self.given: dict[str, np.ndarray] = {}  # what decoders read of the encoder, by role
         self.mask = np.ones((0, 0), np.int64)
+
+    def _opened(self, model: Model) -> IsolatedSession:
+        """Return a session; prepacking picks other kernels, whose last digits differ, and goes with fusions."""
+        source = model if model.path is None else model.path
+        return IsolatedSession(source, optimize=self.optimize, prepack=self.optimize)
 
     def start(self, tokens: np.ndarray, mask: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Run the encoder, and the decoder on its first tokens; return the logits, [batch, tokens, vocabulary]."""
@@ -121,7 +125,3 @@ class GrowingPipeline:
         if model.roles.logits is None:
             raise ModelError("no output is known to be logits", file=model.label, hint="name it 'logits'")
         return np.asarray(outputs[model.roles.logits.name])
-
-
-def _source(model: Model) -> Path | Model:
-    return model if model.path is None else model.path

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
-from graphkit.contract.bundle import BundleContract, BundleMethod
+from graphkit.analysis.bundle import BundleOverview, overview_of
+from graphkit.contract.bundle import BundleContract
+from graphkit.errors import UsageError
 from graphkit.io.transaction import made_folder
 from graphkit.passes.state.slots import Update
+from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
+from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method
-from graphkit.workflows.bundle_methods import derive_methods
+from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.originals import Pipeline, find_pipeline
 
-__all__ = ["BundleOptions", "bundle_folder"]
+__all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
 
 CONTRACT, DATA = "bundle.json", "bundle.data"
 
@@ -27,11 +34,11 @@ class BundleOptions:
     """How to make a bundle.
 
     Attributes:
-        max_cache: Slots of the cache.
+        max_cache: Slots of the cache: the most tokens that the decoder sees.
         max_source: The longest source, as the encoder's input counts it.
-        batch: The most rows.
+        batch: The most rows: sequences at a time, or beams.
         update: What writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
-        dims: The largest numbers of other symbols.
+        dims: The largest numbers of other symbols, such as `(("height", 224),)`.
         verify: Whether to run the proof.
         overwrite: Replace files that exist.
         limits: What a model may take of time and memory.
@@ -47,35 +54,111 @@ class BundleOptions:
     limits: Limits = DEFAULT_LIMITS
 
 
+@dataclass(frozen=True)
+class BundleReport(Result):
+    """What a bundle was made of, and whether it is proven.
+
+    Attributes:
+        source: The export.
+        overview: The bundle.
+        changes: What was done for each method, a sentence each.
+        proof: None where it was not run.
+    """
+
+    title: ClassVar[str] = "Bundle"
+    source: str
+    overview: BundleOverview
+    changes: tuple[tuple[str, str], ...]
+    proof: BundleProof | None
+
+    def heading(self) -> str:
+        return f"Bundle of {self.source}"
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self.overview.blocks()
+        yield Heading("What was done")
+        yield Table((Column("Method", "code"), Column("Change")), self.changes)
+        yield Heading("Proof")
+        if self.proof is None:
+            yield Prose("Not run: the bundle is unverified.", "warning")
+        else:
+            yield from self.proof.blocks()
+
+
 def bundle_folder(
     path: str | Path,
     output: str | Path,
     options: BundleOptions = BundleOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
-) -> BundleContract:
-    """Make a bundle."""
+) -> BundleReport:
+    """Make a bundle of an export: write its methods, one data file and `bundle.json`; prove it.
+
+        report = graphkit.bundle_folder("opus-mt-en-fr", "opus.bundle", graphkit.BundleOptions(max_cache=128))
+
+    An encoder-decoder gets the methods `encode` (encoder, cross-attention cache and first step) and `step`, a
+    decoder-only model `prefill` and `step`. `init` and `reorder` are made for each.
+
+    Args:
+        path: The folder of an export, or a model file.
+        output: The folder to write to.
+        options: How.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
+
+    Raises:
+        UsageError: The export has no state to share, or cannot be kept in slots, with the reason.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
     path, output = Path(path), Path(output)
+    _check(path, output, options)
     progress("reading")
     pipeline = find_pipeline(path)
     progress("making the methods")
     with isolation(options.limits):
         methods = derive_methods(pipeline, options.max_cache, options.update)
+    contract = _contract(methods, pipeline, options)
+    progress("writing")
+    contract = _write(output, methods, contract, overwrite=options.overwrite)
+    proof = None
+    if options.verify:
+        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
+        windows = sorted({state.shape[state.axis or 0] for state in contract.states if state.update == "ring"})
+        exact = all(method.is_exact for method in methods)
+        proof = verify_bundle(originals, output, exact=exact, windows=windows, limits=options.limits, progress=progress)
+    changes = tuple((method.name, change) for method in methods for change in method.changes)
+    return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
+
+
+def _check(path: Path, output: Path, options: BundleOptions) -> None:
+    for what, size in (("slots", options.max_cache), ("source", options.max_source), ("batch", options.batch)):
+        if size < 1:
+            raise UsageError(f"{what} {size}: give at least 1")
+    if path.is_dir() and output.resolve() == path.resolve():
+        raise UsageError(f"{output} is the folder of the export - name another one")
+
+
+def _contract(methods: Sequence[MethodModel], pipeline: Pipeline, options: BundleOptions) -> BundleContract:
     sizes = BundleSizes(options.batch, options.max_cache, options.max_source, dict(options.dims))
     opset = max(method.model.graph.opset() for method in methods)
-    contract = build_bundle(methods, sizes, pipeline.tokens, DATA, opset)
+    return build_bundle(methods, sizes, pipeline.tokens, DATA, opset)
+
+
+def _write(
+    output: Path, methods: Sequence[MethodModel], contract: BundleContract, *, overwrite: bool
+) -> BundleContract:
+    """Write everything, and return the contract with the methods that every bundle has."""
     generated = [init_method(contract), reorder_method(contract)]
     models = {output / method.file: method.model for method in methods}
     models |= {output / method.file: model for method, model in generated}
-    contract = _with_methods(contract, [method for method, _ in generated])
-    progress("writing")
+    whole = replace(contract, methods=(*contract.methods, *(method for method, _ in generated)))
     with made_folder(output):
-        others = {output / CONTRACT: contract.to_json().encode()}
-        save_models(models, weights="shared", data_name=DATA, others=others, overwrite=options.overwrite)
-    return contract
-
-
-def _with_methods(contract: BundleContract, made: Sequence[BundleMethod]) -> BundleContract:
-    from dataclasses import replace
-
-    return replace(contract, methods=(*contract.methods, *made))
+        others = {output / CONTRACT: whole.to_json().encode()}
+        save_models(models, weights="shared", data_name=DATA, others=others, overwrite=overwrite)
+    return whole

@@ -1,0 +1,78 @@
+"""Commands for state that methods share: bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graphkit.cli.options import (
+    SizeWords,
+    choice,
+    count_option,
+    format_option,
+    limit_options,
+    no_verify_option,
+    output_option,
+    overwrite_option,
+    size_options,
+)
+from graphkit.cli.output import progress_on_terminal, proving, say, show
+
+if TYPE_CHECKING:
+    from graphkit.passes.state.slots import Update
+    from graphkit.runtime.limits import Limits
+
+__all__ = ["bundle"]
+
+UPDATES = ("tensor-scatter", "scatter-nd")
+
+
+@click.command()
+@click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
+@output_option("OUT", "The folder to write to.", required=True)
+@count_option("--max-cache", 256, "Slots of the KV cache: the most tokens that the decoder sees.")
+@count_option("--max-source", 256, "The longest source, as the encoder's input counts it.")
+@count_option("--batch", 1, "The most rows: sequences at a time, or beams.")
+@click.option(
+    "--update",
+    type=choice(UPDATES),
+    default="tensor-scatter",
+    show_default=True,
+    help="The operator that writes into the state. tensor-scatter needs a runtime of opset 24, scatter-nd of opset 16.",
+)
+@size_options
+@no_verify_option
+@overwrite_option
+@limit_options
+@format_option
+def bundle(
+    path: Path,
+    output: Path,
+    max_cache: int,
+    max_source: int,
+    batch: int,
+    update: Update,
+    sizes: SizeWords,
+    no_verify: bool,
+    overwrite: bool,
+    limits: Limits,
+    format: str,
+) -> None:
+    """Make methods over one state, updated in place, of an export; and prove them.
+
+    FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
+    graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
+    """
+    with proving(limits, not no_verify), progress_on_terminal() as progress:
+        from graphkit.workflows.bundle import BundleOptions, bundle_folder
+
+        options = BundleOptions(
+            max_cache, max_source, batch, update, sizes.read().dims, not no_verify, overwrite, limits
+        )
+        made = bundle_folder(path, output, options, progress=progress)
+    show(made, format)
+    if made.findings():
+        say(f"Not done: {made.findings()[0]}. The files in {output} are kept.", is_error=True)
+        raise SystemExit(1)
