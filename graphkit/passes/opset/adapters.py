@@ -221,11 +221,8 @@ def _floats_only(draft: Draft) -> None:
         raise NotConvertedError("its data is not known to be of a float dtype")
 
 
-def _refused(reason: str) -> Adapter:
-    def adapt(draft: Draft) -> None:
-        raise NotConvertedError(reason)
-
-    return adapt
+def _of_channels(_: Draft) -> None:
+    raise NotConvertedError("its scale and bias are of channels, no longer of groups")
 
 
 # Operator and the version since which it is another one -> how a node is spelled for it.
@@ -241,7 +238,7 @@ ADAPTERS: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 12): _ratio,
     ("Erf", 13): _floats_only,
     ("GridSample", 20): _short_modes,
-    ("GroupNormalization", 21): _refused("its scale and bias are of channels, no longer of groups"),
+    ("GroupNormalization", 21): _of_channels,
     ("Pad", 11): _both(_floats(value=2), _integers("pads")),
     ("Resize", 13): _resize,
     ("RoiAlign", 16): _pixel_corner,

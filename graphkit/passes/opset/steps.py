@@ -82,7 +82,7 @@ def _formal_obstacle(before: Formals, after: Formals, what: str) -> str:
         return f"has fewer {what}s"
     for old, new in zip(before, after, strict=False):
         is_wider = new.option == old.option or new.option == OPTIONAL
-        if not is_wider or not old.types <= new.types:
+        if old.name != new.name or not is_wider or not old.types <= new.types:
             return f"has another {what} '{new.name}'"
     added = [new.name for new in after[len(before) :] if new.option != OPTIONAL]
     return f"needs another {what} '{added[0]}'" if added else ""
