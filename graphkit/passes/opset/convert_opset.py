@@ -25,14 +25,15 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 
 @dataclass(frozen=True)
 class ConvertOpset(Pass):
-    """Convert a model to a newer version of the operator set of ONNX, with the same results to the last bit.
+    """Convert a model to a newer version of the operator set of ONNX, with the same results.
 
     Whatever keeps its meaning stays field by field: names, metadata, types, weights where they lie. A node whose
     operator changed is spelled anew: attributes that became inputs (the axes of reductions, Squeeze and Unsqueeze,
     the parts of a Split, ...), defaults that changed, a Softmax over several axes. The IR version rises with it.
     Legality: all or nothing. The model is left as it is if one node, in whatever body or function, has no equal: each
     such node is declined with the reason. Functions stay only where none of their nodes has to change. Nodes of other
-    domains are not touched.
+    domains are not touched. A runtime may have another kernel for the newer operator, as onnxruntime has for AveragePool
+    of opset 19, or none: `graphkit verify` shows it.
 
     Before:
 
