@@ -32,8 +32,8 @@ class ConvertOpset(Pass):
     the parts of a Split, ...), defaults that changed, a Softmax over several axes. The IR version rises with it.
     Legality: all or nothing. The model is left as it is if one node, in whatever body or function, has no equal: each
     such node is declined with the reason. Functions stay only where none of their nodes has to change. Nodes of other
-    domains are not touched. A runtime may have another kernel for the newer operator, as onnxruntime has for AveragePool
-    of opset 19, or none: `graphkit verify` shows it.
+    domains are not touched. A runtime may have another kernel for the newer operator, as onnxruntime has for
+    AveragePool, or none, as for RoiAlign of opset 22: `graphkit verify` shows it.
 
     Before:
 
