@@ -64,7 +64,7 @@ class Model:
                 operator.
         """
         if not self._is_sound:
-            check_scopes(self.scopes, str(self.path) if self.path else None)
+            check_scopes(self.scopes, self.file)
             self._is_sound.append(True)
 
     def __repr__(self) -> str:
@@ -79,6 +79,11 @@ class Model:
     def path(self) -> Path | None:
         """The file it was read from."""
         return self.source.path
+
+    @property
+    def file(self) -> str | None:
+        """The file it was read from, as errors name it."""
+        return str(self.path) if self.path else None
 
     @property
     def references(self) -> Mapping[int, Reference]:
@@ -104,7 +109,7 @@ class Model:
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
         """The main graph, then the functions; bodies hang on their nodes."""
-        return build_scopes(self.proto, str(self.path) if self.path else None)
+        return build_scopes(self.proto, self.file)
 
     @property
     def graph(self) -> Scope:

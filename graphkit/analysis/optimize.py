@@ -27,7 +27,7 @@ def optimized(model: Model) -> Model:
     except OptimizerError as error:
         raise ModelError(
             f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}",
-            file=str(model.path) if model.path else None,
+            file=model.file,
             hint="report without --optimize",
         ) from error
     return Model.from_proto(onnx.ModelProto.FromString(serialized))

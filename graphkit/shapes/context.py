@@ -4,74 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 import onnx
 from onnx import AttributeProto
 
 from graphkit.graph.view import Node, Scope
+from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly, maximum, without_common_factor
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Call, Expr, TooComplexError, const
 from graphkit.shapes.node_view import NodeView, UnknownError
+from graphkit.shapes.notes import Finding, Notes
+from graphkit.shapes.relations import Requirement
 from graphkit.shapes.tensor import Dims, Tensor, is_known
 
-__all__ = ["Engine", "Finding", "InferenceContext", "Rule"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that cannot hold at any legal dims.
-
-    Attributes:
-        node: Path of the node.
-        message: What contradicts what.
-        body: The innermost body around the node that may not run, such as a branch chosen at run time: this body cannot
-            run, though the model may. None if the node runs whenever the model does.
-    """
-
-    node: str
-    message: str
-    body: Scope | None = None
+__all__ = ["Engine", "InferenceContext", "Rule"]
 
 
 class Engine(Protocol):
-    """The part of the engine that rules use: notes, bodies and constants."""
+    """The part of the engine that rules use.
 
-    @property
-    def file(self) -> str | None:
-        """The file of the model, None for one in memory."""
+    Attributes:
+        model: The model.
+        notes: What the pass finds.
+        body: The innermost body around the current node that may not run.
+    """
 
-    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
-        """Return a new symbol for something unknown."""
-
-    def note_finding(self, node: Node, message: str) -> None:
-        """Note a contradiction."""
-
-    def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
-        """Note that two expressions are equal whenever a node runs."""
-
-    def note_broadcast(self, node: Node, left: Expr, right: Expr) -> None:
-        """Note that two expressions broadcast: they are equal whenever a node runs, or one of them is 1."""
-
-    def note_least(self, node: Node, expr: Expr, least: int) -> None:
-        """Note that an expression is at least a number whenever a node runs."""
+    model: Model
+    notes: Notes
+    body: Scope | None
 
     def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
         """Infer a body, which runs whenever its node does or may not run, and return its outputs."""
 
-    def contradiction(self, body: Scope) -> str:
-        """Return why a body cannot run, "" if nothing contradicts it."""
-
     def load(self, tensor: onnx.TensorProto) -> Tensor:
         """Return what is known of a constant."""
-
-    def mark(self) -> tuple[int, ...]:
-        """Return the current position in the notes."""
-
-    def rewind(self, mark: tuple[int, ...]) -> None:
-        """Forget the notes after a mark."""
 
 
 class InferenceContext(NodeView):
@@ -81,7 +49,7 @@ class InferenceContext(NodeView):
         self, node: Node, inputs: Sequence[Tensor | None], attributes: Mapping[str, AttributeProto], engine: Engine
     ) -> None:
         super().__init__(node, inputs, attributes)
-        self.engine = engine
+        self.engine, self.notes = engine, engine.notes
 
     def axis(self, value: int, rank: int) -> int:
         """Return an axis counted from the front; an axis out of range is a finding."""
@@ -91,17 +59,19 @@ class InferenceContext(NodeView):
 
     def new_symbol(self, reason: str, low: float = 0) -> Expr:
         """Return a symbol for something unknown."""
-        return self.engine.new_symbol(self.node.label, reason, low)
+        return self.notes.new_symbol(self.node.label, reason, low)
 
     def size(self, index: int) -> Expr:
-        """Return the first element of an integer input, a symbol where it is not known."""
-        if self.data(index) is None:
-            return self.new_symbol(f"the value of {self.name(index)} is unknown")
-        return Expr.of(self.values(index)[0])  # type: ignore[arg-type]
+        """Return the only element of an integer input, a symbol where it is not known."""
+        return self.unknown_value(index) if self.data(index) is None else Expr.of(self.scalar(index))  # type: ignore[arg-type]
+
+    def unknown_value(self, index: int, low: float = 0) -> Expr:
+        """Return a symbol for an element of an input that is not known."""
+        return self.new_symbol(f"the value of {self.name(index)} is unknown", low)
 
     def finding(self, message: str) -> None:
         """Note a contradiction."""
-        self.engine.note_finding(self.node, message)
+        self.notes.findings.append(Finding(self.node.path, message, self.engine.body))
 
     def impossible(self, message: str, reason: str) -> UnknownError:
         """Note a contradiction that leaves the outputs unknown, and return the error to raise."""
@@ -116,8 +86,11 @@ class InferenceContext(NodeView):
         if lower(difference) > 0 or upper(difference) < 0:
             self.finding(f"{what}: {left} is not {right}")
             return left
-        self.engine.note_equal(self.node, *without_common_factor(left, right, is_certain=False))
+        self._must_equal(*without_common_factor(left, right, is_certain=False))
         return min(left, right, key=_plainness)
+
+    def _must_equal(self, left: Expr, right: Expr) -> None:
+        self.notes.equalities.append(Requirement(left, "==", right, self.node))
 
     def at_least(self, expr: Expr, least: int, what: str) -> None:
         """Note that an expression must be at least a number for the node to run."""
@@ -126,7 +99,7 @@ class InferenceContext(NodeView):
         if upper(expr) < least:
             self.finding(f"{what}: {expr} is less than {least}")
         else:
-            self.engine.note_least(self.node, expr, least)
+            self.notes.inequalities.append(Requirement(expr, ">=", const(least), self.node))
 
     def broadcast(self, *shapes: Dims) -> Dims:
         """Return the dims that some dims broadcast to."""
@@ -147,7 +120,7 @@ class InferenceContext(NodeView):
         low, other_low = lower(left), lower(right)
         if low >= 2 and other_low >= 2:
             return self.same(left, right, "dims that broadcast")
-        self.engine.note_broadcast(self.node, left, right)
+        self.notes.broadcasts.append(Requirement(left, "==", right, self.node))
         if low >= 2 or other_low >= 2:
             larger, smaller = (left, right) if low >= 2 else (right, left)
             if upper(smaller) <= 0:
@@ -157,7 +130,7 @@ class InferenceContext(NodeView):
             return const(0)
         for cut, whole in ((left, right), (right, left)):
             if _is_cut_of(cut, whole):
-                self.engine.note_equal(self.node, cut, whole)
+                self._must_equal(cut, whole)
                 return whole
         if low >= 1 and other_low >= 1:
             with suppress(TooComplexError):

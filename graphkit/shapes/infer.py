@@ -9,9 +9,8 @@ call. What must be equal for the model to run is noted, and simplifies the resul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 
 import onnx
 from onnx import AttributeProto
@@ -21,14 +20,15 @@ from graphkit.errors import ModelError
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.shapes.context import Finding, InferenceContext
+from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.equalities import replacement, rewriter_of, simplified
-from graphkit.shapes.expr import Expr, TooComplexError, const, symbol
+from graphkit.shapes.expr import Expr, TooComplexError
 from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
-from graphkit.shapes.learned_ranges import learned_ranges, merged
+from graphkit.shapes.learned_ranges import learned_ranges, narrower
 from graphkit.shapes.node_view import UnknownError
+from graphkit.shapes.notes import Notes
 from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.results import Shapes
@@ -83,31 +83,22 @@ forget_on_registration(_as_declared.cache_clear)
 def infer_from(model: Model, given: Inputs) -> Shapes:
     """Return the shape of every tensor, from what is known of the inputs."""
     equal: list[tuple[Expr, Expr]] = []
-    facts = _Facts([], [])
-    first: _Engine | None = None
-    for _ in range(MAX_PASSES):
-        engine = _Engine(model, given, equal)
+    passes: list[_Engine] = []
+    while len(passes) < MAX_PASSES:
+        passes.append(engine := _Engine(model, given, equal))
         engine.run_main()
-        first = first or engine
         if engine.is_complete() or not engine.learn(equal):
             break
-        facts.add(engine)
-    facts.add(engine)
-    return engine.finish(facts, first or engine)
+    return engine.finish(passes)
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What all passes found necessary; a later pass, which builds on it, does not see it again."""
-
-    equalities: list[Requirement]
-    inequalities: list[Requirement]
-
-    def add(self, engine: _Engine) -> None:
-        found = (self.equalities, engine.equalities), (self.inequalities, engine.inequalities)
-        for known, more in found:
-            said = {(fact.scope, str(fact)) for fact in known}
-            known.extend(fact for fact in more if (fact.scope, str(fact)) not in said)
+def _distinct(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:
+    """Return what all passes found necessary; a later pass, which builds on it, does not see it again."""
+    found: list[Requirement] = []
+    for noted in passes:
+        said = {(one.scope, str(one)) for one in found}
+        found.extend(one for one in noted if (one.scope, str(one)) not in said)
+    return tuple(found)
 
 
 class _Engine:
@@ -117,11 +108,7 @@ class _Engine:
         self.model, self.given = model, given
         self.rewriter = rewriter_of(equal)
         self.table: dict[Value, Tensor] = {}
-        self.reasons: dict[str, str] = {}
-        self.findings: list[Finding] = []
-        self.equalities: list[Requirement] = []
-        self.broadcasts: list[Requirement] = []
-        self.inequalities: list[Requirement] = []
+        self.notes = Notes()
         self.bound: Mapping[str, AttributeProto] = {}
         self.work = 0
         self.running: list[Scope] = []  # the functions around, outermost first
@@ -133,53 +120,22 @@ class _Engine:
 
     # What rules ask of it
 
-    @property
-    def file(self) -> str | None:
-        return str(self.model.path) if self.model.path else None
-
-    def new_symbol(self, label: str, reason: str, low: float) -> Expr:
-        name = f"?{len(self.reasons)}.{label}"
-        self.reasons[name] = reason
-        return symbol(name, low)
-
-    def note_finding(self, node: Node, message: str) -> None:
-        self.findings.append(Finding(node.path, message, self.body))
-
-    def note_equal(self, node: Node, left: Expr, right: Expr) -> None:
-        self.equalities.append(Requirement(left, "==", right, node))
-
-    def note_broadcast(self, node: Node, left: Expr, right: Expr) -> None:
-        self.broadcasts.append(Requirement(left, "==", right, node))
-
-    def note_least(self, node: Node, expr: Expr, least: int) -> None:
-        self.inequalities.append(Requirement(expr, ">=", const(least), node))
-
-    def mark(self) -> tuple[int, ...]:
-        return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.inequalities)
-
-    def rewind(self, mark: tuple[int, ...]) -> None:
-        every = (self.findings, self.equalities, self.broadcasts, self.inequalities)
-        for notes, length in zip(every, mark, strict=True):
-            del notes[length:]  # type: ignore[attr-defined]
-
     def load(self, tensor: onnx.TensorProto) -> Tensor:
-        count = math.prod(tensor.dims)
-        is_followed = count <= MAX_ELEMENTS and (tensor.data_type in INTEGERS or tensor.data_type in FLOATS)
-        loader = self._loader(tensor) if is_followed else None
-        many = f"it has more than {MAX_ELEMENTS} elements"
-        reason = "" if is_followed else many if count > MAX_ELEMENTS else "elements of its dtype are not followed"
+        reason = ""
+        if math.prod(tensor.dims) > MAX_ELEMENTS:
+            reason = f"it has more than {MAX_ELEMENTS} elements"
+        elif tensor.data_type not in INTEGERS and tensor.data_type not in FLOATS:
+            reason = "elements of its dtype are not followed"
+        loader = None if reason else partial(self._elements, tensor)
         return Tensor(tensor.data_type, tuple(tensor.dims), None, reason, loader)
 
-    def _loader(self, tensor: onnx.TensorProto) -> Callable[[], Array | None]:
-        def load() -> Array | None:
-            try:
-                array = self.model.array(tensor)
-            except ModelError:  # its data file is missing
-                return None
-            to = float if tensor.data_type in FLOATS else int
-            return array_of([to(element) for element in array.ravel().tolist()], array.shape)
-
-        return load
+    def _elements(self, tensor: onnx.TensorProto) -> Array | None:
+        try:
+            array = self.model.array(tensor)
+        except ModelError:  # its data file is missing
+            return None
+        to = float if tensor.data_type in FLOATS else int
+        return array_of([to(element) for element in array.ravel().tolist()], array.shape)
 
     def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
         for index, value in enumerate(body.inputs):
@@ -195,16 +151,13 @@ class _Engine:
             self.body = around
         return [self.known(value) for value in body.outputs]
 
-    def contradiction(self, body: Scope) -> str:
-        return next((finding.message for finding in self.findings if finding.body is body), "")
-
     # Walking
 
     def run_main(self) -> None:
         graph = self.model.graph
         for value in graph.inputs:
             constant = value.tensor if self.model.proto.ir_version < 4 else None
-            self.table[value] = self.given.tensor(value, self.new_symbol) if constant is None else self.load(constant)
+            self.table[value] = self.given.tensor(value, self.notes) if constant is None else self.load(constant)
         self.run_scope(graph)
 
     def run_scope(self, scope: Scope) -> None:
@@ -219,8 +172,7 @@ class _Engine:
             self.run_node(node)
 
     def known(self, value: Value) -> Tensor:
-        found = self.table.get(value)
-        return found if found is not None else unknown(f"'{value.name}' is not defined before it is used")
+        return self.table.get(value) or unknown(f"'{value.name}' is not defined before it is used")
 
     def run_node(self, node: Node) -> None:
         inputs = [None if value is None else self.known(value) for value in node.inputs]
@@ -284,40 +236,41 @@ class _Engine:
 
     def is_complete(self) -> bool:
         """Whether every dim is known, and as plain as can be."""
-        return not self.reasons and not self.equalities
+        return not self.notes.reasons and not self.notes.equalities
 
     def learn(self, equal: list[tuple[Expr, Expr]]) -> bool:
         """Take what the main graph's nodes need for the next pass, and return whether that is anything new."""
         main = self.model.graph
-        equalities = [
-            one for one in self.equalities if one.scope is main and is_known(one.left) and is_known(one.right)
-        ]
+        equalities, inequalities = (
+            [one for one in noted if one.scope is main] for noted in (self.notes.equalities, self.notes.inequalities)
+        )
+        equalities = [one for one in equalities if is_known(one.left) and is_known(one.right)]
         pairs = dict.fromkeys((one.left, one.right) for one in equalities)
-        fresh = [pair for pair in pairs if pair not in equal and replacement(*pair) is not None]
-        learned = learned_ranges([*(one for one in self.inequalities if one.scope is main), *equalities])
-        equal += fresh
-        ranges = merged({}, learned, self.given.symbols)
-        if ranges is None:
-            return bool(fresh)
+        new_pairs = [pair for pair in pairs if pair not in equal and replacement(*pair) is not None]
+        equal += new_pairs
         before = self.given.symbols
+        ranges = narrower(learned_ranges([*inequalities, *equalities]), before)
+        if not ranges:
+            return bool(new_pairs)
         self.given.narrowed(ranges)
         now = {name: expr for name, expr in self.given.symbols.items() if expr != before[name]}
         equal[:] = [(left.substitute(now), right.substitute(now)) for left, right in equal]
         return True
 
-    def finish(self, facts: _Facts, first: _Engine) -> Shapes:
+    def finish(self, passes: Sequence[_Engine]) -> Shapes:
+        first = passes[0]
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
         return Shapes(
             self.model,
-            simplified(self.table, self.equalities),
-            self.reasons,
-            tuple(dict.fromkeys(self.findings)),
-            tuple(facts.equalities),
-            tuple(facts.inequalities),
+            simplified(self.table, self.notes.equalities),
+            self.notes.reasons,
+            tuple(dict.fromkeys(self.notes.findings)),
+            _distinct(one.notes.equalities for one in passes),
+            _distinct(one.notes.inequalities for one in passes),
             first.table,
             frozenset(self.certain),
-            tuple(first.broadcasts),
+            tuple(first.notes.broadcasts),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 from graphkit.shapes.expr import Expr, symbol
+from graphkit.shapes.notes import Notes
 from graphkit.shapes.parse import parse
 from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor, array_of, unknown
@@ -57,7 +58,8 @@ class Inputs:
         self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
         roles = model.roles
         if own is not None:
-            self._rename(own)
+            for (name, axis), text in own.items():
+                self._rename(name, axis, text)
         elif roles.pasts:
             self._free_mask(roles)
         self.names = sorted(set().union(*(dim.symbols for found in self.symbolic.values() for dim in found or ())))
@@ -71,14 +73,9 @@ class Inputs:
     def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
         if kind.dims is None:
             return None
-        texts = [f"{name}.{axis}" if dim is None else dim for axis, dim in enumerate(kind.dims)]
         return tuple(
-            Expr.of(text)
-            if isinstance(text, int)
-            else self._symbol(text)
-            if kind.dims[axis] is None
-            else self._read(text)
-            for axis, text in enumerate(texts)
+            self._symbol(f"{name}.{axis}") if dim is None else parse(str(dim), self._symbol)
+            for axis, dim in enumerate(kind.dims)
         )
 
     def _may_be_empty(self, roles: Roles) -> Iterator[str]:
@@ -98,12 +95,10 @@ class Inputs:
         found = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
         return [dims[:2] for dims in found if dims]
 
-    def _rename(self, own: Mapping[tuple[str, int], str]) -> None:
-        """Give dims symbols of their own, by input and axis, whatever they declare."""
-        for (name, axis), text in own.items():
-            dims = list(self.symbolic[name] or ())
-            dims[axis] = self._symbol(text)
-            self.symbolic[name] = tuple(dims)
+    def _rename(self, name: str, axis: int, text: str) -> None:
+        """Give a dim a symbol of its own, whatever it declares."""
+        dims = self.symbolic[name] or ()
+        self.symbolic[name] = (*dims[:axis], self._symbol(text), *dims[axis + 1 :])
 
     def _free_mask(self, roles: Roles) -> None:
         """Give a mask that is declared as long as the tokens a length of its own, if the model takes a past.
@@ -117,10 +112,7 @@ class Inputs:
             if dims is None or len(dims) != 2 or dims[-1].constant is not None:
                 continue
             if any(dims[-1] == other[-1] for other in tokens):
-                self.symbolic[name] = (dims[0], self._symbol(f"{name}.1"))
-
-    def _read(self, text: str) -> Expr:
-        return parse(text, self._symbol)
+                self._rename(name, 1, f"{name}.1")
 
     def _symbol(self, name: str) -> Expr:
         return symbol(name, *self.ranges.get(name, (None, INF)))
@@ -196,8 +188,8 @@ class Inputs:
         self._set(symbol_name, number)
         return True
 
-    def tensor(self, value: Value, new_symbol: Callable[[str, str, float], Expr]) -> Tensor:
-        """Return what is known of an input; `new_symbol` makes one of a label, a reason and a lower bound."""
+    def tensor(self, value: Value, notes: Notes) -> Tensor:
+        """Return what is known of an input; elements that are followed get symbols, whose reasons are noted."""
         kind = self.declared.get(value.name)
         if kind is None:
             return unknown(f"the input '{value.name}' is declared as no tensor")
@@ -213,7 +205,7 @@ class Inputs:
             return Tensor(found.dtype, found.dims, None, f"it is the input '{value.name}'")
         reason = f"it is an element of the input '{value.name}'"
         low = 0 if kind.dtype == 9 else -INF
-        elements = [new_symbol(value.name, reason, low) for _ in range(count)]
+        elements = [notes.new_symbol(value.name, reason, low) for _ in range(count)]
         return Tensor(found.dtype, found.dims, array_of(elements, sizes))
 
     def _with_values(self, name: str, found: Tensor) -> Tensor:

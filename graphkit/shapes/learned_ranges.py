@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Call, Expr, const
+from graphkit.shapes.expr import Call, Expr
 from graphkit.shapes.relations import Relation
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
-__all__ = ["Ranges", "learned_ranges", "merged"]
+__all__ = ["Ranges", "learned_ranges", "narrower"]
 
 Ranges = dict[str, tuple[Bound, Bound]]
 MAX_DEPTH = 20
@@ -36,12 +36,9 @@ def _learn_equal(one: Expr, other: Expr, found: Ranges) -> None:
     if value is not None:
         _tighten(one, value, found, 0)
         _tighten(-one, -value, found, 0)
-    if isinstance(atom, Call) and atom.op == "min" and other in atom.args:
+    if isinstance(atom, Call) and atom.op in ("min", "max") and other in atom.args:
         for arg in atom.args:
-            _tighten(arg - other, 0, found, 0)
-    if isinstance(atom, Call) and atom.op == "max" and other in atom.args:
-        for arg in atom.args:
-            _tighten(other - arg, 0, found, 0)
+            _tighten(arg - other if atom.op == "min" else other - arg, 0, found, 0)
 
 
 def _tighten(expr: Expr, least: int, found: Ranges, depth: int) -> None:
@@ -81,16 +78,12 @@ def _narrow(found: Ranges, name: str, low: Bound, high: Bound) -> None:
     found[name] = max(before[0], low), min(before[1], high)
 
 
-def merged(ranges: Mapping[str, tuple[Bound, Bound]], learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges | None:
-    """Return narrower ranges than the symbols have, None if nothing is learned."""
-    result: Ranges = dict(ranges)
-    is_new = False
-    for name, (low, high) in learned.items():
-        expr = symbols.get(name, const(0))
-        if expr.constant is not None:
-            continue
-        narrow = max(low, lower(expr)), min(high, upper(expr))
-        if narrow[0] <= narrow[1] and narrow != (lower(expr), upper(expr)):
-            result[name] = narrow
-            is_new = True
-    return result if is_new else None
+def narrower(learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges:
+    """Return those of the ranges that are narrower than their symbols have them, with the bounds of both."""
+    result: Ranges = {}
+    for name in learned.keys() & symbols.keys():
+        before = lower(symbols[name]), upper(symbols[name])
+        both = max(learned[name][0], before[0]), min(learned[name][1], before[1])
+        if both[0] <= both[1] and both != before:
+            result[name] = both
+    return result

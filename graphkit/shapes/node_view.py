@@ -8,6 +8,7 @@ from onnx import AttributeProto
 
 from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.view import Node, Value
+from graphkit.shapes.expr import Expr
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, number
 
 __all__ = ["NodeView", "UnknownError"]
@@ -73,6 +74,17 @@ class NodeView:
         if None in found:
             raise UnknownError(f"the value of {self.name(index)} is not a constant")
         return [n for n in found if n is not None]
+
+    def exprs(self, index: int) -> list[Expr]:
+        """Return the elements of an integer input as expressions."""
+        return [Expr.of(element) for element in self.values(index)]  # type: ignore[arg-type]
+
+    def scalar(self, index: int) -> Element:
+        """Return the only element of an input."""
+        values = self.values(index)
+        if len(values) != 1:
+            raise UnknownError(f"{self.name(index)} is not a single number")
+        return values[0]
 
     # Attributes
 

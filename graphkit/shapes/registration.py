@@ -76,7 +76,9 @@ def _checked(operator: str, rule: Rule) -> Rule:
     def checked(ctx: InferenceContext) -> list[Tensor]:
         def fault(problem: str) -> ModelError:
             said = f"the shape rule for {operator} {problem}"
-            return ModelError(said, file=ctx.engine.file, node=ctx.node.path, hint=f"correct the rule: {SIGNATURE}")
+            return ModelError(
+                said, file=ctx.engine.model.file, node=ctx.node.path, hint=f"correct the rule: {SIGNATURE}"
+            )
 
         try:
             results = rule(ctx)

@@ -12,8 +12,8 @@ from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
-from graphkit.shapes.context import Finding
 from graphkit.shapes.expr import Expr
+from graphkit.shapes.notes import Finding
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.tensor import Tensor, unknown
 

@@ -31,6 +31,8 @@ __all__ = [
     "is_known",
     "number",
     "numbers",
+    "plain",
+    "sizes_of",
     "unknown",
 ]
 
@@ -136,19 +138,20 @@ class Tensor:
 
     def count(self) -> int | None:
         """Return the number of elements, None if it is symbolic."""
-        if self.dims is None:
-            return None
-        numbers = [dim.constant for dim in self.dims]
-        return None if None in numbers else math.prod(n for n in numbers if n is not None)
+        sizes = self.sizes()
+        return None if sizes is None else math.prod(sizes)
 
     def sizes(self) -> tuple[int, ...] | None:
         """Return the dims if all are numbers, else None."""
-        numbers = [dim.constant for dim in self.dims or ()]
-        return None if self.dims is None or None in numbers else tuple(n for n in numbers if n is not None)
+        return None if self.dims is None else sizes_of(self.dims)
 
     def replaced(self, dims: Dims | None, data: Array | None) -> Tensor:
         """Return it with other dims and elements."""
         return Tensor(self.dtype, dims, data, self.reason)
+
+    def of_dtype(self, dtype: int) -> Tensor:
+        """Return a tensor of these dims and another dtype, without elements."""
+        return Tensor(dtype, self.dims, None, self.reason)
 
 
 def unknown(reason: str, dtype: int = 0) -> Tensor:
@@ -159,6 +162,18 @@ def unknown(reason: str, dtype: int = 0) -> Tensor:
 def is_known(expr: Expr) -> bool:
     """Whether an expression has no symbol for something unknown."""
     return not any(name[:1] == "?" for name in expr.symbols)
+
+
+def sizes_of(dims: Sequence[Expr]) -> tuple[int, ...] | None:
+    """Return dims as numbers, None if one is symbolic."""
+    numbers = tuple(n for dim in dims if (n := dim.constant) is not None)
+    return numbers if len(numbers) == len(dims) else None
+
+
+def plain(expr: Expr) -> Element:
+    """Return an expression as an element, a number as an int."""
+    value = expr.constant
+    return expr if value is None else value
 
 
 def array_of(elements: Sequence[Element | None], shape: Sequence[int] | None = None) -> Array:

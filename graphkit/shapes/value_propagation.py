@@ -7,9 +7,11 @@ another integer than in onnxruntime. A result that cannot be decided is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, TypeGuard
+from functools import partial
+from itertools import product
+from typing import TypeGuard
 
 import numpy as np
 
@@ -17,40 +19,43 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS, UNSIGNED
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, TooComplexError, const
-from graphkit.shapes.tensor import Array, Element, Ratio, array_of
+from graphkit.shapes.tensor import Array, Element, Ratio, plain
 
-__all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare"]
+__all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
 
 MAX_FACTOR = 1 << 40  # of a dim: with larger ones, elements wrap around at sizes that are legal
 MAX_EXACT = 1 << 12  # largest divisor of a fraction that is calculated with
 Result = Element | None
+Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
 
-def apply(name: str, arrays: list[Array], dtype: int) -> Array | None:
+def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
     """Return an operation's result on broadcast arrays; elements that cannot be decided are None.
 
     Raises:
         ArithmeticError: A division by zero.
     """
     function = OPERATORS[name]
-    is_float = dtype in FLOATS
 
     def decided(*args: Element) -> Result:
         try:
-            return function(args, is_float, dtype)
+            return function(args, dtype)
         except TooComplexError:
-            if not is_float:
+            if dtype not in FLOATS:
                 raise
             return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
+    result = each(decided, *arrays)
+    if dtype in FLOATS:
+        return result
+    bits = BITS[dtype] if dtype in INTEGERS else 64
+    return each(lambda element: element if _fits(element, bits) else None, result)
+
+
+def each(function: Callable[..., Result], *arrays: Array) -> Array:
+    """Return what a function gives for the elements of broadcast arrays."""
     with np.errstate(all="ignore"):
-        result: Any = np.frompyfunc(decided, len(arrays), 1)(*arrays)
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    elements = result.ravel().tolist() if isinstance(result, np.ndarray) else [result]
-    if not is_float:
-        bits = BITS[dtype] if dtype in INTEGERS else 64
-        elements = [element if _fits(element, bits) else None for element in elements]
-    return array_of(elements, shape)
+        return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
 def _fits(element: Element | None, bits: int) -> bool:
@@ -80,7 +85,7 @@ def _ratio(element: Element) -> Ratio | None:
     return Ratio(const(exact.numerator), exact.denominator) if exact.denominator <= MAX_EXACT else None
 
 
-def _settled(dividend: Expr, divisor: int, is_float: bool) -> Result:
+def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
     """Return a fraction in its plainest form."""
     if divisor < 0:
         dividend, divisor = -dividend, -divisor
@@ -89,41 +94,40 @@ def _settled(dividend: Expr, divisor: int, is_float: bool) -> Result:
         dividend, divisor = floor_div(dividend, shared), divisor // shared
     value = dividend.constant
     if value is not None:
-        return value / divisor if is_float else value
+        return value / divisor if dtype in FLOATS else value
     if divisor > MAX_EXACT:
         return None
     return dividend if divisor == 1 else Ratio(dividend, divisor)
 
 
-def _add(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
+def _add(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
-        return _rounded(args[0] + args[1], dtype) if is_float else args[0] + args[1]
+        return _rounded(args[0] + args[1], dtype) if dtype in FLOATS else args[0] + args[1]
     a, b = _ratio(args[0]), _ratio(args[1])
     if a is None or b is None:
         return None
-    return _settled(a.dividend * b.divisor + b.dividend * a.divisor, a.divisor * b.divisor, is_float)
+    return _settled(a.dividend * b.divisor + b.dividend * a.divisor, a.divisor * b.divisor, dtype)
 
 
-def _negate(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001 - one signature for all
+def _negate(args: tuple[Element, ...], _dtype: int) -> Element:
     element = args[0]
     return Ratio(-element.dividend, element.divisor) if isinstance(element, Ratio) else -element
 
 
-def _subtract(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
-    negative = _negate(args[1:], is_float, dtype)
-    return None if negative is None else _add((args[0], negative), is_float, dtype)
+def _subtract(args: tuple[Element, ...], dtype: int) -> Result:
+    return _add((args[0], _negate(args[1:], dtype)), dtype)
 
 
-def _multiply(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
+def _multiply(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
-        return _rounded(args[0] * args[1], dtype) if is_float else args[0] * args[1]
+        return _rounded(args[0] * args[1], dtype) if dtype in FLOATS else args[0] * args[1]
     a, b = _ratio(args[0]), _ratio(args[1])
-    return None if a is None or b is None else _settled(a.dividend * b.dividend, a.divisor * b.divisor, is_float)
+    return None if a is None or b is None else _settled(a.dividend * b.dividend, a.divisor * b.divisor, dtype)
 
 
-def _divide(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
+def _divide(args: tuple[Element, ...], dtype: int) -> Result:
     left, right = args
-    if not is_float:
+    if dtype not in FLOATS:
         return _truncated(Expr.of(left), Expr.of(right))  # type: ignore[arg-type]
     if _are_numbers(args):
         return float(FLOATS[dtype].type(left) / FLOATS[dtype].type(right))
@@ -131,7 +135,7 @@ def _divide(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
     divisor = b.dividend.constant if b is not None else None
     if a is None or b is None or not divisor:
         return None
-    return _settled(a.dividend * b.divisor, a.divisor * divisor, is_float)
+    return _settled(a.dividend * b.divisor, a.divisor * divisor, dtype)
 
 
 def _truncated(dividend: Expr, divisor: Expr) -> Result:
@@ -139,62 +143,55 @@ def _truncated(dividend: Expr, divisor: Expr) -> Result:
     if upper(divisor) < 0:
         dividend, divisor = -dividend, -divisor
     if lower(dividend) >= 0:
-        return _plain(floor_div(dividend, divisor)) if lower(divisor) >= 0 else None
+        return plain(floor_div(dividend, divisor)) if lower(divisor) >= 0 else None
     if upper(dividend) <= 0 and lower(divisor) >= 0:
-        return _plain(-floor_div(-dividend, divisor))
+        return plain(-floor_div(-dividend, divisor))
     quotient = floor_div(dividend, divisor)
-    return _plain(quotient) if lower(divisor) > 0 and quotient * divisor == dividend else None
+    return plain(quotient) if lower(divisor) > 0 and quotient * divisor == dividend else None
 
 
-def _plain(expr: Expr) -> Element:
-    value = expr.constant
-    return expr if value is None else value
-
-
-def _modulo(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001 - one signature for all
-    if is_float:
+def _modulo(args: tuple[Element, ...], dtype: int) -> Result:
+    if dtype in FLOATS:
         return None
     left, right = args
-    return _plain(modulo(Expr.of(left), Expr.of(right)))  # type: ignore[arg-type]
+    return plain(modulo(Expr.of(left), Expr.of(right)))  # type: ignore[arg-type]
 
 
-def _power(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
+def _power(args: tuple[Element, ...], dtype: int) -> Result:
     base, exponent = args
     if exponent == 0.5 and isinstance(base, (int, float)) and base >= 0 and math.isqrt(int(base)) ** 2 == base:
         return float(math.isqrt(int(base)))
-    if exponent not in (0, 1, 2, 3) or (is_float and exponent == 3):
+    if exponent not in (0, 1, 2, 3) or (dtype in FLOATS and exponent == 3):
         return None
-    result: Result = 1.0 if is_float else 1
+    result: Result = 1.0 if dtype in FLOATS else 1
     for _ in range(int(exponent)):
-        result = None if result is None else _multiply((result, base), is_float, dtype)
+        result = None if result is None else _multiply((result, base), dtype)
     return result
 
 
-def _extreme(name: str) -> Callable[[tuple[Element, ...], bool, int], Result]:
-    def extreme(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001
-        if _are_numbers(args):
-            return min(args) if name == "min" else max(args)
-        ratios = [ratio for arg in args if (ratio := _ratio(arg)) is not None]
-        if len(ratios) < len(args):
-            return None
-        divisor = math.lcm(*(ratio.divisor for ratio in ratios))
-        dividends = [ratio.dividend * (divisor // ratio.divisor) for ratio in ratios]
-        return _settled((minimum if name == "min" else maximum)(*dividends), divisor, is_float)
-
-    return extreme
+def _extreme(
+    of_numbers: Callable[..., float], of_exprs: Callable[..., Expr], args: tuple[Element, ...], dtype: int
+) -> Result:
+    if _are_numbers(args):
+        return of_numbers(args)
+    ratios = [ratio for arg in args if (ratio := _ratio(arg)) is not None]
+    if len(ratios) < len(args):
+        return None
+    divisor = math.lcm(*(ratio.divisor for ratio in ratios))
+    return _settled(of_exprs(*(ratio.dividend * (divisor // ratio.divisor) for ratio in ratios)), divisor, dtype)
 
 
-def _absolute(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
+def _absolute(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
     if isinstance(element, (int, float)):
         return abs(element)
     dividend = element.dividend if isinstance(element, Ratio) else element
     if lower(dividend) >= 0:
         return element
-    return _negate(args, is_float, dtype) if upper(dividend) <= 0 else None
+    return _negate(args, dtype) if upper(dividend) <= 0 else None
 
 
-def _sign(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001 - one signature for all
+def _sign(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
     dividend = element.dividend if isinstance(element, Ratio) else element
     if isinstance(dividend, (int, float)):
@@ -203,38 +200,25 @@ def _sign(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # n
         sign = 1 if lower(dividend) > 0 else -1
     else:
         return None
-    return float(sign) if is_float else sign
+    return float(sign) if dtype in FLOATS else sign
 
 
-def _round(name: str) -> Callable[[tuple[Element, ...], bool, int], Result]:
-    def rounded(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001
-        element = args[0]
-        if isinstance(element, float):
-            if not math.isfinite(element):
-                return element
-            return float(
-                math.floor(element) if name == "floor" else math.ceil(element) if name == "ceil" else round(element)
-            )
-        if not isinstance(element, Ratio):
-            return element
-        if name == "round":
-            return None
-        if name == "floor":
-            return element.floor()
-        return -Ratio(-element.dividend, element.divisor).floor()
-
-    return rounded
-
-
-def _root(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
+def _round(function: Callable[[float], int], args: tuple[Element, ...], _dtype: int) -> Result:
     element = args[0]
-    if not is_float or not isinstance(element, (int, float)) or element < 0:
+    if isinstance(element, float):
+        return float(function(element)) if math.isfinite(element) else element
+    if not isinstance(element, Ratio):
+        return element
+    if function is round:
+        return None
+    return element.floor() if function is math.floor else -Ratio(-element.dividend, element.divisor).floor()
+
+
+def _root(args: tuple[Element, ...], dtype: int) -> Result:
+    element = args[0]
+    if dtype not in FLOATS or not isinstance(element, (int, float)) or element < 0:
         return None
     return float(np.sqrt(FLOATS[dtype].type(element)))
-
-
-def _reciprocal(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:
-    return _divide((1.0, args[0]), is_float, dtype)
 
 
 def compare(name: str, left: Element, right: Element) -> int | None:
@@ -260,25 +244,11 @@ def choose(condition: Element, if_true: Element, if_false: Element) -> Result:
     return if_false if decided else if_true
 
 
-def _logic(name: str) -> Callable[[tuple[Element, ...], bool, int], Result]:
-    def logic(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001
-        known = [None if (zero := compare("==", arg, 0)) is None else not zero for arg in args]
-        if name == "and" and False in known:
-            return 0
-        if name == "or" and True in known:
-            return 1
-        if None in known:
-            return None
-        return int({"and": all(known), "or": any(known), "xor": sum(map(bool, known)) % 2, "not": not known[0]}[name])
-
-    return logic
-
-
-def _comparison(name: str, is_swapped: bool = False) -> Callable[[tuple[Element, ...], bool, int], Result]:
-    def comparison(args: tuple[Element, ...], is_float: bool, dtype: int) -> Result:  # noqa: ARG001
-        return compare(name, args[1], args[0]) if is_swapped else compare(name, args[0], args[1])
-
-    return comparison
+def _logic(function: Callable[[tuple[bool, ...]], bool], args: tuple[Element, ...], _dtype: int) -> Result:
+    zeros = [compare("==", arg, 0) for arg in args]
+    cases = product(*((False, True) if zero is None else (not zero,) for zero in zeros))
+    results = set(map(function, cases))
+    return int(results.pop()) if len(results) == 1 else None
 
 
 def cast(element: Element, to: int, from_float: bool) -> Result:
@@ -298,7 +268,7 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
             return None
         element = int(element)
     if isinstance(element, Ratio):
-        return _plain(element.floor()) if element.is_positive else None
+        return plain(element.floor()) if element.is_positive else None
     return _fitted(element, BITS[to], to in UNSIGNED, from_float)
 
 
@@ -313,17 +283,17 @@ def _fitted(element: int | Expr, bits: int, is_unsigned: bool, from_float: bool)
     return element if lower(element) >= least and upper(element) <= most else None
 
 
-COMPARISONS = {
-    "Equal": _comparison("=="),
-    "Less": _comparison("<"),
-    "LessOrEqual": _comparison("<="),
-    "Greater": _comparison("<", is_swapped=True),
-    "GreaterOrEqual": _comparison("<=", is_swapped=True),
-    "And": _logic("and"),
-    "Or": _logic("or"),
-    "Xor": _logic("xor"),
+COMPARISONS: dict[str, Operation] = {
+    "Equal": lambda args, _: compare("==", *args),
+    "Less": lambda args, _: compare("<", *args),
+    "LessOrEqual": lambda args, _: compare("<=", *args),
+    "Greater": lambda args, _: compare("<", *args[::-1]),
+    "GreaterOrEqual": lambda args, _: compare("<=", *args[::-1]),
+    "And": partial(_logic, all),
+    "Or": partial(_logic, any),
+    "Xor": partial(_logic, lambda pair: pair[0] != pair[1]),
 }
-OPERATORS: dict[str, Callable[[tuple[Element, ...], bool, int], Result]] = {
+OPERATORS: dict[str, Operation] = {
     **COMPARISONS,
     "Add": _add,
     "Sub": _subtract,
@@ -331,16 +301,16 @@ OPERATORS: dict[str, Callable[[tuple[Element, ...], bool, int], Result]] = {
     "Div": _divide,
     "Mod": _modulo,
     "Pow": _power,
-    "Min": _extreme("min"),
-    "Max": _extreme("max"),
+    "Min": partial(_extreme, min, minimum),
+    "Max": partial(_extreme, max, maximum),
     "Sum": _add,
     "Neg": _negate,
     "Abs": _absolute,
     "Sign": _sign,
-    "Floor": _round("floor"),
-    "Ceil": _round("ceil"),
-    "Round": _round("round"),
+    "Floor": partial(_round, math.floor),
+    "Ceil": partial(_round, math.ceil),
+    "Round": partial(_round, round),
     "Sqrt": _root,
-    "Reciprocal": _reciprocal,
-    "Not": _logic("not"),
+    "Reciprocal": lambda args, dtype: _divide((1.0, args[0]), dtype),
+    "Not": partial(_logic, lambda one: not one[0]),
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graphkit.shapes.code.plan import Plan, make_plan
-from graphkit.shapes.code.steps import Step
-from graphkit.shapes.code.words import Words, range_words
+from graphkit.shapes.code.language import Language
+from graphkit.shapes.code.plan import make_plan
+from graphkit.shapes.code.steps import Operand, Step
 
 if TYPE_CHECKING:
     from graphkit.shapes.program import Program
@@ -82,7 +82,7 @@ function shapes(inputs) {{
   }};
 
 """
-LOOP = """\
+CHECK_LOOP = """\
   for (const name of given.keys()) {
     if (!checks.has(name)) throw new RangeError(`there is no input '${name}' - names are case-sensitive`);
     if (checks.get(name) !== null) check(name, ...checks.get(name));
@@ -97,67 +97,31 @@ if (typeof module === "object" && module && module.exports) module.exports = { s
 
 def source(program: Program, export: bool = False) -> str:
     """Return the text of a script, or of an ES module."""
-    plan = make_plan(program)
-    words = _JavaScript(plan.names)
-    parts = [HEAD.format(model=_text(program.model)), *_numbers(plan, words), *_checks(plan, words)]
-    parts += [*_claims(plan, words), *_result(plan, words), TAIL]
+    language = _JavaScript(make_plan(program))
+    parts = [HEAD.format(model=language.text(program.model)), *language.body(), TAIL]
     return "".join([*parts, "export { shapes };\n"] if export else parts)
 
 
-def _text(text: str) -> str:
-    """Return a string in quotes: ASCII in one line, and no tag where a page has the script in it."""
-    return json.dumps(text).replace("<", "\\u003c")
-
-
-def _numbers(plan: Plan, words: _JavaScript) -> Iterator[str]:
-    for variable, name, dims, rank in plan.shapes:
-        yield f"  const {variable} = read({_text(name)}, {_text(dims)}, {rank});\n"
-    for variable, found, shape, rest in plan.sources:
-        size = f"{shape}[{found.axis}]"
-        if rest != 0:
-            size = f"int({size} - {words.operand(rest)})"
-        size = size if found.factor == 1 else f"div({size}, {found.factor})"
-        what, wanted = range_words(found)
-        bounds = f"{words.bound(found.least)}, {words.bound(found.most)}"
-        yield f"  const {variable} = inside({size}, {bounds}, {_text(what)}, {_text(wanted)});\n"
-    for variable, step in plan.steps:
-        yield f"  const {variable} = {words.right_side(step)};\n"
-
-
-def _checks(plan: Plan, words: _JavaScript) -> Iterator[str]:
-    entries = []
-    for number, check in enumerate(plan.checks):
-        value = "null"
-        if check.expected is not None:
-            value = f"c{number}"
-            yield f"  const {value} = [{_text(check.text)}, {words.items(check.expected)}];\n"
-        entries += [f"    [{_text(name)}, {value}],\n" for name in check.names]
-    yield "  const checks = new Map([\n"
-    yield from entries
-    yield "  ]);\n"
-    yield LOOP
-
-
-def _claims(plan: Plan, words: _JavaScript) -> Iterator[str]:
-    for claim in plan.claims:
-        left, right = words.operand(claim.left), words.operand(claim.right)
-        relation = "===" if claim.relation == "==" else claim.relation
-        yield f"  ensure({left} {relation} {right}, {_text(claim.text)}, {left}, {right});\n"
-
-
-def _result(plan: Plan, words: _JavaScript) -> Iterator[str]:
-    for variable, operands in plan.lists:
-        yield f"  const {variable} = {words.items(operands)};\n"
-    yield "  return {\n"
-    for key, value in plan.entries:  # no key is `__proto__`: each has a colon
-        yield f"    {_text(key)}: {value if isinstance(value, str) else words.items(value)},\n"
-    yield "  };\n"
-
-
-class _JavaScript(Words):
+class _JavaScript(Language):
     unknown = "null"
     is_unknown = "{} === null"
     is_zero = "{} === 0"
+    equal = "==="
+    statement = "  {};\n"
+    assignment = "  const {} = {};\n"
+    checks = ("  const checks = new Map([\n", "    [{}, {}],\n", "  ]);\n")
+    check_loop = CHECK_LOOP
+    result = ("  return {\n", "    {}: {},\n", "  };\n")  # no key is `__proto__`: each has a colon
+
+    def text(self, text: str) -> str:
+        """Return a string in quotes: ASCII in one line, and no tag where a page has the script in it."""
+        return json.dumps(text).replace("<", "\\u003c")
+
+    def difference(self, size: str, rest: Operand) -> str:
+        return f"int({size} - {self.operand(rest)})"
+
+    def quotient(self, size: str, divisor: int) -> str:
+        return f"div({size}, {divisor})"
 
     def number(self, value: float) -> str:
         if isinstance(value, int) or math.isfinite(value):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graphkit.shapes.code.plan import Plan, make_plan
+from graphkit.shapes.code.language import Language
+from graphkit.shapes.code.plan import make_plan
 from graphkit.shapes.code.steps import Operand, Step
-from graphkit.shapes.code.words import Words, range_words
 
 if TYPE_CHECKING:
     from graphkit.shapes.program import Program
@@ -70,7 +70,7 @@ READ = """
         if not holds:
             raise ValueError(f"the model runs only where {condition} - here these are {left} and {right}")
 """
-LOOP = """\
+CHECK_LOOP = """\
     for name in inputs:
         if name not in checks:
             raise ValueError(f"there is no input '{name}' - names are case-sensitive")
@@ -82,62 +82,29 @@ LOOP = """\
 def source(program: Program) -> str:
     """Return the text of a Python module."""
     plan = make_plan(program)
-    words = _Python(plan.names)
-    parts = [HEAD.format(model=ascii(program.model))]
-    if plan.has_singles:
-        parts.append(SINGLE)
-    parts += [READ, "\n", *_numbers(plan, words), *_checks(plan, words), *_claims(plan, words), *_result(plan, words)]
-    return "".join(parts)
+    single = SINGLE if plan.has_singles else ""
+    return "".join([HEAD.format(model=ascii(program.model)), single, READ, "\n", *_Python(plan).body()])
 
 
-def _numbers(plan: Plan, words: _Python) -> Iterator[str]:
-    for variable, name, dims, rank in plan.shapes:
-        yield f"    {variable} = read({name!a}, {dims!a}, {rank})\n"
-    for variable, found, shape, rest in plan.sources:
-        size = f"{shape}[{found.axis}]"
-        if rest != 0:
-            size = f"({size} - {words.inside(rest, '-')})"
-        size = size if found.factor == 1 else f"{size} // {found.factor}"
-        what, wanted = range_words(found)
-        bounds = f"{words.bound(found.least)}, {words.bound(found.most)}"
-        yield f"    {variable} = inside({size}, {bounds}, {what!a}, {wanted!a})\n"
-    for variable, step in plan.steps:
-        yield f"    {variable} = {words.right_side(step)}\n"
-
-
-def _checks(plan: Plan, words: _Python) -> Iterator[str]:
-    entries = []
-    for number, check in enumerate(plan.checks):
-        value = "None"
-        if check.expected is not None:
-            value = f"c{number}"
-            yield f"    {value} = ({check.text!a}, {words.items(check.expected)})\n"
-        entries += [f"        {name!a}: {value},\n" for name in check.names]
-    yield "    checks = {\n"
-    yield from entries
-    yield "    }\n"
-    yield LOOP
-
-
-def _claims(plan: Plan, words: _Python) -> Iterator[str]:
-    for claim in plan.claims:
-        left, right = words.operand(claim.left), words.operand(claim.right)
-        yield f"    ensure({left} {claim.relation} {right}, {claim.text!a}, {left}, {right})\n"
-
-
-def _result(plan: Plan, words: _Python) -> Iterator[str]:
-    for variable, operands in plan.lists:
-        yield f"    {variable} = {words.items(operands)}\n"
-    yield "    return {\n"
-    for key, value in plan.entries:
-        yield f"        {key!a}: {value if isinstance(value, str) else words.items(value)},\n"
-    yield "    }\n"
-
-
-class _Python(Words):
+class _Python(Language):
     unknown = "None"
     is_unknown = "{} is None"
     is_zero = "{} == 0"
+    equal = "=="
+    statement = "    {}\n"
+    assignment = "    {} = {}\n"
+    checks = ("    checks = {\n", "        {}: {},\n", "    }\n")
+    check_loop = CHECK_LOOP
+    result = ("    return {\n", "        {}: {},\n", "    }\n")
+
+    def text(self, text: str) -> str:
+        return ascii(text)
+
+    def difference(self, size: str, rest: Operand) -> str:
+        return f"({size} - {self.inside(rest, '-')})"
+
+    def quotient(self, size: str, divisor: int) -> str:
+        return f"{size} // {divisor}"
 
     def number(self, value: float) -> str:
         if isinstance(value, int) or math.isfinite(value):

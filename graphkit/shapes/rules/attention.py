@@ -106,10 +106,8 @@ def _lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple
 
 def grouped(ctx: InferenceContext) -> list[Tensor]:
     """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, ...)."""
-    dims = ctx.dims()
-    heads, groups = ctx.attr("num_heads", 1), ctx.attr("kv_num_heads", 1)
-    dtype = ctx.tensor().dtype
-    head = ctx.quotient(dims[2], const(heads if ctx.has(1) else heads + 2 * groups), "the hidden size")
+    dims, dtype, groups = ctx.dims(), ctx.tensor().dtype, ctx.attr("kv_num_heads", 1)
+    heads, head = _head_size(ctx, groups)
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
     past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), ctx.size(6)
     length = past if ctx.attr("sliding_window_cache", 0) else maximum(past, total)
@@ -121,11 +119,16 @@ def grouped(ctx: InferenceContext) -> list[Tensor]:
 
 def sparse(ctx: InferenceContext) -> list[Tensor]:
     """SparseAttention(query, key, value, past_key, past_value, ...): past and present share a buffer."""
-    dims, heads, groups = ctx.dims(), ctx.attr("num_heads", 1), ctx.attr("kv_num_heads", 1)
-    count = heads if ctx.has(1) else heads + 2 * groups
-    hidden = ctx.quotient(dims[2], const(count), "the hidden size") * heads
+    dims = ctx.dims()
+    heads, head = _head_size(ctx, ctx.attr("kv_num_heads", 1))
     caches = [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (3, 4)]
-    return [Tensor(ctx.tensor().dtype, (dims[0], dims[1], hidden)), *caches]
+    return [Tensor(ctx.tensor().dtype, (dims[0], dims[1], head * heads)), *caches]
+
+
+def _head_size(ctx: InferenceContext, groups: int) -> tuple[int, Expr]:
+    """Return the number of query heads and their size; without keys, the first input has these and values too."""
+    heads = ctx.attr("num_heads", 1)
+    return heads, ctx.quotient(ctx.dims()[2], const(heads if ctx.has(1) else heads + 2 * groups), "the hidden size")
 
 
 def linear(ctx: InferenceContext) -> list[Tensor]:
@@ -145,14 +148,12 @@ def linear(ctx: InferenceContext) -> list[Tensor]:
 
 def convolution(ctx: InferenceContext) -> list[Tensor]:
     """CausalConvWithState(input, weight, bias, past_state): the state keeps its dims."""
-    if not ctx.has(3):
-        return [Tensor(ctx.tensor().dtype, ctx.dims())]
-    return [Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(ctx.tensor(3).dtype, ctx.dims(3))]
+    return [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (0, 3) if ctx.has(index)]
 
 
 def relative_bias(ctx: InferenceContext) -> Tensor:
     """RelativePositionBias(table, query_length, key_length): one batch, heads, both lengths."""
-    lengths = [Expr.of(ctx.values(index)[0]) for index in (1, 2)]  # type: ignore[arg-type]
+    lengths = [ctx.exprs(index)[0] for index in (1, 2)]
     return Tensor(ctx.tensor().dtype, (1, ctx.dims()[1], *lengths))
 
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.symbols import INF
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, sizes_of
 
-__all__ = ["moved", "product", "small_data", "target"]
+__all__ = ["moved", "product", "reshaped", "small_data", "target", "unknown_values"]
 
 MAX_RANK = 16
 
 
 def product(dims: Dims | list[Expr]) -> Expr:
     """Return the product of dims."""
-    total = const(1)
-    for dim in dims:
-        total = total * dim
-    return total
+    return prod(dims, start=const(1))
 
 
-def moved(ctx: InferenceContext, dims: Dims | None, array: Array | None, index: int = 0) -> Tensor:
-    """Return an input with other dims; elements only where as many as the dims say."""
-    found = ctx.tensor(index)
-    result = Tensor(found.dtype, dims, None, "" if dims is not None else found.reason)
-    if array is not None and result.sizes() == array.shape and array.size <= MAX_ELEMENTS:
-        return Tensor(found.dtype, dims, array)
-    return result
+def moved(ctx: InferenceContext, dims: Dims, array: Array | None) -> Tensor:
+    """Return the first input with other dims; elements only where as many as the dims say."""
+    dtype = ctx.tensor().dtype
+    if array is None or sizes_of(dims) != array.shape or array.size > MAX_ELEMENTS:
+        return Tensor(dtype, dims)
+    return Tensor(dtype, dims, array)
+
+
+def reshaped(ctx: InferenceContext, dims: Dims) -> Tensor:
+    """Return the first input with other dims, its elements in the same order."""
+    array, sizes = small_data(ctx), sizes_of(dims)
+    if array is None or sizes is None or prod(sizes) != array.size:
+        return moved(ctx, dims, None)
+    return moved(ctx, dims, array.reshape(sizes))
 
 
 def small_data(ctx: InferenceContext) -> Array | None:
@@ -34,14 +40,16 @@ def small_data(ctx: InferenceContext) -> Array | None:
     return ctx.data(0) if ctx.tensor().may_have_data else None
 
 
-def target(ctx: InferenceContext) -> list[Element]:
+def target(ctx: InferenceContext, low: float = -INF) -> list[Element]:
     """Return the second input's elements as a target shape, unknown ones where only their number is known."""
     if ctx.opset < 5 and not ctx.node.domain:
         return list(ctx.attr("shape", ()))
-    if ctx.data(1) is not None:
-        return ctx.values(1)
-    length = ctx.dims(1)[0].constant if ctx.dims(1) else None
+    return ctx.values(1) if ctx.data(1) is not None else [*unknown_values(ctx, 1, low)]
+
+
+def unknown_values(ctx: InferenceContext, index: int, low: float = 0) -> list[Expr]:
+    """Return symbols for the elements of a vector of which only the number is known."""
+    length = ctx.dims(index)[0].constant if ctx.dims(index) else None
     if length is None or length > MAX_RANK:
-        return ctx.values(1)  # says why
-    reason = f"the value of {ctx.name(1)} is unknown"
-    return [ctx.new_symbol(reason, -INF) for _ in range(length)]
+        ctx.values(index)  # says why
+    return [ctx.unknown_value(index, low) for _ in range(length or 0)]

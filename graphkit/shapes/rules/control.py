@@ -35,7 +35,8 @@ def if_(ctx: InferenceContext) -> list[Tensor]:
     otherwise = _branch(ctx, "else_branch", None if is_false is None else bool(is_false))
     if is_false is not None:
         return otherwise if is_false else then
-    reasons = {name: ctx.engine.contradiction(body) for name, body in ctx.node.bodies.items()}
+    found = {finding.body: finding.message for finding in reversed(ctx.notes.findings)}  # the first one counts
+    reasons = {name: found.get(body, "") for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
         ctx.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
     return [_merged(ctx, index, pair) for index, pair in enumerate(zip(then, otherwise, strict=False))]
@@ -46,10 +47,10 @@ def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Te
     body = ctx.node.bodies.get(name)
     if body is None:
         raise UnknownError(f"{name} is missing")
-    mark = ctx.engine.mark()
+    mark = ctx.notes.mark()
     results = ctx.engine.run_body(body, (), is_certain=is_chosen is True)
     if is_chosen is False:  # what is wrong in it never happens
-        ctx.engine.rewind(mark)
+        ctx.notes.rewind(mark)
     return results
 
 
@@ -114,9 +115,9 @@ def _settle(
     if rounds == 1:
         states = [unknown("it is the state of a loop in loops", state.dtype) for state in states]
     loose: set[Expr] = set()  # unknowns that stand for any number, another one at each iteration
-    mark = ctx.engine.mark()
+    mark = ctx.notes.mark()
     for turn in range(rounds + 1):
-        ctx.engine.rewind(mark)  # what was found of narrower states does not hold
+        ctx.notes.rewind(mark)  # what was found of narrower states does not hold
         results = ctx.engine.run_body(body, inputs(states), is_certain=runs)
         after = [_widened(ctx, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):

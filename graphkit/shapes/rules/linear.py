@@ -62,8 +62,7 @@ def matmul_blocks(ctx: InferenceContext) -> Tensor:
 
 def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
     """MatMulFpQ4(A, B, B_shape): the weight is packed, its dims are the third input's elements."""
-    dims = tuple(Expr.of(element) for element in ctx.values(2))  # type: ignore[arg-type]
-    return Tensor(ctx.tensor().dtype, matmul_dims(ctx, ctx.dims(), dims))
+    return Tensor(ctx.tensor().dtype, matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2))))
 
 
 def mlp(ctx: InferenceContext) -> list[Tensor]:
@@ -143,15 +142,12 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Ex
 def recurrent(ctx: InferenceContext) -> list[Tensor]:
     """RNN, GRU, LSTM: all hidden states, the last one, and the last cell of an LSTM."""
     dims = ctx.dims()
-    length, batch = (dims[0], dims[1]) if not ctx.attr("layout", 0) else (dims[1], dims[0])
     hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
-    directions = 2 if ctx.attr("direction", "forward") == "bidirectional" else 1
-    dtype = ctx.tensor().dtype
-    if ctx.attr("layout", 0):
-        last = Tensor(dtype, (batch, directions, hidden))
-        return [Tensor(dtype, (batch, length, directions, hidden)), last, last]
-    last = Tensor(dtype, (directions, batch, hidden))
-    return [Tensor(dtype, (length, directions, batch, hidden)), last, last]
+    directions = const(2 if ctx.attr("direction", "forward") == "bidirectional" else 1)
+    every, last = (dims[0], directions, dims[1], hidden), (directions, dims[1], hidden)
+    if ctx.attr("layout", 0):  # batch first
+        every, last = (dims[0], dims[1], directions, hidden), (dims[0], directions, hidden)
+    return [Tensor(ctx.tensor().dtype, found) for found in (every, last, last)]
 
 
 RULES: Mapping[str, Rule] = {

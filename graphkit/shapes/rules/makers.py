@@ -10,14 +10,14 @@ from onnx import SparseTensorProto, TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
-from graphkit.shapes import value_propagation
 from graphkit.shapes.algebra import ceil_div, maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.rules.common import product
-from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number
+from graphkit.shapes.rules.common import product, small_data, unknown_values
+from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number, plain, sizes_of
+from graphkit.shapes.value_propagation import compare, each
 
 __all__ = ["RULES"]
 
@@ -31,18 +31,13 @@ def shape(ctx: InferenceContext) -> Tensor:
     rank = len(found.dims)
     bounds = [ctx.attr("start", 0), ctx.attr("end", rank)]
     start, end = (min(max(bound + rank if bound < 0 else bound, 0), rank) for bound in bounds)
-    return _vector(list(found.dims[start : max(start, end)]))
-
-
-def _vector(elements: list[Expr]) -> Tensor:
-    plain: list[Element] = [dim if (n := dim.constant) is None else n for dim in elements]
-    return Tensor(TensorProto.INT64, (len(plain),), array_of(plain))
+    elements = [plain(dim) for dim in found.dims[start : max(start, end)]]
+    return Tensor(TensorProto.INT64, (len(elements),), array_of(elements))
 
 
 def size(ctx: InferenceContext) -> Tensor:
     """The number of elements."""
-    total = product(ctx.dims())
-    return Tensor(TensorProto.INT64, (), array_of([total if total.constant is None else int(total)], ()))
+    return Tensor(TensorProto.INT64, (), array_of([plain(product(ctx.dims()))], ()))
 
 
 def constant(ctx: InferenceContext) -> Tensor:
@@ -60,25 +55,15 @@ def constant(ctx: InferenceContext) -> Tensor:
 def constant_of_shape(ctx: InferenceContext) -> Tensor:
     """The input's elements as dims, filled with one value."""
     value = ctx.attr("value", ZERO)
-    dtype = value.data_type
     if ctx.data(0) is None:
-        length = ctx.dims(0)[0].constant if ctx.dims(0) else None
-        if length is None or length > 16:
-            ctx.values(0)  # says why
-        reason = f"the value of {ctx.name(0)} is unknown"
-        return Tensor(dtype, tuple(ctx.new_symbol(reason) for _ in range(length or 0)))
-    dims = []
-    for element in ctx.values(0):
-        expr = Expr.of(element)  # type: ignore[arg-type]
-        dims.append(maximum(expr, 0) if lower(expr) < 0 else expr)
-    result = Tensor(dtype, dims)
-    sizes = result.sizes()
+        return Tensor(value.data_type, unknown_values(ctx, 0))
+    dims = [maximum(dim, 0) if lower(dim) < 0 else dim for dim in ctx.exprs(0)]
+    sizes = sizes_of(dims)
     if sizes is None or prod(sizes) > MAX_ELEMENTS:
-        return result
+        return Tensor(value.data_type, dims)
     fill = ctx.engine.load(value).data
-    if fill is None or fill.size != 1:
-        return result
-    return Tensor(dtype, dims, array_of([fill.item()] * prod(sizes), sizes))
+    data = np.full(sizes, fill.item(), object) if fill is not None and fill.size == 1 else None
+    return Tensor(value.data_type, dims, data)
 
 
 def range_(ctx: InferenceContext) -> Tensor:
@@ -87,8 +72,8 @@ def range_(ctx: InferenceContext) -> Tensor:
     missing = [ctx.name(index) for index in range(3 if ctx.has(2) else 2) if ctx.data(index) is None]
     if missing:
         return Tensor(dtype, (ctx.new_symbol(f"the value of {missing[0]} is unknown"),))
-    start, limit = (_scalar(ctx, index) for index in range(2))
-    delta = _scalar(ctx, 2) if ctx.has(2) else 1  # com.microsoft may leave it out
+    start, limit = map(ctx.scalar, range(2))
+    delta = ctx.scalar(2) if ctx.has(2) else 1  # com.microsoft may leave it out
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
         found = range(start, limit, delta)
         elements: list[Element] = list(found) if len(found) <= MAX_ELEMENTS else []
@@ -98,13 +83,6 @@ def range_(ctx: InferenceContext) -> Tensor:
         count = np.ceil((typed(limit) - typed(start)) / typed(delta))
         return Tensor(dtype, (max(int(count), 0),))
     return Tensor(dtype, (_steps(ctx, start, limit, delta),))
-
-
-def _scalar(ctx: InferenceContext, index: int) -> Element:
-    values = ctx.values(index)
-    if len(values) != 1:
-        raise UnknownError(f"{ctx.name(index)} is not a single number")
-    return values[0]
 
 
 def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element) -> Expr:
@@ -124,14 +102,14 @@ def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element
 def non_zero(ctx: InferenceContext) -> Tensor:
     """A row for each dim, a column for each element that is not zero."""
     rank = const(max(len(ctx.dims()), 1))
-    data = ctx.data(0) if ctx.tensor().may_have_data else None
-    if data is not None:
-        zeros = [value_propagation.compare("==", element, 0) for element in data.ravel().tolist()]
-        if None not in zeros and data.ndim:
-            places = np.argwhere(np.array(zeros).reshape(data.shape) == 0).T
-            elements: list[Element] = places.ravel().tolist()
-            small = array_of(elements, places.shape) if places.size <= MAX_ELEMENTS else None
-            return Tensor(TensorProto.INT64, places.shape, small)
+    data = small_data(ctx)
+    if data is not None and data.ndim:
+        zeros = each(lambda element: compare("==", element, 0), data)
+        if None not in zeros.ravel().tolist():
+            places = np.argwhere(zeros == 0).T
+            return Tensor(
+                TensorProto.INT64, places.shape, places.astype(object) if places.size <= MAX_ELEMENTS else None
+            )
     return Tensor(TensorProto.INT64, (rank, ctx.new_symbol(f"it is how many elements of {ctx.name(0)} are not zero")))
 
 
@@ -139,32 +117,23 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
     """K in the place of the axis, for values and indices."""
     dims = list(ctx.dims())
     axis = ctx.axis(ctx.attr("axis", -1), len(dims))
-    if ctx.opset < 10:
-        count = const(ctx.attr("k", 1))
-    elif ctx.data(1) is None:
-        count = ctx.new_symbol(f"the value of {ctx.name(1)} is unknown")
-    else:
-        count = Expr.of(_scalar(ctx, 1))  # type: ignore[arg-type]
-    dims[axis] = count
+    dims[axis] = const(ctx.attr("k", 1)) if ctx.opset < 10 else ctx.size(1)
     return [Tensor(ctx.tensor().dtype, dims), Tensor(TensorProto.INT64, dims)]
 
 
 def one_hot(ctx: InferenceContext) -> Tensor:
     """The indices' dims and one of the depth."""
-    dims, axis = list(ctx.dims(0)), ctx.attr("axis", -1)
-    data = ctx.data(1)
+    dims, data = ctx.dims(), ctx.data(1)
+    place = ctx.axis(ctx.attr("axis", -1), len(dims) + 1)
     depth = data.ravel()[0] if data is not None and data.size else None
-    if isinstance(depth, float):
-        depth = int(depth)
-    place = ctx.axis(axis, len(dims) + 1)
-    new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.new_symbol(f"the value of {ctx.name(1)} is unknown")
+    depth = int(depth) if isinstance(depth, float) else depth
+    new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.unknown_value(1)
     return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]])
 
 
 def like(ctx: InferenceContext) -> Tensor:
     """The dims of the input, of the dtype given."""
-    found = ctx.tensor()
-    return Tensor(ctx.attr("dtype", found.dtype), found.dims, None, found.reason)
+    return ctx.tensor().of_dtype(ctx.attr("dtype", ctx.tensor().dtype))
 
 
 def random(ctx: InferenceContext) -> Tensor:
@@ -185,14 +154,11 @@ def compress(ctx: InferenceContext) -> Tensor:
 def unique(ctx: InferenceContext) -> list[Tensor]:
     """As many as are distinct."""
     count = ctx.new_symbol("it is how many distinct elements there are", 1)
-    dims = list(ctx.dims())
-    total = product(tuple(dims))
+    dims, total = [count], product(ctx.dims())
     if "axis" in ctx.attributes:
+        dims = list(ctx.dims())
         axis = ctx.axis(ctx.attr("axis", 0), len(dims))
-        total = dims[axis]
-        dims[axis] = count
-    else:
-        dims = [count]
+        total, dims[axis] = dims[axis], count
     vectors = [Tensor(TensorProto.INT64, (length,)) for length in (count, total, count)]
     return [Tensor(ctx.tensor().dtype, dims), *vectors]
 

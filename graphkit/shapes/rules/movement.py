@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from graphkit.shapes.bounds import is_nonzero, lower, upper
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.node_view import UnknownError
-from graphkit.shapes.rules.common import moved, product, small_data, target
+from graphkit.shapes.rules.common import moved, product, reshaped, small_data, target
 from graphkit.shapes.symbols import INF
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, number
 
@@ -24,28 +23,20 @@ def reshape(ctx: InferenceContext) -> Tensor:
     found = ctx.tensor()
     wanted = target(ctx)
     if found.dims is None:
-        return moved(ctx, tuple(_copied(ctx, None, i, element) for i, element in enumerate(wanted)), None)
-    dims = _reshaped(ctx, found.dims, wanted)
-    array = found.data if found.may_have_data else None
-    sizes = Tensor(0, dims).sizes()
-    if array is not None and sizes is not None and prod(sizes) == array.size:
-        array = array.reshape(sizes)
-    return moved(ctx, dims, array)
+        return Tensor(found.dtype, [_of_unknown_rank(ctx, element) for element in wanted])
+    return reshaped(ctx, _dims_after(ctx, found.dims, wanted))
 
 
-def _copied(ctx: InferenceContext, source: Dims | None, index: int, element: Element) -> Expr:
+def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
+    """Return a target dim of an input whose rank is unknown."""
     value = number(element)
     if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
-        if value == 0 and source is not None and index < len(source):
-            return source[index]
-        return ctx.new_symbol(
-            "it is inferred from an input whose rank is unknown" if source is None else "it has no source"
-        )
+        return ctx.new_symbol("it is inferred from an input whose rank is unknown")
     expr = Expr.of(element)  # type: ignore[arg-type]
     return expr if lower(expr) >= 0 else ctx.new_symbol(f"it is {expr}, which may be below 0")
 
 
-def _reshaped(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> Dims:
+def _dims_after(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> Dims:
     allow_zero = bool(ctx.attr("allowzero", 0))
     dims: list[Expr | None] = [_explicit(ctx, source, i, element, allow_zero) for i, element in enumerate(wanted)]
     missing = [index for index, dim in enumerate(dims) if dim is None]
@@ -106,10 +97,7 @@ def flatten(ctx: InferenceContext) -> Tensor:
     """Two dims: the product of those before the axis and of the others."""
     dims, axis = ctx.dims(), ctx.attr("axis", 1)
     split = axis if axis == len(dims) else ctx.axis(axis, max(len(dims), 1))
-    array = small_data(ctx)
-    result = (product(dims[:split]), product(dims[split:]))
-    sizes = Tensor(0, result).sizes()
-    return moved(ctx, result, None if array is None or sizes is None else array.reshape(sizes))
+    return reshaped(ctx, (product(dims[:split]), product(dims[split:])))
 
 
 def transpose(ctx: InferenceContext) -> Tensor:
@@ -136,11 +124,7 @@ def squeeze(ctx: InferenceContext) -> Tensor:
         gone = {ctx.axis(axis, len(dims)) for axis in axes}
         for index in gone:
             ctx.same(dims[index], const(1), "a dim that is squeezed")
-    kept = tuple(dim for index, dim in enumerate(dims) if index not in gone)
-    array = small_data(ctx)
-    if array is not None and all(array.shape[index] == 1 for index in gone):
-        array = array.reshape([size for index, size in enumerate(array.shape) if index not in gone])
-    return moved(ctx, kept, array)
+    return reshaped(ctx, tuple(dim for index, dim in enumerate(dims) if index not in gone))
 
 
 def unsqueeze(ctx: InferenceContext) -> Tensor:
@@ -151,9 +135,7 @@ def unsqueeze(ctx: InferenceContext) -> Tensor:
     rest = iter(dims)
     if len(places) < len(axes):
         raise UnknownError("an axis is given twice")
-    result = tuple(const(1) if index in places else next(rest) for index in range(rank))
-    array = small_data(ctx)
-    return moved(ctx, result, None if array is None else np.expand_dims(array, tuple(places)))
+    return reshaped(ctx, tuple(const(1) if index in places else next(rest) for index in range(rank)))
 
 
 def expand_dims(ctx: InferenceContext) -> Tensor:
@@ -162,9 +144,7 @@ def expand_dims(ctx: InferenceContext) -> Tensor:
     if len(axes) != 1:
         raise UnknownError(f"{ctx.name(1)} is not a single number")
     place = ctx.axis(axes[0], len(dims) + 1)
-    array = small_data(ctx)
-    result = (*dims[:place], const(1), *dims[place:])
-    return moved(ctx, result, None if array is None else np.expand_dims(array, place))
+    return reshaped(ctx, (*dims[:place], const(1), *dims[place:]))
 
 
 def concat(ctx: InferenceContext) -> Tensor:
@@ -222,11 +202,7 @@ def split(ctx: InferenceContext) -> list[Tensor]:
     count = len(ctx.node.outputs)
     sizes: list[Expr]
     if ctx.opset >= 13 and ctx.has(1):
-        if ctx.data(1) is None:
-            reason = f"the value of {ctx.name(1)} is unknown"
-            sizes = [ctx.new_symbol(reason) for _ in range(count)]
-        else:
-            sizes = [Expr.of(size) for size in ctx.values(1)]  # type: ignore[arg-type]
+        sizes = [ctx.unknown_value(1) for _ in range(count)] if ctx.data(1) is None else ctx.exprs(1)
     elif ctx.opset < 13 and (given := ctx.attr("split", ())):
         sizes = [const(size) for size in given]
     else:

@@ -28,26 +28,23 @@ def rms(ctx: InferenceContext) -> Tensor:
 
 def skip(ctx: InferenceContext) -> list[Tensor]:
     """The input's dims; the third output is the sum of input and residual."""
-    found, dims = ctx.tensor(), ctx.dims()
-    statistics = Tensor(TensorProto.FLOAT, (*dims[:-1], 1))
-    return [Tensor(found.dtype, dims), statistics, statistics, Tensor(found.dtype, dims)]
+    found, statistics = Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(TensorProto.FLOAT, (*ctx.dims()[:-1], 1))
+    return [found, statistics, statistics, found]
 
 
 def embedding(ctx: InferenceContext) -> list[Tensor]:
     """EmbedLayerNormalization(ids, segments, words, ...): states, mask index, sum of embeddings."""
-    ids, hidden = ctx.dims(0), ctx.dims(2)[-1]
-    dtype = ctx.tensor(2).dtype
-    states = Tensor(dtype, (*ids, hidden))
-    return [states, Tensor(TensorProto.INT32, (ids[0],)), Tensor(dtype, (*ids, hidden))]
+    ids = ctx.dims()
+    states = Tensor(ctx.tensor(2).dtype, (*ids, ctx.dims(2)[-1]))
+    return [states, Tensor(TensorProto.INT32, (ids[0],)), states]
 
 
 def batch(ctx: InferenceContext) -> list[Tensor]:
     """The input's dims; statistics of one dim, of the dtypes of the mean and the variance."""
-    found = ctx.tensor()
     dims = ctx.dims()
     channels = dims[1] if len(dims) > 1 else const(1)
     mean, variance = (Tensor(ctx.tensor(index).dtype, (channels,)) for index in (3, 4))
-    return [Tensor(found.dtype, dims), mean, variance, mean, variance]
+    return [Tensor(ctx.tensor().dtype, dims), mean, variance, mean, variance]
 
 
 def group(ctx: InferenceContext) -> list[Tensor]:

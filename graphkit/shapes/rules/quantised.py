@@ -16,19 +16,18 @@ __all__ = ["RULES"]
 def quantize(ctx: InferenceContext) -> Tensor:
     """The dims of the input, the dtype of the zero point."""
     dtype = ctx.attr("output_dtype", 0) or (ctx.tensor(2).dtype if ctx.has(2) else TensorProto.UINT8)
-    return Tensor(dtype, ctx.tensor().dims, None, ctx.tensor().reason)
+    return ctx.tensor().of_dtype(dtype)
 
 
 def dequantize(ctx: InferenceContext) -> Tensor:
     """The dims of the input, the dtype of the scale."""
     dtype = ctx.attr("output_dtype", 0) or ctx.tensor(1).dtype
-    return Tensor(dtype, ctx.tensor().dims, None, ctx.tensor().reason)
+    return ctx.tensor().of_dtype(dtype)
 
 
 def dynamic_quantize(ctx: InferenceContext) -> list[Tensor]:
     """The dims of the input in uint8, a scale and a zero point."""
-    found = ctx.tensor()
-    quantised = Tensor(TensorProto.UINT8, found.dims, None, found.reason)
+    quantised = ctx.tensor().of_dtype(TensorProto.UINT8)
     return [quantised, Tensor(TensorProto.FLOAT, ()), Tensor(TensorProto.UINT8, ())]
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from onnx import TensorProto
 
 from graphkit.graph.operators import REDUCTIONS
 from graphkit.shapes import value_propagation
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const
-from graphkit.shapes.tensor import Array, Dims, Tensor, array_of
+from graphkit.shapes.tensor import Array, Dims, Tensor, array_of, sizes_of
 
 __all__ = ["RULES"]
 
@@ -24,8 +23,7 @@ def reduce(ctx: InferenceContext) -> Tensor:
     dims = ctx.dims()
     since = 13 if ctx.node.op_type == "ReduceSum" else 18
     if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
-        reason = f"the value of {ctx.name(1)} is unknown"
-        return Tensor(found.dtype, [dim if dim == 1 else ctx.new_symbol(reason) for dim in dims])
+        return Tensor(found.dtype, [dim if dim == 1 else ctx.unknown_value(1) for dim in dims])
     axes = ctx.axes(1, since)
     if not axes and ctx.opset >= since and ctx.attr("noop_with_empty_axes", 0):
         return Tensor(found.dtype, dims)
@@ -40,22 +38,18 @@ def _reduced(dims: Dims, axes: set[int], keep: bool) -> Dims:
 
 def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     """Return the one element that a small tensor is reduced to."""
-    found = ctx.tensor()
-    step = STEP.get(ctx.node.op_type)
-    sizes = Tensor(0, dims).sizes()
+    found, step, sizes = ctx.tensor(), STEP.get(ctx.node.op_type), sizes_of(dims)
     if step is None or not found.may_have_data or sizes is None or len(axes) < len(ctx.dims()):
         return None
     data = found.data
-    if data is None or not data.size or data.size > 32:
+    if data is None or not 0 < data.size <= 32:
         return None
-    elements = data.ravel().tolist()
-    total = array_of(elements[:1], ())
-    for element in elements[1:]:
-        result = value_propagation.apply(step, [total, array_of([element], ())], found.dtype)
-        if result is None or result.ravel()[0] is None:
+    total, *elements = (array_of([element], ()) for element in data.ravel().tolist())
+    for element in elements:
+        total = value_propagation.apply(step, [total, element], found.dtype)
+        if total.item() is None:
             return None
-        total = result
-    return np.reshape(total, sizes)
+    return total.reshape(sizes)
 
 
 def arg_extreme(ctx: InferenceContext) -> Tensor:

@@ -12,22 +12,18 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.rules.common import moved, small_data, target
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Element, Tensor, array_of, number
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Element, Tensor, array_of, number, sizes_of
 
 __all__ = ["RULES"]
 
 
 def expand(ctx: InferenceContext) -> Tensor:
     """The input's dims and the target shape broadcast."""
-    wanted = target(ctx)
-    if ctx.data(1) is None:  # unknown numbers, none below 0
-        wanted = [ctx.new_symbol(f"the value of {ctx.name(1)} is unknown") for _ in wanted]
-    shape = tuple(Expr.of(element) for element in wanted)  # type: ignore[arg-type]
+    shape = tuple(Expr.of(element) for element in target(ctx, low=0))  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
         raise ctx.impossible(f"a target shape of [{', '.join(map(str, shape))}]", "the target shape has a dim below 0")
     dims = ctx.broadcast(ctx.dims(0), tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape))
-    array = small_data(ctx)
-    sizes = Tensor(0, dims).sizes()
+    array, sizes = small_data(ctx), sizes_of(dims)
     if array is not None and sizes is not None and prod(sizes) <= MAX_ELEMENTS:
         array = np.broadcast_to(array, sizes)
     return moved(ctx, dims, array)
@@ -35,17 +31,14 @@ def expand(ctx: InferenceContext) -> Tensor:
 
 def tile(ctx: InferenceContext) -> Tensor:
     """Each dim times its repeats."""
-    dims = ctx.dims()
-    repeats = [Expr.of(element) for element in ctx.values(1)]  # type: ignore[arg-type]
+    dims, repeats = ctx.dims(), ctx.exprs(1)
     if len(repeats) != len(dims):
         raise ctx.impossible(f"{len(repeats)} repeats for rank {len(dims)}", "the repeats do not fit the rank")
     result = tuple(dim * times for dim, times in zip(dims, repeats, strict=True))
-    array = small_data(ctx)
-    numbers = [times.constant for times in repeats]
-    sizes = Tensor(0, result).sizes()
-    if array is None or None in numbers or sizes is None or prod(sizes) > MAX_ELEMENTS:
+    array, sizes, numbers = small_data(ctx), sizes_of(result), sizes_of(repeats)
+    if array is None or numbers is None or sizes is None or prod(sizes) > MAX_ELEMENTS:
         return moved(ctx, result, None)
-    return moved(ctx, result, np.tile(array, [n for n in numbers if n is not None]))
+    return moved(ctx, result, np.tile(array, numbers))
 
 
 def pad(ctx: InferenceContext) -> Tensor:
@@ -70,20 +63,19 @@ def _has_attributes(ctx: InferenceContext) -> bool:
 
 def _padded(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Array | None:
     array = small_data(ctx)
-    widths = [number(element) for element in pads]
+    widths = [n for element in pads if (n := number(element)) is not None]
     fill = ctx.data(2) if ctx.has(2) else array_of([0])
-    if array is None or fill is None or None in widths or ctx.attr("mode", "constant") != "constant":
+    if array is None or fill is None or len(widths) < len(pads) or ctx.attr("mode", "constant") != "constant":
         return None
-    known = [n for n in widths if n is not None]
-    if min(known, default=0) < 0 or _has_attributes(ctx):
+    if min(widths, default=0) < 0 or _has_attributes(ctx):
         return None
     around = [(0, 0)] * array.ndim
     for position, axis in enumerate(axes):
-        around[axis] = (known[position], known[position + len(axes)])
-    if prod(size + sum(pair) for size, pair in zip(array.shape, around, strict=True)) > MAX_ELEMENTS:
+        around[axis] = (widths[position], widths[position + len(axes)])
+    sizes = [size + sum(pair) for size, pair in zip(array.shape, around, strict=True)]
+    if prod(sizes) > MAX_ELEMENTS:
         return None
-    result = np.empty([size + sum(pair) for size, pair in zip(array.shape, around, strict=True)], dtype=object)
-    result[...] = fill.ravel()[0]
+    result = np.full(sizes, fill.ravel()[0], object)
     result[tuple(slice(before, before + n) for n, (before, _) in zip(array.shape, around, strict=True))] = array
     return result
 

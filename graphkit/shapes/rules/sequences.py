@@ -13,7 +13,7 @@ from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.rules.elementwise import unary
 from graphkit.shapes.rules.movement import concat
 from graphkit.shapes.sequence import Common, TensorSequence, union
-from graphkit.shapes.tensor import Dims, Tensor, array_of, unknown
+from graphkit.shapes.tensor import Dims, Tensor, array_of, plain, unknown
 
 __all__ = ["RULES"]
 
@@ -63,8 +63,7 @@ def length(ctx: InferenceContext) -> Tensor:
     """SequenceLength."""
     found = _sequence(ctx).length
     value = ctx.new_symbol("it is the length of a sequence") if found is None else found
-    number = value.constant
-    return Tensor(TensorProto.INT64, (), array_of([value if number is None else number], ()))
+    return Tensor(TensorProto.INT64, (), array_of([plain(value)], ()))
 
 
 def concat_from(ctx: InferenceContext) -> Tensor:
@@ -92,14 +91,14 @@ def split_to(ctx: InferenceContext) -> Tensor:
     step = const(1)
     if ctx.has(1):
         data = ctx.data(1)
-        step = ctx.new_symbol(f"the value of {ctx.name(1)} is unknown", 1) if data is None else Expr.of(data.ravel()[0])
+        step = ctx.unknown_value(1, 1) if data is None else Expr.of(data.ravel()[0])
     is_dropped = not ctx.has(1) and not ctx.attr("keepdims", 1)
     size, width = dims[axis].constant, step.constant
     if size is not None and width is not None and width > 0 and -(-size // width) <= MAX_ITEMS:
         widths = [min(width, size - start) for start in range(0, size, width)]
         return TensorSequence.of(tuple(_part(found, axis, const(n), is_dropped) for n in widths))
-    kept = _part(found, axis, const(1), is_dropped).dims or ()
-    parts = kept if is_dropped or step == 1 else tuple(None if i == axis else dim for i, dim in enumerate(kept))
+    kept = () if is_dropped else (const(1) if step == 1 else None,)
+    parts = (*dims[:axis], *kept, *dims[axis + 1 :])
     return TensorSequence(None, Common(found.dtype, parts), ceil_div(dims[axis], step))
 
 
@@ -107,11 +106,8 @@ def _parts(ctx: InferenceContext, found: Tensor, axis: int) -> Tensor:
     """Return the parts of the sizes that the second input lists."""
     dims, count = ctx.dims(), ctx.dims(1)[0]
     if ctx.data(1) is not None and (count.constant or 0) <= MAX_ITEMS:
-        sizes = [Expr.of(size) for size in ctx.values(1)]  # type: ignore[arg-type]
-        return TensorSequence.of(tuple(_part(found, axis, size, False) for size in sizes))
-    return TensorSequence(
-        None, Common(found.dtype, tuple(None if i == axis else dim for i, dim in enumerate(dims))), count
-    )
+        return TensorSequence.of(tuple(_part(found, axis, size, False) for size in ctx.exprs(1)))
+    return TensorSequence(None, Common(found.dtype, (*dims[:axis], None, *dims[axis + 1 :])), count)
 
 
 def _part(found: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:

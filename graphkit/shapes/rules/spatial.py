@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -28,15 +28,12 @@ def _list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[i
     return found
 
 
-def _windows(ctx: InferenceContext, dims: Dims, kernel: list[Expr]) -> list[Expr]:
+def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr]) -> list[Expr]:
     """Return how many windows fit along each spatial dim: at least one, though onnxruntime may pool less too."""
     count = len(dims)
-    strides, dilations = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1)
-    pads, automatic = _list(ctx, "pads", 2 * count, 0), ctx.attr("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+    strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
+    if pads is None:
         return [ceil_div(dim, stride) for dim, stride in zip(dims, strides, strict=True)]
-    if automatic == "VALID":
-        pads = (0,) * (2 * count)
     result = []
     for axis, dim in enumerate(dims):
         padded = dim + pads[axis] + pads[axis + count]
@@ -49,41 +46,44 @@ def _windows(ctx: InferenceContext, dims: Dims, kernel: list[Expr]) -> list[Expr
     return result
 
 
-def _conv_dims(ctx: InferenceContext, source: int, weight: int) -> Dims:
-    dims, kernel = ctx.dims(source), ctx.dims(weight)
-    if len(dims) != len(kernel) or len(dims) < 3:
-        raise ctx.impossible(
-            f"an input of rank {len(dims)}, a weight of rank {len(kernel)}", "the ranks of input and weight differ"
-        )
-    ctx.same(dims[1], kernel[1] * ctx.attr("group", 1), "channels of input and weight")
-    return (dims[0], kernel[0], *_windows(ctx, dims[2:], list(kernel[2:])))
+def _pads(ctx: InferenceContext, count: int) -> tuple[int, ...] | None:
+    """Return the padding before and after each spatial dim, None where it follows from the strides."""
+    automatic, given = ctx.attr("auto_pad", "NOTSET"), _list(ctx, "pads", 2 * count, 0)
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    return (0,) * (2 * count) if automatic == "VALID" else given
 
 
-def conv(ctx: InferenceContext) -> Tensor:
-    """Batch, the weight's output channels, windows."""
-    return Tensor(ctx.tensor().dtype, _conv_dims(ctx, 0, 1))
+def _parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
+    """Return batch, channels and spatial dims of the first input."""
+    batch, *rest = ctx.dims()
+    return (batch, rest[-1], tuple(rest[:-1])) if _is_channels_last(ctx) else (batch, rest[0], tuple(rest[1:]))
 
 
-def _conv_last_dims(ctx: InferenceContext, weight: int) -> Dims:
-    """Return the dims of a convolution with the channels last, and the weight as Conv has it."""
-    dims, kernel = ctx.dims(0), ctx.dims(weight)
-    return (dims[0], *_windows(ctx, dims[1:-1], list(kernel[2:])), kernel[0])
+def _image(ctx: InferenceContext, batch: Expr, channels: Expr | int, spatial: Iterable[Expr | int]) -> Tensor:
+    """Return an output of the first input's dtype."""
+    dims = (batch, *spatial, channels) if _is_channels_last(ctx) else (batch, channels, *spatial)
+    return Tensor(ctx.tensor().dtype, dims)
 
 
-def conv_last(ctx: InferenceContext) -> Tensor:
-    """NhwcConv, NhwcFusedConv: channels last."""
-    return Tensor(ctx.tensor().dtype, _conv_last_dims(ctx, 1))
+def _is_channels_last(ctx: InferenceContext) -> bool:
+    return ctx.node.op_type.startswith("Nhwc") or bool(ctx.attr("channels_last", 0))
 
 
-def conv_integer(ctx: InferenceContext) -> Tensor:
-    """As Conv, int32."""
-    return Tensor(TensorProto.INT32, _conv_dims(ctx, 0, 1))
+def _conv(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
+    """Return the rule of a convolution of input 0, of a dtype, or of that of an input."""
 
+    def conv(ctx: InferenceContext) -> Tensor:
+        dims, kernel = ctx.dims(), ctx.dims(weight)
+        if len(dims) != len(kernel) or len(dims) < 3:
+            found = f"an input of rank {len(dims)}, a weight of rank {len(kernel)}"
+            raise ctx.impossible(found, "the ranks of input and weight differ")
+        batch, channels, spatial = _parts(ctx)
+        ctx.same(channels, kernel[1] * ctx.attr("group", 1), "channels of input and weight")
+        result = _image(ctx, batch, kernel[0], _windows(ctx, spatial, kernel[2:]))
+        return result.of_dtype(ctx.tensor(like).dtype if dtype is None else dtype)
 
-def qlinear_conv(ctx: InferenceContext) -> Tensor:
-    """QLinearConv(x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...), `channels_last` in com.microsoft."""
-    dims = _conv_last_dims(ctx, 3) if ctx.attr("channels_last", 0) else _conv_dims(ctx, 0, 3)
-    return Tensor(ctx.tensor(7).dtype, dims)
+    return conv
 
 
 def conv_transpose(ctx: InferenceContext) -> Tensor:
@@ -96,13 +96,10 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
     given = ctx.attr("output_shape", ())
     if given:
         return Tensor(ctx.tensor().dtype, (*head, *given[-count:]))
-    strides, dilations = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1)
-    extra, pads = _list(ctx, "output_padding", count, 0), _list(ctx, "pads", 2 * count, 0)
-    automatic = ctx.attr("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+    strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
+    extra = _list(ctx, "output_padding", count, 0)
+    if pads is None:
         return Tensor(ctx.tensor().dtype, (*head, *(dim * step for dim, step in zip(dims[2:], strides, strict=True))))
-    if automatic == "VALID":
-        pads = (0,) * (2 * count)
     result = []
     for axis, dim in enumerate(dims[2:]):
         window = (kernel[axis + 2] - 1) * dilations[axis] + 1
@@ -112,25 +109,16 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
 
 def pool(ctx: InferenceContext) -> list[Tensor]:
     """Batch, channels, windows; MaxPool gives their indices too."""
-    dims = ctx.dims()
-    kernel = [const(size) for size in _list(ctx, "kernel_shape", max(len(dims) - 2, 0), 1)]
-    result = (*dims[:2], *_windows(ctx, dims[2:], kernel))
-    return [Tensor(ctx.tensor().dtype, result), Tensor(TensorProto.INT64, result)]
-
-
-def pool_last(ctx: InferenceContext) -> Tensor:
-    """NhwcMaxPool: channels last."""
-    dims = ctx.dims()
-    kernel = [const(size) for size in _list(ctx, "kernel_shape", max(len(dims) - 2, 0), 1)]
-    return Tensor(ctx.tensor().dtype, (dims[0], *_windows(ctx, dims[1:-1], kernel), dims[-1]))
+    batch, channels, spatial = _parts(ctx)
+    kernel = [const(size) for size in _list(ctx, "kernel_shape", len(spatial), 1)]
+    result = _image(ctx, batch, channels, _windows(ctx, spatial, kernel))
+    return [result, result.of_dtype(TensorProto.INT64)]
 
 
 def global_pool(ctx: InferenceContext) -> Tensor:
     """Batch, channels, ones."""
-    dims = ctx.dims()
-    if ctx.attr("channels_last", 0):
-        return Tensor(ctx.tensor().dtype, (dims[0], *[1] * (len(dims) - 2), dims[-1]))
-    return Tensor(ctx.tensor().dtype, (*dims[:2], *[1] * (len(dims) - 2)))
+    batch, channels, spatial = _parts(ctx)
+    return _image(ctx, batch, channels, [1] * len(spatial))
 
 
 def resize(ctx: InferenceContext) -> Tensor:
@@ -145,8 +133,8 @@ def resize(ctx: InferenceContext) -> Tensor:
     elif ctx.data(read := at_sizes if has_sizes else at_scales) is not None:
         given = ctx.values(read)
     else:
-        reason = f"the value of {ctx.name(read)} is unknown"
-        return Tensor(ctx.tensor().dtype, [ctx.new_symbol(reason) if i in axes else dim for i, dim in enumerate(dims)])
+        found = [ctx.unknown_value(read) if index in axes else dim for index, dim in enumerate(dims)]
+        return Tensor(ctx.tensor().dtype, found)
     if not has_sizes:
         given = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, given, strict=False)]
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -198,8 +186,7 @@ def roi_align(ctx: InferenceContext) -> Tensor:
 
 def crop(ctx: InferenceContext) -> Tensor:
     """CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
-    sizes = [Expr.of(element) for element in ctx.values(3)]  # type: ignore[arg-type]
-    return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
+    return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *ctx.exprs(3)))
 
 
 def grid_sample(ctx: InferenceContext) -> Tensor:
@@ -210,24 +197,21 @@ def grid_sample(ctx: InferenceContext) -> Tensor:
 def reorder_output(ctx: InferenceContext) -> Tensor:
     """Channels without the padding of the blocked layout."""
     dims = ctx.dims()
-    result: tuple[Expr | int, ...] = (dims[0], ctx.attr("channels", 0), *dims[2:])
-    if ctx.attr("channels_last", 0):
-        result = (dims[0], *dims[2:], ctx.attr("channels", 0))
-    return Tensor(ctx.tensor().dtype, result)
+    return _image(ctx, dims[0], ctx.attr("channels", 0), dims[2:])
 
 
 def col_to_image(ctx: InferenceContext) -> Tensor:
     """Batch, channels, the image's shape: Col2Im(input, image_shape, block_shape)."""
     dims = ctx.dims()
-    block = product([Expr.of(element) for element in ctx.values(2)])  # type: ignore[arg-type]
-    image = [Expr.of(element) for element in ctx.values(1)]  # type: ignore[arg-type]
-    return Tensor(ctx.tensor().dtype, (dims[0], ctx.quotient(dims[1], block, "channels"), *image))
+    channels = ctx.quotient(dims[1], product(ctx.exprs(2)), "channels")
+    return Tensor(ctx.tensor().dtype, (dims[0], channels, *ctx.exprs(1)))
 
 
+QLINEAR_CONV = _conv(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
 RULES: Mapping[str, Rule] = {
-    "Conv": conv,
-    "ConvInteger": conv_integer,
-    "QLinearConv": qlinear_conv,
+    "Conv": _conv(),
+    "ConvInteger": _conv(dtype=TensorProto.INT32),
+    "QLinearConv": QLINEAR_CONV,
     "ConvTranspose": conv_transpose,
     "MaxPool": pool,
     "AveragePool": pool,
@@ -241,16 +225,16 @@ RULES: Mapping[str, Rule] = {
     "MaxRoiPool": roi_align,
     "GridSample": grid_sample,
     "Col2Im": col_to_image,
-    "com.microsoft.QLinearConv": qlinear_conv,
+    "com.microsoft.QLinearConv": QLINEAR_CONV,
     "com.microsoft.QLinearAveragePool": pool,
     "com.microsoft.QLinearGlobalAveragePool": global_pool,
-    "com.microsoft.FusedConv": conv,
+    "com.microsoft.FusedConv": _conv(),
     "com.microsoft.GridSample": grid_sample,
-    "com.microsoft.NhwcConv": conv_last,
-    "com.microsoft.NhwcFusedConv": conv_last,
-    "com.microsoft.NhwcMaxPool": pool_last,
+    "com.microsoft.NhwcConv": _conv(),
+    "com.microsoft.NhwcFusedConv": _conv(),
+    "com.microsoft.NhwcMaxPool": pool,
     "com.microsoft.CropAndResize": crop,
-    "com.microsoft.nchwc.Conv": conv,
+    "com.microsoft.nchwc.Conv": _conv(),
     "com.microsoft.nchwc.MaxPool": pool,
     "com.microsoft.nchwc.AveragePool": pool,
     "com.microsoft.nchwc.GlobalAveragePool": global_pool,
