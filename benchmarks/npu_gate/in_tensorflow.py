@@ -1,17 +1,18 @@
-"""Turn a SavedModel of onnx2tf into float32 and int8 TFLite, and run both.
+"""Turn a SavedModel of onnx2tf into TFLite, and run it.
 
-    python in_tensorflow.py FOLDER             # with `saved`, the SavedModel, and `feeds.npz`: for each input, all runs
+    python in_tensorflow.py FOLDER DTYPE...    # in float32, int8, int16; FOLDER has `saved`, the SavedModel, and
+                                               # `feeds.npz`: for each input, all runs
     python in_tensorflow.py --operators FILE   # print the operators, the highest rank and the dtypes of a TFLite file
 
 This runs in the environment of the compilers, which has no graphkit. Each stage leaves its files in the folder
-(float32.tflite, float32.npz, int8.tflite, int8.npz), so that a crash in a later stage costs no earlier one.
+(float32.tflite, float32.npz, ...), so that a crash in a later stage costs no earlier one. In int16, weights are int8.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +25,37 @@ BUILTINS = {number: name for name, number in vars(schema.BuiltinOperator).items(
 DTYPES = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
 
 
-def main(folder: Path) -> None:
+QUANTISED = {
+    "int8": (tf.int8, tf.lite.OpsSet.TFLITE_BUILTINS_INT8),
+    "int16": (tf.int16, tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
+}
+
+
+def main(folder: Path, dtypes: Sequence[str]) -> None:
     with np.load(folder / "feeds.npz") as loaded:
         arrays = dict(loaded)
     feeds = [{name: array[run] for name, array in arrays.items()} for run in range(len(next(iter(arrays.values()))))]
-    print("stage:while converting to float32", flush=True)
-    plain = tf.lite.TFLiteConverter.from_saved_model(str(folder / "saved")).convert()
-    (folder / "float32.tflite").write_bytes(plain)
-    print("stage:while running float32", flush=True)
-    save_outputs(folder / "float32.npz", plain, feeds)
-    print("stage:while converting to int8", flush=True)
-    quantised = quantise(folder / "saved", feeds)
-    (folder / "int8.tflite").write_bytes(quantised)
-    print("stage:while running int8", flush=True)
-    save_outputs(folder / "int8.npz", quantised, feeds)
+    for dtype in dtypes:
+        print(f"stage:while converting to {dtype}", flush=True)
+        made = converted(folder / "saved", dtype, feeds)
+        (folder / f"{dtype}.tflite").write_bytes(made)
+        print(f"stage:while running {dtype}", flush=True)
+        save_outputs(folder / f"{dtype}.npz", made, feeds)
 
 
-def quantise(saved: Path, feeds: list[Feed]) -> bytes:
+def converted(saved: Path, dtype: str, feeds: list[Feed]) -> bytes:
+    """Return TFLite; where it is quantised, calibrated on all feeds."""
+
     def calibration() -> Iterator[Feed]:
         yield from feeds
 
     converter = tf.lite.TFLiteConverter.from_saved_model(str(saved))
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = calibration
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-    converter.inference_input_type = converter.inference_output_type = tf.int8
+    if dtype in QUANTISED:
+        kind, operators = QUANTISED[dtype]
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = calibration
+        converter.target_spec.supported_ops = [operators]
+        converter.inference_input_type = converter.inference_output_type = kind
     return bytes(converter.convert())
 
 
@@ -102,4 +109,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--operators":
         print(json.dumps(operators(Path(sys.argv[2]).read_bytes())))
     else:
-        main(Path(sys.argv[1]))
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 3600
-IN_TENSORFLOW = Path(__file__).with_name("in_tensorflow.py")
+IN_TENSORFLOW, IN_ONNX2TF = (Path(__file__).with_name(f"in_{name}.py") for name in ("tensorflow", "onnx2tf"))
 STAGE = "stage:"  # how `in_tensorflow.py` says what it does next
 CPU_OPERATORS = re.compile(r"^CPU operators = ([\d,]+)", re.MULTILINE)
 
@@ -40,6 +40,10 @@ class Vela:
     cpu: int | None
     operators: dict[str, int]
 
+    def told(self) -> str:
+        """Return it in words."""
+        return self.failure or f"0 on the CPU, {self.operators['ethos-u']} ethos-u"
+
 
 class Tools:
     """The executables of the environment of the compilers.
@@ -55,12 +59,12 @@ class Tools:
         self.environment["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
 
     def saved_model(self, model: Path, inputs: Sequence[str], folder: Path) -> Ended:
-        """Write a SavedModel; the order of axes of every input stays."""
-        return self._run(["onnx2tf", "-i", str(model), "-o", str(folder), "-kat", *inputs, "-n"])
+        """Write a SavedModel; the order of axes of every input stays. See `in_onnx2tf.py`."""
+        return self._run(["python", str(IN_ONNX2TF), str(model), str(folder), *inputs])
 
-    def tflite(self, folder: Path) -> Ended:
-        """Write and run float32 and int8 TFLite; see `in_tensorflow.py`."""
-        return self._run(["python", str(IN_TENSORFLOW), str(folder)])
+    def tflite(self, folder: Path, dtypes: Sequence[str]) -> Ended:
+        """Write and run TFLite in these dtypes, of `float32`, `int8` and `int16`; see `in_tensorflow.py`."""
+        return self._run(["python", str(IN_TENSORFLOW), str(folder), *dtypes])
 
     def operators(self, model: Path) -> dict[str, Any]:
         """Return the operators, the highest rank and the dtypes of a TFLite file."""
