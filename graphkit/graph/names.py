@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, Scope, all_scopes
 
-__all__ = ["counted", "family_label", "family_labels", "family_pattern", "is_number", "module_path"]
+__all__ = [
+    "counted",
+    "family_label",
+    "family_labels",
+    "family_pattern",
+    "free_name",
+    "is_number",
+    "module_path",
+    "names_in",
+]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
@@ -20,6 +30,19 @@ KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
 def counted(count: int, text: str) -> str:
     """Return a text with its number: `1 node removed` or `3 nodes removed` for "node(s) removed"."""
     return f"{count:,} {text.replace('(s)', '' if count == 1 else 's')}"
+
+
+def names_in(scopes: tuple[Scope, ...]) -> set[str]:
+    """Return the names of all values and nodes at every depth, which a new one must not have."""
+    return {
+        name for scope in all_scopes(scopes) for name in (*scope.values, *(node.proto.name for node in scope.nodes))
+    }
+
+
+def free_name(base: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: this one, or this one with a number."""
+    numbered = (f"{base}_{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name not in taken)
 
 
 def family_pattern(name: str) -> str:

@@ -18,7 +18,8 @@ import onnx.numpy_helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.view import Node, Scope, Value, all_scopes
+from graphkit.graph.names import names_in
+from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
@@ -211,8 +212,7 @@ class Editor(Edits):
 
     @cached_property
     def _names(self) -> set[str]:
-        scopes = list(all_scopes(self.model.scopes))
-        return {name for scope in scopes for name in (*scope.values, *(node.proto.name for node in scope.nodes))}
+        return names_in(self.model.scopes)
 
     def result(self) -> Model:
         """Return the edited model, or the same model if there are no edits."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, keep
@@ -65,7 +66,7 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
         for index, name in enumerate(node.input):
             if name in names:
                 node.input[index] = names[name]
-    _give(proto, names)
+    _give(proto, names, names_in(model.scopes) | set(names.values()))
     taken = {info.name for info in proto.graph.input}
     for new in dict.fromkeys(new.name for new in replaced.values()):
         if new not in taken:
@@ -73,11 +74,12 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
     return remove_dead_code(model.with_proto(proto)).model
 
 
-def _give(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
+def _give(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[str]) -> None:
     """Let outputs that inputs replace be given by these."""
     for name in dict.fromkeys(info.name for info in proto.graph.output if info.name in names):
+        before = free_name(f"{name}_before", taken)
         for node in proto.graph.node:
-            node.output[:] = [f"{out}_before" if out == name else out for out in node.output]
+            node.output[:] = [before if out == name else out for out in node.output]
         proto.graph.node.append(helper.make_node("Identity", [names[name]], [name]))
 
 

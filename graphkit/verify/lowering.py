@@ -20,7 +20,7 @@ from graphkit.verify.lowering_causes import causes
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import AlteredHost, Scene
 from graphkit.verify.lowering_signs import lost_bias, signs
-from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, distance
+from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
 from graphkit.verify.original_pipeline import Originals, Reference
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering"]
@@ -130,7 +130,7 @@ def verify_lowering(
         originals: What was lowered, read from files.
         folder: The folder of `contract.json`.
         tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1;
-            models in float16 are compared within 2**-8.
+            models that compute in float16 are compared within 2**-8.
         seed: Of the token ids.
         limits: What a model may take of time and memory.
         progress: Called with the name of each step before it starts.
@@ -150,7 +150,7 @@ class _Proof:
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, _Isolated(folder))
         self.contract = self.host.contract
-        self.allowance = Allowance(tolerance, is_half=_is_half(self.contract))
+        self.allowance = Allowance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
@@ -278,10 +278,6 @@ class _Isolated:
         if method.name not in self.opened:
             self.opened[method.name] = IsolatedSession(self.folder / method.file)
         return self.opened[method.name].run(feed)
-
-
-def _is_half(contract: Contract) -> bool:
-    return any(port.dtype == "float16" for each in contract.methods for port in (*each.inputs, *each.outputs))
 
 
 def _vocabulary(contract: Contract) -> int:

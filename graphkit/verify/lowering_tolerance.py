@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
-__all__ = ["TOLERANCE", "Allowance", "distance"]
+from graphkit.graph.operators import MOVING
+from graphkit.graph.view import Node, all_nodes
+from graphkit.model import Model
+from graphkit.shapes import infer
+
+__all__ = ["TOLERANCE", "Allowance", "computes_in_half", "distance"]
 
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 2.0**-8  # of float16, whose errors grow with the magnitude, that of a bias too
@@ -21,7 +27,7 @@ class Allowance:
 
     Args:
         tolerance: A share of how far a column varies, or of how far half of them do, or of 1.
-        is_half: Whether outputs are in float16.
+        is_half: Whether models compute in float16.
     """
 
     def __init__(self, tolerance: float, *, is_half: bool) -> None:
@@ -53,6 +59,19 @@ class Allowance:
         """Whether two logits of a step are so near that either may be the largest."""
         allowed = self.of(wanted)
         return float(wanted[one]) - float(wanted[other]) <= float(allowed[one] + allowed[other])
+
+
+def computes_in_half(model: Model) -> bool:
+    """Whether a model rounds to float16 on its way; weights that are stored in it and read as float32 round nothing."""
+    shapes = infer(model)
+    rounding = (node for node in all_nodes(model.scopes) if _rounds(node))
+    made = (value for node in rounding for value in node.outputs if value is not None)
+    return any(shapes[value].dtype == TensorProto.FLOAT16 for value in made)
+
+
+def _rounds(node: Node) -> bool:
+    source = node.input(0)
+    return source is not None and source.constant is None and node.operator not in MOVING
 
 
 def distance(found: np.ndarray, wanted: np.ndarray) -> float:

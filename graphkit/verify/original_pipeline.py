@@ -40,6 +40,11 @@ class Originals:
     first: Model | None = None
     step: Model | None = None
 
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Those that there are."""
+        return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+
 
 @dataclass
 class Reference:

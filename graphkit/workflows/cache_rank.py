@@ -9,6 +9,7 @@ import numpy as np
 import onnx.numpy_helper
 from onnx import helper
 
+from graphkit.graph.names import free_name, names_in
 from graphkit.model import Model
 from graphkit.passes.npu.reduce_interface_rank import ReduceInterfaceRank, interface_axes
 from graphkit.rewrite.base import copy_proto
@@ -59,15 +60,15 @@ def reduce_cache_rank(model: Model, axes: Mapping[str, int], writes: Mapping[str
         if (axes[name],) not in [tuple(axis for axis in group if dims[axis] > 1) for group in found.groups]:
             return same
         places[name], low[name] = found.of(axes[name]), found.dims(dims, len(dims))
-    proto, outputs, renamed = copy_proto(model), [], {}
+    proto, outputs, renamed, taken = copy_proto(model), [], {}, names_in(model.scopes)
     for value in model.graph.outputs:
         name, dims = value.name, sizes[value.name] or ()
         if writes.get(name) in low:
             past = writes[name]
             dims = tuple(1 if axis == places[past] else dim for axis, dim in enumerate(low[past]))
-            shape = onnx.numpy_helper.from_array(np.array(dims, np.int64), f"{name}_dims")
+            shape = onnx.numpy_helper.from_array(np.array(dims, np.int64), free_name(f"{name}_dims", taken))
             proto.graph.initializer.append(shape)
-            name = renamed[value.name] = f"{value.name}_{rank}d"
+            name = renamed[value.name] = free_name(f"{value.name}_{rank}d", taken)
             proto.graph.node.append(helper.make_node("Reshape", [value.name, shape.name], [name]))
         outputs.append((name, NewInput(name, shapes[value].dtype, dims)))
     outcome = ReduceInterfaceRank(rank).run(with_outputs(model.with_proto(proto), outputs))

@@ -191,13 +191,15 @@ class _Lowering:
         """Give the cache its slots."""
         for found in growths(self.model, infer(self.model), []):
             assert found.entry.past is not None
-            assert found.entry.present is not None
             self.axes[found.entry.past.name] = found.axis
-            self.writes[f"{found.entry.present.name}_new"] = found.entry.past.name
+            self.writes[found.given] = found.entry.past.name
         step = StaticKvCache(self.sizes.capacity)
         outcome = step.run(self.model)
         if outcome.declined:
-            raise UsageError(f"{self.original.name}: {step.name()}: {outcome.declined[0]}")
+            raise UsageError(
+                f"{self.original.name}: {step.name()}: {outcome.declined[0]} - export a decoder that joins each cache "
+                "and what is new along one axis"
+            )
         self.model = outcome.model
         self.changes += outcome.changes
 

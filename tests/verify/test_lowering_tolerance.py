@@ -4,8 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
+from rewriting import model_of
 
-from graphkit.verify.lowering_tolerance import Allowance, distance
+from graphkit.verify.lowering_tolerance import Allowance, computes_in_half, distance
 
 RNG = np.random.default_rng(3)
 STEPS = [RNG.standard_normal(8).astype(np.float32) for _ in range(5)]
@@ -91,3 +92,20 @@ def test_tokens_are_a_tie_only_where_their_own_logits_are_near() -> None:
     allowance = of(steps)
     assert allowance.is_tie(steps[0], 1, 0)
     assert not allowance.is_tie(steps[0], 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "rounds"),
+    [
+        ("g (float[n] x) => (float[n] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }", True),
+        ("g (float16[n] x) => (float16[n] y) { y = Neg (x) }", True),
+        ("g (float16[n] x) => (float[n] y) { h = Identity (x) f = Cast <to = 1> (h) y = Neg (f) }", False),
+        ("g (float[2] x) => (float[2] y) <float16[2] w = {1, 2}> { f = Cast <to = 1> (w) y = Mul (x, f) }", False),
+        (
+            "g (float[2] x) => (float[2] y, float16[2] z) <float[2] w = {1, 2}> { z = Cast <to = 10> (w) y = Neg (x) }",
+            False,
+        ),
+    ],
+)
+def test_a_model_that_rounds_to_float16_on_its_way_is_compared_as_one(text: str, rounds: bool) -> None:
+    assert computes_in_half(model_of(text)) is rounds

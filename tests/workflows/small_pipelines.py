@@ -145,3 +145,27 @@ def half(model: onnx.ModelProto, dtype: int = onnx.TensorProto.FLOAT16) -> onnx.
         if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
             info.type.tensor_type.elem_type = dtype
     return model
+
+
+def with_wide_ports(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose inputs and outputs in float16 are float32; what is inside stays."""
+    graph, inside = model.graph, {}
+    before, after = [], []
+    for info in (*graph.input, *graph.output):
+        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            inside[info.name] = f"{info.name}_half"
+    for node in graph.node:
+        node.input[:] = [inside.get(name, name) for name in node.input]
+        node.output[:] = [inside.get(name, name) for name in node.output]
+    for info in graph.input:
+        if info.name in inside:
+            before.append(helper.make_node("Cast", [info.name], [inside[info.name]], to=onnx.TensorProto.FLOAT16))
+    for info in graph.output:
+        if info.name in inside:
+            after.append(helper.make_node("Cast", [inside[info.name]], [info.name], to=onnx.TensorProto.FLOAT))
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    onnx.checker.check_model(model)
+    return model

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from small_pipelines import decoder, encoder, half, saved
+from small_pipelines import decoder, encoder, half, saved, with_wide_ports
 
 from graphkit.contract import read_contract
 from graphkit.errors import ModelError, UsageError
@@ -251,6 +251,17 @@ def test_float16_is_compared_as_far_as_it_has_digits(make: Callable[[], onnx.Mod
     assert report.proof.tolerance == 2**-8
     assert read_contract(tmp_path / "out" / "contract.json").floor == -30000
     assert min(array.min() for array in floats(tmp_path / "out")) >= -30000
+
+
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])
+def test_float16_inside_is_too_where_inputs_and_outputs_are_float32(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    report = lowered(with_wide_ports(half(make())), tmp_path)
+    assert_done(report)
+    assert report.proof is not None
+    assert report.proof.tolerance == 2**-8
+    assert {state.dtype for state in read_contract(tmp_path / "out" / "contract.json").states} <= {"float32"}
 
 
 @pytest.mark.parametrize("name", ["stacked", "bshd"])

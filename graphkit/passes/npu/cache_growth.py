@@ -1,20 +1,25 @@
-"""Where a KV cache grows: the Concat of what is past and what is new, reached as it is or through moves."""
+"""Where a KV cache grows: the Concat of what is past and what is new, which reads the past as it is or moved."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.kv import CacheEntry
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.operators import RESHAPING, names
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
-from graphkit.shapes import Shapes
+from graphkit.shapes import Expr, Shapes
 
 __all__ = ["Growth", "growths"]
 
-MOVES = RESHAPING | names("Gather Identity Slice Split Transpose")  # that take a layer out of a stacked cache
+MOVES = RESHAPING | names("Cast Gather Identity Slice Split Transpose")
+"""Lead from a cache to the part that grows: a layer taken out of a stack, or the dtype that the attention computes in.
+
+Two Casts, there and back, leave a slot what the first of them made it, so that a slot that came back once stays.
+"""
 MAX_MOVED = 4096  # values that are looked at
 
 
@@ -26,11 +31,13 @@ class Growth:
         entry: The past and the present.
         axis: Along which it grows.
         new: What is new, None where moves lie between the cache and its Concat: then it is the end of the present.
+        given: A free name for the output that gives it.
     """
 
     entry: CacheEntry
     axis: int
     new: Value | None
+    given: str
 
     @property
     def joined(self) -> Value | None:
@@ -42,7 +49,7 @@ class Growth:
 
 def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
     """Return where the self-attention caches of a model grow; what is in the way is declined with its reason."""
-    found = []
+    found, taken = [], names_in(model.scopes)
     for entry in model.roles.cache:
         if entry.past is None or entry.present is None or model.roles.is_cross(entry):
             continue
@@ -50,13 +57,14 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
         if axis is None:
             declined.append(Declined(entry.past.name, "the axis along which it grows is unknown"))
             continue
+        given = free_name(f"{entry.present.name}_new", taken)
         readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
         if not any(node.is_op("Concat") for node in readers):
             reason = _Moved(entry, shapes, axis).fault()
             if reason:
                 declined.append(Declined(entry.past.name, reason))
             else:
-                found.append(Growth(entry, axis, None))
+                found.append(Growth(entry, axis, None, given))
             continue
         concat = readers[0] if len(readers) == 1 else None
         if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != entry.past:
@@ -67,12 +75,12 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
         if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
             declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
             continue
-        found.append(Growth(entry, axis, new))
+        found.append(Growth(entry, axis, new, given))
     return tuple(found)
 
 
 class _Moved:
-    """A cache that is moved before what is new joins it: transposed, or split into layers and stacked again."""
+    """A cache that is moved before what is new joins it: transposed, cast, or split into layers and stacked again."""
 
     def __init__(self, entry: CacheEntry, shapes: Shapes, axis: int) -> None:
         assert entry.past is not None
@@ -86,8 +94,10 @@ class _Moved:
         before, after = self.shapes[self.past].dims, self.shapes[self.present].dims
         if self.length is None or not self.length.symbols or before is None or after is None:
             return "its dims are not known"
-        if len(before) != len(after) or before[: self.axis] != after[: self.axis]:
+        if len(before) != len(after) or self._others(before) != self._others(after):
             return "what it becomes has another shape"
+        if self.shapes[self.past].dtype != self.shapes[self.present].dtype:
+            return "what it becomes has another dtype"
         joined = set()
         for node, value in self._readers():
             if not self._joins(node, value):
@@ -97,6 +107,10 @@ class _Moved:
             return "nothing new joins it"
         left = next((value for value in self._sources(joined) if value is not None), None)
         return f"its present is also made of '{left.name}'" if left is not None else ""
+
+    def _others(self, dims: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return the dims other than that which grows."""
+        return (*dims[: self.axis], *dims[self.axis + 1 :])
 
     def _readers(self) -> Iterator[tuple[Node, Value]]:
         """Yield what reads the cache, or parts of it, other than moves."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import Role
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
@@ -163,8 +164,4 @@ def _name(ids: Value, taken: set[str], model: Model) -> str:
     base = NAMES.get(model.roles.of(ids)) or re.sub(
         r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds"
     )  # names a file too
-    name, number = base, 1
-    while name in taken or name in model.graph.values:
-        number += 1
-        name = f"{base}_{number}"
-    return name
+    return free_name(base, taken | names_in(model.scopes))

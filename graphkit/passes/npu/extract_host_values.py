@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.passes.npu.scores import readers
@@ -80,7 +81,7 @@ class ExtractHostValues(Pass):
 
 def host_inputs(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> tuple[HostInput, ...]:
     """Return what would become an input, in node order; what cannot is declined with its reason."""
-    names: set[str] = set(model.graph.values)
+    names = names_in(model.scopes)
     found = []
     for source in host_values(model, shapes, freezable_symbols(model, shapes)):
         value = source.value
@@ -89,7 +90,7 @@ def host_inputs(model: Model, shapes: Shapes, declined: list[Declined] | None = 
                 declined.append(Declined(value.name, f"its type is not known: {shapes.reason(value)}"))
             continue
         is_mask = any(_reaches_softmax(node, index) for node, index in source.uses)
-        name = _free("attention_bias" if is_mask else "position_values", names)
+        name = free_name("attention_bias" if is_mask else "position_values", names)
         names.add(name)
         found.append(HostInput(source, name, is_mask))
     return tuple(found)
@@ -120,11 +121,3 @@ def _reaches_softmax(node: Node, index: int) -> bool:
             return False
         node, index = found[0]
     return False
-
-
-def _free(base: str, taken: set[str]) -> str:
-    name, number = base, 1
-    while name in taken:
-        number += 1
-        name = f"{base}_{number}"
-    return name

@@ -8,6 +8,7 @@ from typing import Literal
 
 from onnx import helper
 
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import freezable_symbols
@@ -33,6 +34,7 @@ class MissingMask:
         keys: How many.
         rank: Of its scores.
         dtype: Of its scores.
+        name: The input that becomes its mask; attentions alike share it.
     """
 
     softmax: Node
@@ -40,11 +42,7 @@ class MissingMask:
     keys: Expr
     rank: int
     dtype: int
-
-    @property
-    def name(self) -> str:
-        """The input that becomes its mask."""
-        return f"{self.over}_mask" if self.rank == 4 else f"{self.over}_mask_{self.rank}d"
+    name: str
 
 
 @dataclass(frozen=True)
@@ -81,12 +79,13 @@ class InsertAttentionMask(Pass):
         found = list(missing_masks(model, shapes))
         if not found:
             return Outcome(model)
-        proto = copy_proto(model)
+        proto, taken = copy_proto(model), names_in(model.scopes) | {each.name for each in found}
         changed = {each.softmax.index: each for each in found}
         nodes = []
         for index, node in enumerate(proto.graph.node):
             if (each := changed.get(index)) is not None:
-                masked = f"{node.input[0]}_masked"
+                masked = free_name(f"{node.input[0]}_masked", taken)
+                taken.add(masked)
                 nodes.append(helper.make_node("Add", [node.input[0], each.name], [masked]))
                 node.input[0] = masked
             nodes.append(node)
@@ -104,6 +103,7 @@ def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
     known = dependences(model, shapes)
     frozen = freezable_symbols(model, shapes)
     text = _text_symbols(model, shapes)
+    taken, names = names_in(model.scopes), dict[tuple[Over, int, int], str]()
     for node in model.graph.nodes:
         scores = node.input(0)
         if not node.is_op("Softmax") or scores is None or not known[scores].data:
@@ -117,7 +117,11 @@ def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
         over: Over = "source" if dims[-1].symbols <= frozen else "slots"
         if over == "source" and not dims[-1].symbols <= text:
             continue
-        yield MissingMask(node, over, dims[-1], len(dims), shapes[scores].dtype)
+        dtype = shapes[scores].dtype
+        if (over, len(dims), dtype) not in names:
+            base = f"{over}_mask" if len(dims) == 4 else f"{over}_mask_{len(dims)}d"
+            names[over, len(dims), dtype] = free_name(base, {*taken, *names.values()})
+        yield MissingMask(node, over, dims[-1], len(dims), dtype, names[over, len(dims), dtype])
 
 
 def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:

@@ -10,6 +10,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth, growths
@@ -79,9 +80,9 @@ class StaticKvCache(Pass):
                 return Outcome(model, declined=(Declined(value.name, shapes.reason(source)),))
             given = source.name
             if growth is not None and growth.new is None:
-                given = f"{value.name}_end"
+                given = growth.given
                 dims = (*dims[: growth.axis], dims[growth.axis] - _length(growth, shapes), *dims[growth.axis + 1 :])
-            name = f"{value.name}_new" if growth is not None else value.name
+            name = growth.given if growth is not None else value.name
             outputs.append((given, NewInput(name, shapes[source].dtype, dims)))
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
         cut = _with_ends(model, [growth for growth in found if growth.new is None], self.max_cache_len)
@@ -102,19 +103,17 @@ def _length(growth: Growth, shapes: Shapes) -> Expr:
 
 
 def _with_ends(model: Model, moved: Sequence[Growth], slots: int) -> Model:
-    """Return a model in which `NAME_end` is what a present has behind its slots."""
+    """Return a model that also gives what a present has behind its slots."""
     if not moved:
         return model
-    proto = copy_proto(model)
+    proto, taken = copy_proto(model), names_in(model.scopes)
     for growth in moved:
         assert growth.entry.present is not None
-        name = growth.entry.present.name
         bounds = {"from": slots, "to": np.iinfo(np.int64).max, "along": growth.axis}
-        for part, number in bounds.items():
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), f"{name}_{part}"))
-        proto.graph.node.append(
-            helper.make_node("Slice", [name, *(f"{name}_{part}" for part in bounds)], [f"{name}_end"])
-        )
+        names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
+        for name, number in zip(names, bounds.values(), strict=True):
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
+        proto.graph.node.append(helper.make_node("Slice", [growth.entry.present.name, *names], [growth.given]))
     return model.with_proto(proto)
 
 

@@ -174,6 +174,13 @@ UNFIXED = {
         => (float[1, all, 2, 4] present_key_0) {{
         t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k) r = Relu (c)
         present_key_0 = Transpose <perm = [0, 2, 1, 3]> (r) }}""",
+    "what it becomes has another shape": f"""g (float[1, past, 2, 4] past_key_0, {NEW})
+        => (float[1, all, 4, 2] present_key_0) {{
+        t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k)
+        present_key_0 = Transpose <perm = [0, 2, 3, 1]> (c) }}""",
+    "what it becomes has another dtype": f"""g (float16[1, 2, past, 4] past_key_0, {NEW})
+        => (float[1, 2, all, 4] present_key_0) {{
+        t = Cast <to = 1> (past_key_0) present_key_0 = Concat <axis = 2> (t, k) }}""",
     "it is not read by one Concat with what is new": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0, y) {{
         present_key_0 = Concat <axis = 2> (past_key_0, k) y = Neg (past_key_0) }}""",
     "it is not read by one Concat with what is new ": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0) {{
@@ -197,6 +204,9 @@ MOVED = {
         => (float[1, all, 2, 4] present_key_0, float[1, 2, all, 4] y) {{
         t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k)
         present_key_0 = Transpose <perm = [0, 2, 1, 3]> (c) y = Neg (c) }}""",
+    "in another dtype": f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0, float[1, 2, all, 4] y) {{
+        h = Cast <to = 10> (past_key_0) n = Cast <to = 10> (k) c = Concat <axis = 2> (h, n)
+        present_key_0 = Cast <to = 1> (c) y = Neg (present_key_0) }}""",
     "keys transposed": f"""g (float[1, 2, 4, past] past_key_0, {NEW})
         => (float[1, 2, 4, all] present_key_0, float[1, 2, 4, all] y) {{
         t = Transpose <perm = [0, 1, 3, 2]> (k) present_key_0 = Concat <axis = 3> (past_key_0, t)
@@ -263,3 +273,40 @@ def test_a_cross_attention_cache_that_depends_on_tokens_is_refused() -> None:
     }"""
     with pytest.raises(UsageError, match="depends on 'input_ids'"):
         SplitCrossKv().run(model_of(text))
+
+
+TAKEN = {
+    "of an output that an input gives": (
+        ExtractEmbedding(),
+        f"""g ({IDS}) => (float[N, L, 2] e, float[N, L, 2] e_before, float[N, L, 2] inputs_embeds) <{TABLE}> {{
+            e = Gather (table, input_ids) e_before = Neg (e) inputs_embeds = Abs (e) }}""",
+    ),
+    "of a mask, which two attentions add to the same scores": (
+        InsertAttentionMask(),
+        """g (float[1, 1, 4] q, float[1, S, 4] encoder_hidden_states) => (y, z, source_mask_3d, scores_masked) {
+            keys = Transpose <perm = [0, 2, 1]> (encoder_hidden_states) scores = MatMul (q, keys)
+            y = Softmax (scores) z = Softmax (scores) source_mask_3d = Neg (scores) scores_masked = Neg (scores) }""",
+    ),
+    "of what is new in a cache": (
+        StaticKvCache(3),
+        f"""g ({PAST}) => (float[1, 2, all, 4] present_key_0, float[1, 2, all, 4] present_key_0_new) {{
+            present_key_0 = Concat <axis = 2> (past_key_0, k) present_key_0_new = Neg (present_key_0) }}""",
+    ),
+    "of the end of what it becomes": (
+        StaticKvCache(3),
+        f"""g (float[1, past, 2, 4] past_key_0, {NEW}) => (float[1, all, 2, 4] present_key_0, present_key_0_new_from)
+        {{
+            t = Transpose <perm = [0, 2, 1, 3]> (past_key_0) c = Concat <axis = 2> (t, k)
+            present_key_0 = Transpose <perm = [0, 2, 1, 3]> (c) present_key_0_new_from = Neg (c) }}""",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_names_that_are_taken_are_left_alone(case: str) -> None:
+    step, text = TAKEN[case]
+    outcome = step.run(model_of(text))
+    assert outcome.changes
+    outcome.model.check_soundness()
+    names = [name for node in outcome.model.proto.graph.node for name in node.output]
+    assert len({*names}) == len(names)
