@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract import Contract, Method, Port, Table, read_contract
+from graphkit.contract import Contract, Method, Port, State, Table, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.masks import slots_mask, source_mask
+from graphkit.runtime.limits import machine_memory
 
 __all__ = ["Host", "Run"]
 
@@ -35,7 +37,7 @@ class Host:
         valid: Valid positions of the source.
 
     Raises:
-        ModelError: The contract or a file of it is missing or broken.
+        ModelError: The contract or a file of it is missing or broken, or asks for more memory than there is.
     """
 
     def __init__(self, folder: str | Path, run: Run | None = None) -> None:
@@ -43,6 +45,7 @@ class Host:
         self.folder = path.parent if path.suffix == ".json" else path
         self.contract: Contract = read_contract(path if path.suffix == ".json" else path / "contract.json")
         self.tables = {table.name: _rows(self.folder, table) for table in self.contract.tables}
+        _check_memory(self.contract, path)
         self.state = {state.name: np.zeros(state.shape, state.dtype) for state in self.contract.states}
         self.axis = {state.name: state.axis for state in self.contract.states}
         self.given: dict[str, np.ndarray] = {}
@@ -167,6 +170,18 @@ def _count(port: Port, rows: np.ndarray) -> int:
 def _filled(mask: np.ndarray, port: Port) -> np.ndarray:
     """Return a mask over the last axis, the same for all others."""
     return np.ascontiguousarray(np.broadcast_to(mask.astype(port.dtype), port.shape))
+
+
+def _check_memory(contract: Contract, path: Path) -> None:
+    ports = [port for method in contract.methods for port in (*method.inputs, *method.outputs)]
+    tensors: list[State | Port] = [*contract.states, *ports]
+    size = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors)
+    if 0 < machine_memory() < size:
+        raise ModelError(
+            f"its states, inputs and outputs take {size:,} bytes, more than this machine has",
+            file=str(path),
+            hint="lower again with a smaller --max-cache-len or --src-len",
+        )
 
 
 def _rows(folder: Path, table: Table) -> np.ndarray:

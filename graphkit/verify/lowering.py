@@ -169,7 +169,7 @@ class _Proof:
             self.progress(f"proving: source of {length} tokens" if length else "proving")
             runs.append(self._one(length))
         failed = [run for run in runs if run.failure]
-        found = list(leaks(self._scene(lengths[len(lengths) // 2]), self.rng))
+        found = list(leaks(self._scene(lengths[(len(lengths) - 1) // 2]), self.rng)) if lengths else []
         if failed:
             self.progress("looking for the cause")
             model = self.reference.originals.step
@@ -194,7 +194,12 @@ class _Proof:
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]
-        if self.contract.takes_text and self.reference.nearest_source(1) != 1:
+        if not self.contract.takes_text:
+            return
+        if lengths == [source]:
+            size = counted(source, "token(s)")
+            yield f"Every source had {size}, which leaves no padding: it was not tested for leaks."
+        elif self.reference.nearest_source(1) != 1:
             told = ", ".join(map(str, lengths))
             yield f"The original does not run at every length up to {source}: it was compared at {told}."
 

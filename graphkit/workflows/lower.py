@@ -220,7 +220,7 @@ def lower_folder(
         originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
         proof = verify_lowering(originals, output, limits=options.limits, progress=progress)
     return LowerReport(
-        path.name,
+        path.resolve().name,  # of "." too
         options.target,
         tuple(_file(part) for part in parts),
         {table.file: arrays[table.name].nbytes for table in tables},

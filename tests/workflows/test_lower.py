@@ -188,6 +188,23 @@ def test_two_models_for_one_step_are_refused(tmp_path: Path) -> None:
         lower_folder(source, tmp_path / "out")
 
 
+def test_states_that_no_machine_has_room_for_are_refused(
+    lowered: tuple[Path, Path, LowerReport], tmp_path: Path
+) -> None:
+    plain = json.loads((lowered[1] / "contract.json").read_text())
+    shape = [1 << 24, 1 << 20]
+    plain["states"].append(
+        {"name": "huge", "dtype": "float32", "shape": shape, "axis": None, "bytes": 4 * shape[0] * shape[1]}
+    )
+    for table in plain["tables"]:
+        shutil.copy(lowered[1] / table["file"], tmp_path)
+    (tmp_path / "contract.json").write_text(json.dumps(plain))
+    with pytest.raises(
+        ModelError, match=r"its states, inputs and outputs take [0-9,]+ bytes, more than this machine has"
+    ):
+        Host(tmp_path)
+
+
 def test_a_contract_of_another_version_is_refused(lowered: tuple[Path, Path, LowerReport], tmp_path: Path) -> None:
     plain = json.loads((lowered[1] / "contract.json").read_text())
     plain["version"] = 99

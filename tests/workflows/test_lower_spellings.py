@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from small_pipelines import decoder, encoder, half, saved, with_wide_ports
 
 from graphkit.contract import read_contract
 from graphkit.errors import ModelError, UsageError
+from graphkit.model import load
+from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
@@ -201,6 +205,28 @@ def test_lengths_at_which_the_original_does_not_run_are_left_out_of_the_proof(tm
     assert report.proof.notes == ("The original does not run at every length up to 6: it was compared at 2, 4, 6.",)
     with pytest.raises(UsageError, match="the nearest length at which it runs is --src-len 4"):
         lowered(model, tmp_path / "odd", replace(OPTIONS, src_len=5))
+
+
+def test_a_proof_without_padding_says_so(tmp_path: Path) -> None:
+    report = lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, src_len=1))
+    assert_done(report)
+    assert report.proof is not None
+    assert report.proof.notes == ("Every source had 1 token, which leaves no padding: it was not tested for leaks.",)
+
+
+def test_padding_is_tested_where_there_are_two_lengths(tmp_path: Path) -> None:
+    model = saved(encoder(TEXT, TABLE, PADDED), tmp_path / "model")
+    lower_folder(model, tmp_path / "out", replace(OPTIONS, src_len=2, verify=False))
+    plain = json.loads((tmp_path / "out" / "contract.json").read_text())
+    (tmp_path / "out" / "contract.json").write_text(json.dumps({**plain, "floor": 0.0}))
+    proof = verify_lowering(Originals(load(model / "model.onnx")), tmp_path / "out")
+    assert "What padding holds changes what runs once for a source" in proof.causes[0]
+
+
+def test_the_folder_that_one_is_in_has_its_name_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(saved(encoder(TEXT, TABLE, PADDED), tmp_path / "model"))
+    report = lower_folder(".", tmp_path / "out", replace(OPTIONS, verify=False))
+    assert report.heading() == "Lowering of model for generic-npu"
 
 
 def test_a_length_of_text_is_given_once(tmp_path: Path) -> None:
