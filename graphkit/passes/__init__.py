@@ -51,6 +51,7 @@ from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.merge_chains import MergeChains
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.fixpoint import Rewrite
 
@@ -112,4 +113,5 @@ PASSES: tuple[type[Pass], ...] = (
     NegToMul,
     LayerNormToPrimitives,
     GeluToTanh,
+    UpdateCacheInPlace,
 )

@@ -17,16 +17,19 @@ from graphkit.passes import PASSES
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.rewrite.base import Pass
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
+HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}, "local" : 1]>\n'
 EXAMPLE = re.compile(
-    r"Before:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)", re.S
+    r"Before(?: \(opset (?P<opset>\d+)\))?:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)",
+    re.S,
 )
 
 
 def example(kind: type[Pass]) -> tuple[onnx.ModelProto, str, onnx.ModelProto]:
     match = EXAMPLE.search(inspect.getdoc(kind) or "")
     assert match, f"{kind.name()} has no Before and After in its docstring"
-    before, after = (parser.parse_model(HEADER + textwrap.dedent(match[part])) for part in ("before", "after"))
+    opset = int(match["opset"] or 17)
+    header = HEADER.format(opset=opset, ir=8 if opset < 20 else 11)
+    before, after = (parser.parse_model(header + textwrap.dedent(match[part])) for part in ("before", "after"))
     return before, match["call"] or kind.name(), after
 
 

@@ -100,7 +100,7 @@ class Slots:
             first = self.dim(dims[0])
             assert first is not None
             where = None if self.is_start and not window else self.node("Expand", at, first, as_="write_at")
-            attributes: dict[str, Any] = {"axis": axis, "mode": "circular" if window else "linear"}
+            attributes: dict[str, Any] = {"axis": axis, "mode": "circular"} if window else {"axis": axis}
             return [*nodes, NewNode("TensorScatter", [slots, new, where], [out], attributes)]
         return [*nodes, NewNode("ScatterND", [slots, self._indices(dims[:axis], at, count, window), new], [out])]
 

@@ -44,16 +44,27 @@ class UpdateCacheInPlace(Pass):
     Legality: each past is read by one Concat with what is new, and by Shapes. Every reader of the slots reads what the
     write gives, because onnxruntime runs nodes that do not depend on each other in any order.
 
-    Before:
+    Before (opset 24):
 
         agraph (int64[N, L] input_ids, float[N, 2, past, 4] past_key_0, float[N, 2, L, 4] k)
-        => (float[N, 2, all, 4] present_key_0) {
+        => (float[N, 2, all, 4] present_key_0, float[N, 2, all, 4] y) {
             present_key_0 = Concat <axis = 2> (past_key_0, k)
+            y = Neg (present_key_0)
         }
 
     After `update-cache-in-place{slots=8}`:
 
-        agraph () => () {}
+        agraph (int64[N, L] input_ids, float[N, 2, 8, 4] past_key_0, float[N, 2, L, 4] k, int64[1] past_length)
+        => (float[N, 2, all, 4] y, float[N, 2, 8, 4] past_key_0_after)
+        <int64[1] "int/2" = {2}, int64[1] "int/0" = {0}> {
+            ["state/batch"] "state/batch" = Shape <end = 1, start = 0> (input_ids)
+            ["state/write_at"] "state/write_at" = Expand (past_length, "state/batch")
+            ["state/new_length"] "state/new_length" = Shape <end = 2, start = 1> (input_ids)
+            ["state/total_length"] "state/total_length" = Add (past_length, "state/new_length")
+            past_key_0_after = TensorScatter <axis = 2> (past_key_0, k, "state/write_at")
+            present_key_0 = Slice (past_key_0_after, "int/0", "state/total_length", "int/2")
+            y = Neg (present_key_0)
+        }
 
     Attributes:
         slots: How many.
