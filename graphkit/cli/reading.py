@@ -91,8 +91,8 @@ def report(
 ) -> None:
     """Explain models: interface, KV cache, shape operators and origins, hazards, control flow and blockers.
 
-    MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to look for
-    blockers.
+    MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
+    look for blockers.
     """
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse

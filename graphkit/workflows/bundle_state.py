@@ -214,8 +214,8 @@ class _Part:
             for node, index in self.values[name].consumers:
                 if node is not writers[state] or index != 0:
                     raise UsageError(
-                        f"{self.method.name}: '{node.label}' ({node.operator}) reads state '{state}' beside the node that "
-                        "writes it, in no certain order - let it read what the write gives"
+                        f"{self.method.name}: '{node.label}' ({node.operator}) reads state '{state}' beside the node "
+                        "that writes it, in no certain order - let it read what the write gives"
                     )
 
     def made(self, states: Mapping[str, StateTensor]) -> BundleMethod:

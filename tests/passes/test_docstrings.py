@@ -19,7 +19,8 @@ from graphkit.rewrite.base import Pass
 
 HEADER = '<ir_version: {ir}, opset_import: ["" : {opset}, "local" : 1]>\n'
 EXAMPLE = re.compile(
-    r"Before(?: \(opset (?P<opset>\d+)\))?:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)",
+    r"Before(?: \(opset (?P<opset>\d+)\))?:\n\n(?P<before>.*?)\n\n"
+    r"\s*After(?: `(?P<call>[^`]*)`)?:\n\n(?P<after>.*?)(?:\n\n|\Z)",
     re.S,
 )
 

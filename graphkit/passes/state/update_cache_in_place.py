@@ -58,8 +58,8 @@ class UpdateCacheInPlace(Pass):
         => (float[N, 2, all, 4] y, float[N, 2, 8, 4] past_key_0_after)
         <int64[1] "int/2" = {2}, int64[1] "int/0" = {0}> {
             ["state/batch"] "state/batch" = Shape <end = 1, start = 0> (input_ids)
-            ["state/write_at"] "state/write_at" = Expand (past_length, "state/batch")
             ["state/new_length"] "state/new_length" = Shape <end = 2, start = 1> (input_ids)
+            ["state/write_at"] "state/write_at" = Expand (past_length, "state/batch")
             ["state/total_length"] "state/total_length" = Add (past_length, "state/new_length")
             past_key_0_after = TensorScatter <axis = 2> (past_key_0, k, "state/write_at")
             present_key_0 = Slice (past_key_0_after, "int/0", "state/total_length", "int/2")
