@@ -57,6 +57,7 @@ class Bundle:
         self._state = state
         self._bound: dict[str, BoundSession] = {}
         self._fed: dict[tuple[str, str], np.ndarray] = {}
+        self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
 
     # State
 
@@ -348,42 +349,54 @@ class Bundle:
         for port in method.inputs:
             source = port.source
             assert source is not None
-            if source.kind == "state":
-                bound.bind_input(port.name, state[source.of])
-            elif source.kind == "length":
-                bound.bind_input(port.name, state.lengths[source.of])
-            else:
-                bound.bind_input(port.name, self._kept(method, port, feeds[port.name]))
-        wanted, later = [], {}
+            if source.kind not in ("state", "length"):
+                bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
+        known = state.version, tuple(sizes.items())
+        if self._bindings.get(method.name) != known or any(state.moves(port.writes) for port in method.outputs):
+            self._bind_state(method, bound, sizes)
+            self._bindings[method.name] = known
+        bound.run()
+        given = bound.free_outputs()
         for port in method.outputs:
-            shape = [sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape]
-            if not port.writes:
-                wanted.append(port.name)
-            else:
-                tensor = self.contract.state(port.writes)
-                if tensor.axis is not None:
-                    bound.bind_output(port.name, state[port.writes])
-                    continue
-                later[port.name] = port.writes
-                if -1 not in shape:
-                    bound.bind_output(port.name, state.view(tensor, shape, after=True))
-                    continue
-            if -1 in shape or not port.writes:
-                bound.free_output(port.name)
-        outputs = bound.run([*wanted, *later])
-        for name, place in later.items():
-            tensor, array = self.contract.state(place), outputs[name]
-            if array.nbytes > tensor.bytes:
-                raise UsageError(f"state '{place}' is {list(array.shape)}, and has room for {list(tensor.shape)}")
-            view = state.view(tensor, array.shape, after=True)
-            if not np.shares_memory(view, array):
-                view[...] = array
-            state.written(tensor, array.shape)
-        return {name: outputs[name] for name in wanted}
+            if port.writes and self.contract.state(port.writes).axis is None:
+                self._take(port, given.get(port.name), sizes)
+        results = [port.name for port in method.outputs if not port.writes]
+        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in results}
 
-    def _kept(self, method: BundleMethod, port: BundlePort, array: np.ndarray) -> np.ndarray:
+    def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
+        """Bind what a method reads and writes where it lies; what has dims that only a run tells stays free."""
+        state = self._state
+        for port in method.inputs:
+            assert port.source is not None
+            if port.source.kind == "state":
+                bound.bind_input(port.name, state[port.source.of])
+            elif port.source.kind == "length":
+                bound.bind_input(port.name, state.lengths[port.source.of])
+        for port in method.outputs:
+            shape = _resolved(port, sizes)
+            if port.writes and self.contract.state(port.writes).axis is not None:
+                bound.bind_output(port.name, state[port.writes])
+            elif shape is None:
+                bound.free_output(port.name)
+            elif port.writes:
+                bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
+            else:
+                bound.bind_output(port.name, self._kept(method, port.name, np.empty(shape, port.dtype)))
+
+    def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
+        """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
+        tensor = self.contract.state(port.writes)
+        shape = _resolved(port, sizes) if given is None else given.shape
+        assert shape is not None
+        if given is not None:
+            if given.nbytes > tensor.bytes:
+                raise UsageError(f"state '{tensor.name}' is {list(shape)}, and has room for {list(tensor.shape)}")
+            self._state.view(tensor, shape, after=True)[...] = given
+        self._state.written(tensor, shape)
+
+    def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
-        key = (method.name, port.name)
+        key = (method.name, name)
         kept = self._fed.get(key)
         if kept is None or kept.shape != array.shape:
             kept = self._fed[key] = array.copy()
@@ -406,3 +419,9 @@ def _rows(tokens: Tokens) -> np.ndarray:
     """Return tokens as [batch, tokens]."""
     array = np.asarray(tokens)
     return array.reshape(-1, 1) if array.ndim < 2 else array
+
+
+def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the dims of an output, None where only a run tells them."""
+    dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
+    return None if None in dims else tuple(dim for dim in dims if dim is not None)

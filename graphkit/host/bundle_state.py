@@ -21,7 +21,7 @@ class BundleState(Mapping[str, np.ndarray]):
     Attributes:
         contract: The same.
         lengths: How many slots are in use, by name: int64 arrays of one element, which methods read.
-        rows: How many rows are in use; 0 before the first run.
+        version: Another number whenever a state has got another place or other dims.
 
     Raises:
         UsageError: There is not so much memory.
@@ -30,7 +30,8 @@ class BundleState(Mapping[str, np.ndarray]):
     def __init__(self, contract: BundleContract) -> None:
         self.contract = contract
         self.lengths = {length.name: np.zeros(1, np.int64) for length in contract.lengths}
-        self.rows = 0
+        self.version = 0
+        self._rows = 0
         self._states = {state.name: state for state in contract.states}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
@@ -46,6 +47,20 @@ class BundleState(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._states)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in use; 0 before the first run."""
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: int) -> None:
+        self.version += rows != self._rows
+        self._rows = rows
+
+    def moves(self, name: str) -> bool:
+        """Whether a state has two places, so that each run writes it to another."""
+        return bool(name) and self._states[name].update == "swap"
 
     @property
     def address(self) -> int:
@@ -82,6 +97,7 @@ class BundleState(Mapping[str, np.ndarray]):
 
     def written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""
+        self.version += self._shapes.get(state.name) != tuple(shape)
         self._shapes[state.name] = tuple(shape)
         if state.update == "swap":
             self._turn[state.name] = 1 - self._turn[state.name]
@@ -90,6 +106,7 @@ class BundleState(Mapping[str, np.ndarray]):
         """Let the other arena be the state."""
         assert self._spare is not None
         self._arena, self._spare = self._spare, self._arena
+        self.version += 1
 
     def clear(self) -> None:
         """Let no slot and no row be in use."""
@@ -97,6 +114,7 @@ class BundleState(Mapping[str, np.ndarray]):
             length[0] = 0
         self.rows = 0
         self._shapes.clear()
+        self.version += 1
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from graphkit.runtime.session import RunError, Session
@@ -25,6 +23,7 @@ class BoundSession:
         self._binding = session.onnx.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._kept: dict[str, np.ndarray] = {}
+        self._free: set[str] = set()
         self._outputs: list[str] = []  # in the order in which they were first bound, which onnxruntime keeps
 
     def bind_input(self, name: str, array: np.ndarray) -> None:
@@ -36,6 +35,7 @@ class BoundSession:
         """Let an output be written into an array, whose shape is that of the output."""
         if self._is_new(name, array):
             self._note(name)
+            self._free.discard(name)
             self._binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
 
     def free_output(self, name: str) -> None:
@@ -43,10 +43,11 @@ class BoundSession:
         self._bound.pop(name, None)
         self._kept.pop(name, None)
         self._note(name)
+        self._free.add(name)
         self._binding.bind_output(name)
 
-    def run(self, wanted: Sequence[str] = ()) -> Mapping[str, np.ndarray]:
-        """Run the model; return copies of these outputs.
+    def run(self) -> None:
+        """Run the model.
 
         Raises:
             RunError: It fails.
@@ -55,10 +56,13 @@ class BoundSession:
             self._session.onnx.run_with_iobinding(self._binding)
         except Exception as error:  # onnxruntime's errors have no common base
             raise RunError.of(str(error), self._session.label) from error
-        if not wanted:
+
+    def free_outputs(self) -> dict[str, np.ndarray]:
+        """Return the outputs that onnxruntime has allocated, by name."""
+        if not self._free:
             return {}
         given = dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
-        return {name: given[name].numpy() for name in wanted}
+        return {name: given[name].numpy() for name in self._free}
 
     def _note(self, name: str) -> None:
         if name not in self._outputs:

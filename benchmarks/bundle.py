@@ -1,0 +1,172 @@
+"""How long a decode step takes in a bundle, beside the models that it was made of.
+
+    python benchmarks/bundle.py FOLDER...
+
+A folder is an export that `graphkit bundle` takes. Its step runs at several numbers of tokens in the cache: in the
+bundle; as the folded decoder with its inputs and outputs bound, each present rebound as the next past; as the export
+bound the same way; and as the export with plain `session.run`. All are open in one process and run in turns, on one
+thread, at onnxruntime's default optimizations. Caches hold random numbers: what they hold does not change the time.
+Shown are milliseconds of processor time, and ratios taken within a round: above 1 the bundle is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from latency import session
+from measure import Spread, alternate, environment
+from onnx import helper
+from rich.console import Console
+from rich.table import Table
+
+import graphkit
+from graphkit.graph.types import declared_type
+from graphkit.save import save_models
+from graphkit.workflows.originals import find_pipeline
+
+
+class InPlace:
+    """The step of a bundle."""
+
+    def __init__(self, folder: Path, source: int, *, prepack: bool | None) -> None:
+        self.bundle, self.source = graphkit.Bundle(folder, threads=1, prepack=prepack), source
+
+    def fill(self, tokens: int) -> None:
+        state, random = self.bundle.state, np.random.default_rng(0)
+        state.clear()
+        state.rows = 1
+        state.lengths[self.bundle.contract.lengths[0].name][0] = tokens
+        for tensor in self.bundle.contract.states:
+            if tensor.axis is None:
+                limit = self.bundle.contract.sizes["source"]
+                shape = [1 if axis == tensor.batch else size for axis, size in enumerate(tensor.shape)]
+                state.written(tensor, [self.source if size == limit else size for size in shape])
+            view = state[tensor.name]
+            view[...] = random.standard_normal(view.shape) if view.dtype.kind == "f" else 1
+
+    def step(self) -> None:
+        self.bundle.step(5)
+
+
+class Growing:
+    """A decoder whose presents become the next pasts."""
+
+    def __init__(self, model: graphkit.Model, file: Path, source: int, *, bind: bool) -> None:
+        self.model, self.source, self.bind = model, source, bind
+        self.session = session(file, 1)
+        self.roles = model.roles
+
+    def fill(self, tokens: int) -> None:
+        random = np.random.default_rng(0)
+        self.tokens = tokens
+        self.feed: dict[str, object] = {}
+        sizes = {"batch": 1, "sequence": 1, "past": tokens, "encoder": self.source, "total": tokens + 1}
+        for value in self.roles.inputs:
+            declared = declared_type(value)
+            assert declared is not None
+            axes = [self.roles.axis(value, axis) for axis in range(len(declared.dims or ()))]
+            shape = [d if isinstance(d, int) else sizes[a] for d, a in zip(declared.dims or (), axes, strict=True)]
+            kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+            array = random.standard_normal(shape) if kind.kind == "f" else np.ones(shape)
+            self.feed[value.name] = self._value(array.astype(kind))
+        self.changing = [value for value in self.roles.inputs if self.roles.of(value) in ("mask", "positions")]
+
+    def _value(self, array: np.ndarray) -> object:
+        import onnxruntime
+
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array) if self.bind else array
+
+    def step(self) -> None:
+        for value in self.changing:
+            role = self.roles.of(value)
+            array = np.ones((1, self.tokens + 1), np.int64) if role == "mask" else np.full((1, 1), self.tokens)
+            self.feed[value.name] = self._value(array)
+        names = [found.name for found in self.session.get_outputs()]
+        if self.bind:
+            binding = self.session.io_binding()
+            for name, value in self.feed.items():
+                binding.bind_ortvalue_input(name, value)
+            for name in names:
+                binding.bind_output(name)
+            self.session.run_with_iobinding(binding)
+            outputs = dict(zip(names, binding.get_outputs(), strict=True))
+            outputs[self.roles.logits.name].numpy()
+        else:
+            outputs = dict(zip(names, self.session.run(None, self.feed), strict=True))
+        for past, entry in self.roles.pasts.items():
+            if entry.present is not None and entry.present.name in outputs and not self.roles.is_cross(entry):
+                self.feed[past.name] = outputs[entry.present.name]
+        self.tokens += 1
+
+
+def measure(export: Path, options: Namespace, folder: Path) -> Table:
+    """Measure one export."""
+    pipeline = find_pipeline(export)
+    step = pipeline.step
+    if step is None:
+        raise SystemExit(f"{export}: no decoder")
+    if pipeline.merged:
+        graphkit.split_file(step, folder, verify=False)
+        step = graphkit.load(folder / "decoder_with_past_model.onnx")
+    made = graphkit.BundleOptions(max(options.tokens) + 64, options.source, verify=False)
+    graphkit.bundle_folder(export, folder / "bundle", made)
+    folded = graphkit.fold(step).model
+    save_models({folder / "original.onnx": step, folder / "folded.onnx": folded}, weights="shared")
+    contenders = {
+        "bundle": InPlace(folder / "bundle", options.source, prepack=options.prepack),
+        "folded, bound": Growing(folded, folder / "folded.onnx", options.source, bind=True),
+        "export, bound": Growing(step, folder / "original.onnx", options.source, bind=True),
+        "export, run": Growing(step, folder / "original.onnx", options.source, bind=False),
+    }
+    names = [name for name in contenders if name not in options.without]
+    table = Table("Tokens", *names, *(f"over {name}" for name in names[1:]), title=str(export))
+    for tokens in options.tokens:
+        for name in names:
+            contenders[name].fill(tokens)
+            contenders[name].step()
+        samplers = {name: lambda name=name: timed(contenders[name], tokens, options.steps) for name in names}
+        seconds = alternate(samplers, options.rounds)
+        cells = [Spread(tuple(1e3 * value for value in seconds[name].values)).show("", 2) for name in names]
+        ratios = [seconds[name].over(seconds["bundle"]).show("x", 2) for name in names[1:]]
+        table.add_row(str(tokens), *cells, *ratios)
+    return table
+
+
+def timed(contender: InPlace | Growing, tokens: int, steps: int) -> float:
+    """Return the seconds of processor time of a step."""
+    contender.fill(tokens)
+    contender.step()
+    start = time.thread_time()
+    for _ in range(steps):
+        contender.step()
+    return (time.thread_time() - start) / steps
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure every export."""
+    parser = argparse.ArgumentParser(description="Measure a decode step of a bundle.")
+    parser.add_argument(
+        "exports", nargs="+", type=Path, metavar="FOLDER", help="an export that `graphkit bundle` takes"
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=[64, 512, 2048], help="default: 64 512 2048")
+    parser.add_argument("--source", type=int, default=64, help="positions of the source (default: 64)")
+    parser.add_argument("--rounds", type=int, default=9, help="runs of each, in turns (default: 9)")
+    parser.add_argument("--steps", type=int, default=4, help="steps of a run (default: 4)")
+    parser.add_argument("--prepack", action=argparse.BooleanOptionalAction, help="whether the step prepacks weights")
+    parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out")
+    options = parser.parse_args(arguments)
+    console = Console(width=260, highlight=False)
+    console.print(f"{environment()}\n{options.rounds} rounds of {options.steps} steps, 1 thread")
+    for export in options.exports:
+        with tempfile.TemporaryDirectory(prefix="bundle-") as folder:
+            console.print(measure(export, options, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
