@@ -18,12 +18,12 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS
 from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.bundle_prompts import Prompt, prompts
+from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.original_pipeline import Originals
 
 __all__ = ["BundleProof", "BundleRun", "verify_bundle"]
 
 TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
-FUSED = 1e-4  # where onnxruntime fuses operators, others in the bundle than in the originals
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class BundleProof(Result):
 
     Attributes:
         tolerance: The largest difference that counts as equal; 0 where outputs have to be equal to the last bit.
+        fused: The same where onnxruntime fuses operators, others in the bundle than in the originals.
         runs: The runs.
         checks: What else was tried, and what is wrong with it, "" for nothing.
         notes: What to know of the proof, a sentence each.
@@ -63,6 +64,7 @@ class BundleProof(Result):
 
     title: ClassVar[str] = "Proof"
     tolerance: float
+    fused: float
     runs: tuple[BundleRun, ...]
     checks: Mapping[str, str]
     notes: tuple[str, ...] = ()
@@ -109,8 +111,8 @@ class BundleProof(Result):
         if self.passed:
             exact = "to the last bit" if not self.tolerance else f"within {self.tolerance:g}"
             yield Prose(
-                f"The bundle gives what the originals give: {exact} in plain onnxruntime, and within {FUSED:g} where "
-                "onnxruntime fuses operators."
+                f"The bundle gives what the originals give: {exact} in plain onnxruntime, and within {self.fused:g} "
+                "where onnxruntime fuses operators."
             )
 
 
@@ -119,6 +121,7 @@ def verify_bundle(
     folder: Path,
     *,
     exact: bool,
+    tolerance: float = TOLERANCE,
     windows: Sequence[int] = (),
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
@@ -129,7 +132,9 @@ def verify_bundle(
     Args:
         originals: The models that it was made of.
         folder: The bundle.
-        exact: Whether logits must be equal to the last bit in plain onnxruntime; else within 1e-5.
+        exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
+        tolerance: The largest difference that counts as equal, over how far logits vary where that is more than 1. For
+            models with float16 tensors it is at least `FLOAT16_TOLERANCE`.
         windows: Lengths of rings, around which prompts are tried.
         seed: Of prompts and sources.
         limits: What an original may take of time and memory.
@@ -141,14 +146,18 @@ def verify_bundle(
     runs: list[BundleRun] = []
     notes: list[str] = []
     checks: dict[str, str] = {}
+    models = [model for model in (originals.encoder, originals.first, originals.step) if model is not None]
+    fused = max(tolerance, *map(level_tolerance, models))
+    if any(map(has_float16, models)):
+        exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     with isolation(limits):
         for optimized in (False, True):
             progress(f"proving in {'default' if optimized else 'plain'} onnxruntime")
             pipeline = GrowingPipeline(originals, optimize=optimized)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
-            made = prompts(bundle.contract, windows, seed)
+            made = prompts(bundle.contract, originals.encoder, windows, seed)
             for prompt in made:
-                allowed = FUSED if optimized else 0.0 if exact else TOLERANCE
+                allowed = fused if optimized else 0.0 if exact else tolerance
                 runs.append(_run(pipeline, bundle, prompt, optimized, allowed))
             if not optimized:
                 for name, check in CHECKS.items():
@@ -156,7 +165,7 @@ def verify_bundle(
                     checks[name] = check(bundle, made, folder)
                 progress("searching for tokens")
                 checks |= _searches(pipeline, bundle, made, notes)
-    return BundleProof(0.0 if exact else TOLERANCE, tuple(runs), checks, tuple(notes))
+    return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks, tuple(notes))
 
 
 def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: bool, allowed: float) -> BundleRun:

@@ -56,12 +56,16 @@ class GrowingPipeline:
         self.given = {}
         if self.encoder is not None and self.encoder_model is not None:
             roles = self.encoder_model.roles
-            outputs = self.encoder.run(dict(inputs))
+            own = roles.first("mask")
+            feed = dict(inputs)
+            if own is not None and own.name not in feed:  # the bundle has no padding there
+                feed[own.name] = np.ones(next(iter(inputs.values())).shape[:2], _dtype(own))
+            outputs = self.encoder.run(feed)
             states = [value.name for value, role in roles.outputs.items() if role == "encoder state"]
             self.given["encoder state"] = outputs[states[0] if states else next(iter(outputs))]
-            own = roles.first("mask")
-            if own is not None:
-                self.given["encoder mask"] = inputs[own.name]
+            hidden = self.given["encoder state"].shape[:2]
+            is_fitting = own is not None and feed[own.name].shape == hidden
+            self.given["encoder mask"] = feed[own.name] if own is not None and is_fitting else np.ones(hidden, np.int64)
         model = self.decoder.first
         feed = self._feed(model, tokens, mask)
         is_step = self.decoder.first is self.decoder.later and model.roles.decoder is None
@@ -125,3 +129,9 @@ class GrowingPipeline:
         if model.roles.logits is None:
             raise ModelError("no output is known to be logits", file=model.label, hint="name it 'logits'")
         return np.asarray(outputs[model.roles.logits.name])
+
+
+def _dtype(value: Value) -> np.dtype:
+    declared = declared_type(value)
+    assert declared is not None
+    return np.dtype(helper.tensor_dtype_to_np_dtype(declared.dtype))

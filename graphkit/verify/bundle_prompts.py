@@ -9,6 +9,8 @@ import numpy as np
 
 from graphkit.contract.bundle import BundleContract
 from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.verify.original_pipeline import nearest_length
 
 __all__ = ["Prompt", "prompts"]
 
@@ -43,15 +45,16 @@ class Prompt:
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
 
 
-def prompts(contract: BundleContract, windows: Sequence[int], seed: int) -> list[Prompt]:
+def prompts(contract: BundleContract, encoder: Model | None, windows: Sequence[int], seed: int) -> list[Prompt]:
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding.
 
     Args:
         contract: The bundle.
+        encoder: What sources are for, which need not take every length; None without one.
         windows: Lengths of rings.
         seed: Of tokens and sources.
     """
-    maker = _Maker(contract, np.random.default_rng(seed))
+    maker = _Maker(contract, encoder, np.random.default_rng(seed))
     slots = contract.lengths[0].most
     lengths = {1, max(slots // 2, 1), max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
     batch = contract.sizes["batch"]
@@ -63,7 +66,7 @@ def prompts(contract: BundleContract, windows: Sequence[int], seed: int) -> list
 
 
 class _Maker:
-    def __init__(self, contract: BundleContract, random: np.random.Generator) -> None:
+    def __init__(self, contract: BundleContract, encoder: Model | None, random: np.random.Generator) -> None:
         method = contract.method("once")
         if method is None:
             raise UsageError("the bundle has no method that starts a sequence")
@@ -72,7 +75,11 @@ class _Maker:
         kinds = {port.source.kind for port in method.inputs if port.source is not None}
         self.has_mask = "mask" in kinds
         most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
-        self.sources = sorted({most, (most + 1) // 2, min(2, most)}, reverse=True)
+        lengths = {most, (most + 1) // 2, min(2, most)}
+        if encoder is not None and most:
+            nearest = {nearest_length(encoder, length) for length in lengths}
+            lengths = {length for length in nearest if length is not None and length <= most} or {most}
+        self.sources = sorted(lengths, reverse=True)
 
     def make(self, length: int, rows: int, slots: int, source: int) -> Prompt:
         tokens = self.random.integers(1, VOCABULARY, (rows, length))

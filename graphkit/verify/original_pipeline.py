@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Runner
 from graphkit.verify.decoding import Decoder
 
-__all__ = ["Originals", "Reference"]
+__all__ = ["Originals", "Reference", "nearest_length"]
 
 REACH = 1024  # how far a length is looked for at which the original runs
 
@@ -44,6 +44,19 @@ class Originals:
     def models(self) -> tuple[Model, ...]:
         """Those that there are."""
         return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+
+
+@lru_cache(maxsize=4)
+def _size_check(encoder: Model) -> SizeCheck:
+    return SizeCheck(encoder)
+
+
+def nearest_length(encoder: Model, length: int) -> int | None:
+    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
+    roles = symbol_roles(encoder)
+    names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
+    rows = dict.fromkeys((name for name in roles if roles[name] == "batch"), 1)
+    return _size_check(encoder).nearest(rows, names, length, REACH)
 
 
 @dataclass
@@ -71,16 +84,7 @@ class Reference:
     def nearest_source(self, length: int) -> int | None:
         """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
         encoder = self.originals.encoder
-        if encoder is None:
-            return length
-        roles = symbol_roles(encoder)
-        names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
-        return self._check.nearest(dict.fromkeys((n for n in roles if roles[n] == "batch"), 1), names, length, REACH)
-
-    @cached_property
-    def _check(self) -> SizeCheck:
-        assert self.originals.encoder is not None
-        return SizeCheck(self.originals.encoder)
+        return length if encoder is None else nearest_length(encoder, length)
 
     def start(self, source: list[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the encoder and return its outputs, by name."""

@@ -15,17 +15,14 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
-from graphkit.rewrite.compose import compose
-from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import run_to_fixpoint
-from graphkit.rewrite.interface import NewInput, with_interface, with_names
-from graphkit.shapes import infer
+from graphkit.rewrite.interface import with_names
+from graphkit.workflows.bundle_encoder import joined
 from graphkit.workflows.originals import Pipeline
 
 __all__ = ["MethodModel", "derive_methods"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
-PREFIX = "encoder/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +97,9 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
     later, done = _in_place(later, UpdateCacheInPlace(slots, update, rings=0))
     after = _method("step", "step", "step.onnx", later, _with_tokens(step), [*changes, *done])
     (ahead, _), (behind, _) = _prepared(encoder, update), _prepared(_with_tokens(first), update)
-    joined, kept = _joined(ahead, behind, after)
-    start, done = _in_place(joined, UpdateCacheInPlace(slots, update, rings=0))
+    wanted = {name: _role(after.model, name) for name in after.reads}
+    both, kept = joined(ahead, behind, wanted)
+    start, done = _in_place(both, UpdateCacheInPlace(slots, update, rings=0))
     start = fold(start).model
     return _encode(
         start, behind, step, kept, ["the encoder and the first step of the decoder are one model", *done]
@@ -169,37 +167,6 @@ def _method(name: str, when: str, file: str, model: Model, original: Model, chan
 
 def _role(model: Model, name: str) -> str:
     return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
-
-
-def _joined(encoder: Model, first: Model, step: MethodModel) -> tuple[Model, Mapping[str, str]]:
-    """Return encoder and first step in one model, and the outputs that are what later steps read of the encoder."""
-    hidden, mask = encoder.roles.outputs, encoder.roles.first("mask")
-    states = list(first.roles.all("encoder state"))
-    given = [value for value, role in hidden.items() if role == "encoder state"] or list(encoder.graph.outputs)[:1]
-    if len(states) != 1 or not given:
-        raise UsageError(f"{first.name} does not read one output of {encoder.name} - export both together")
-    model = compose(encoder, first, {states[0].name: given[0].name}, PREFIX)
-    names = {f"{PREFIX}{value.name}": value.name for value in encoder.graph.inputs if value.tensor is None}
-    names |= {f"{PREFIX}{value.name}": value.name for value in encoder.graph.outputs if value not in given[:1]}
-    own = first.roles.first("encoder mask")
-    if own is not None:
-        if mask is None:
-            raise UsageError(f"{first.name} reads '{own.name}', and {encoder.name} has no mask - export both together")
-        names[own.name] = mask.name
-    model = with_names(model, names)
-    kept, nodes, outputs = {}, [], {}
-    sources = {"encoder mask": mask.name if mask is not None else "", "encoder state": f"{PREFIX}{given[0].name}"}
-    shapes = infer(model)
-    for name in step.reads:
-        role = _role(step.model, name)
-        if role in sources and name in step.reads.values():
-            value = model.graph.values[sources[role]]
-            dims = shapes[value].dims
-            assert dims is not None
-            nodes.append(NewNode("Identity", [value.name], [f"{name}_kept"]))
-            outputs[f"{name}_kept"] = NewInput(f"{name}_kept", shapes[value].dtype, dims)
-            kept[f"{name}_kept"] = name
-    return with_interface(model, {}, outputs, (), nodes), kept
 
 
 def _encode(model: Model, first: Model, step: Model, kept: Mapping[str, str], changes: list[str]) -> MethodModel:

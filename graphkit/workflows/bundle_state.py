@@ -182,9 +182,13 @@ class _Part:
     def _size(self, state: str, dim: Expr) -> int:
         size = dim.substitute(self.largest).constant
         if size is None:
-            unknown = sorted(dim.symbols - set(self.largest))
+            known = sorted(name for name in dim.symbols - set(self.largest) if name in self.symbols)
+            hint = f" - give the largest with --dim {known[0]}=N" if known else ": it depends on what the nodes compute"
+            raise UsageError(f"how large state '{state}' can be is not known{hint}")
+        if size < 1:
             raise UsageError(
-                f"how large state '{state}' can be is not known - give the largest with --dim {unknown[0]}=N"
+                f"state '{state}' is {dim} long, which is {size} at these sizes - give larger ones with --max-source "
+                "or --dim"
             )
         if any(self.symbols.get(name) == "batch" for name in dim.symbols) and dim.atom is None:
             raise UsageError(f"state '{state}' has {dim} rows, and a state has one for each of the batch")

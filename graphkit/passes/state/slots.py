@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ class Slots:
         dims = editor.shapes[tokens].dims
         assert dims is not None
         self._batch, self.count = dims[:2]
+        self._batches = {self._batch, *_batches(editor)}
         self._known: dict[object, str] = {}
 
     # Lengths
@@ -66,7 +67,7 @@ class Slots:
         if dim.constant is not None:
             return self.number(dim.constant)
         batch = self.node("Shape", self.tokens.name, as_="batch", start=0, end=1)
-        if dim == self._batch:
+        if dim in self._batches:
             return batch
         (_, factor), *others = dim.terms
         if others or dim != self._batch * factor:
@@ -161,3 +162,12 @@ class Slots:
             name = self._known[key] = self.editor.unique_name(f"state/{as_ or op_type.lower()}")
             self.editor.insert_first(self.editor.model.graph, NewNode(op_type, inputs, [name], attributes, name))
         return self._known[key]
+
+
+def _batches(editor: Editor) -> Iterator[Expr]:
+    """Yield the dims that count rows: exporters may give that of each input a name of its own."""
+    roles = editor.model.roles
+    for value in roles.inputs:
+        for axis, dim in enumerate(editor.shapes[value].dims or ()):
+            if dim.atom is not None and roles.axis(value, axis) == "batch":
+                yield dim
