@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "contract.h"
@@ -39,6 +41,37 @@ inline Bytes floor_of(const HostPort& port) {
         throw std::runtime_error("a mask of dtype " + dtype);
     }
     return floor;
+}
+
+// A float16 as a number.
+inline double widened(std::uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double sign = bits >> 15 ? -1.0 : 1.0;
+    if (exponent == 31) return fraction ? std::nan("") : sign * HUGE_VAL;
+    return sign * (exponent ? std::ldexp(fraction + 1024, exponent - 25) : std::ldexp(fraction, -24));
+}
+
+// The elements of a tensor.
+template <typename Element>
+std::vector<Element> elements(const Bytes& bytes) {
+    std::vector<Element> found(bytes.size() / sizeof(Element));
+    std::memcpy(found.data(), bytes.data(), bytes.size());
+    return found;
+}
+
+// The elements of a tensor of floats as numbers.
+inline std::vector<double> numbers(const Bytes& bytes, const std::string& dtype) {
+    std::vector<double> found;
+    if (dtype == "float32") {
+        for (float number : elements<float>(bytes)) found.push_back(number);
+    } else if (dtype == "float64") {
+        found = elements<double>(bytes);
+    } else if (dtype == "float16") {
+        for (std::uint16_t bits : elements<std::uint16_t>(bytes)) found.push_back(widened(bits));
+    } else {
+        throw std::runtime_error("logits of dtype " + dtype);
+    }
+    return found;
 }
 
 // Repeats a mask over the last axis; counts[i] says whether place i counts.
@@ -101,7 +134,8 @@ public:
             if (HOST_METHODS[i].each_step) call(i, {token});
         }
         position++;
-        return logits();
+        const auto [method, output] = scores();
+        return given_[method][output];
     }
 
     // The tokens that greedy decoding gives.
@@ -110,9 +144,10 @@ public:
         if (prompt.empty()) throw std::invalid_argument("the prompt is empty");
         start(source);
         for (std::int64_t token : prompt) step(token);
-        std::vector<std::int64_t> tokens{largest(logits())};
+        std::vector<std::int64_t> tokens{choice()};
         while (tokens.size() < steps && tokens.back() != end && position < HOST_POSITIONS) {
-            tokens.push_back(largest(step(tokens.back())));
+            step(tokens.back());
+            tokens.push_back(choice());
         }
         return tokens;
     }
@@ -139,24 +174,22 @@ private:
         return rows;
     }
 
-    // The first output of a step that goes to no state.
-    const Bytes& logits() const {
+    // The first output of a step that goes to no state: its method and its place there.
+    static std::pair<std::size_t, std::size_t> scores() {
         for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
             const HostMethod& method = HOST_METHODS[i];
             for (std::size_t at = 0; method.each_step && at < method.output_count; at++) {
-                if (method.outputs[at].writes >= 0) continue;
-                if (std::string(method.outputs[at].dtype) != "float32") throw std::logic_error("logits are float32 here");
-                return given_[i][at];
+                if (method.outputs[at].writes < 0) return {i, at};
             }
         }
         throw std::logic_error("there is no decoder");
     }
 
-    // The first of the largest: logits are float32.
-    static std::int64_t largest(const Bytes& logits) {
-        std::vector<float> numbers(logits.size() / sizeof(float));
-        std::memcpy(numbers.data(), logits.data(), logits.size());
-        return std::max_element(numbers.begin(), numbers.end()) - numbers.begin();
+    // The first of the largest logits.
+    std::int64_t choice() const {
+        const auto [method, output] = scores();
+        const std::vector<double> logits = numbers(given_[method][output], HOST_METHODS[method].outputs[output].dtype);
+        return std::max_element(logits.begin(), logits.end()) - logits.begin();
     }
 
     void call(std::size_t index, const std::vector<std::int64_t>& ids) {

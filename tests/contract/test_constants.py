@@ -7,12 +7,14 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from graphkit.cli import app
 from graphkit.contract import Contract, Method, Port, Source, State, Table
 from graphkit.contract.constants import WRITERS
 from graphkit.errors import ModelError, UsageError
+from graphkit.host.masks import source_mask
 
 SMALL = Contract(
     "generic-npu",
@@ -335,3 +337,10 @@ def test_the_command_line_writes_the_language_of_the_suffix(tmp_path: Path, caps
 def test_a_folder_without_a_contract_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"it is not a contract: .*No such file .* - write it with `graphkit lower`"):
         app(["contract", str(tmp_path)], standalone_mode=False)
+
+
+@pytest.mark.parametrize("floor", [-1e9, -30000.0, -1 / 3, -65519.9999])
+def test_the_floor_as_a_float16_is_what_the_reference_host_adds(floor: float) -> None:
+    with np.errstate(over="ignore"):
+        bits = source_mask(0, 1, floor).astype(np.float16).view(np.uint16)
+    assert f"MASK_FLOOR_HALF: u16 = 0x{bits[0]:04x};" in WRITERS["rust"](replace(SMALL, floor=floor))

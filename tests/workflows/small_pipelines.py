@@ -61,6 +61,12 @@ agraph (
 }
 """
 
+FILLED = """
+    fill = Where (future, lowest, scores)
+    p = Softmax <axis = -1> (fill)
+"""
+"""The mask is filled in; positions are looked up by `position_ids`."""
+
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "token_table": (VOCABULARY, WIDTH),
     "position_table": (POSITIONS, WIDTH),

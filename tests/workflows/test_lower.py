@@ -13,6 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 from real_models import MODELS, PIPELINES, unpacked
+from small_pipelines import FILLED, decoder, half, saved
 
 import graphkit.contract
 from graphkit.cli import app
@@ -115,13 +116,11 @@ def test_a_token_that_the_table_has_no_row_for_is_refused(lowered: tuple[Path, P
             host.step(token)
 
 
-@pytest.fixture(scope="module")
-def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
+def compiled(folder: Path) -> Path:
     """Return the program that runs the host in C++ on recorded outputs."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    folder = lowered[1]
     app(["contract", str(folder), "-o", str(folder / "contract.h")], standalone_mode=False)
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(folder)]
     command = [compiler, *flags, str(EXAMPLE / "replay.cpp"), "-o", str(folder / "replay")]
@@ -129,11 +128,28 @@ def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
     return folder / "replay"
 
 
+@pytest.fixture(scope="module")
+def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
+    return compiled(lowered[1])
+
+
 @pytest.mark.parametrize("length", [1, 4, 6])
 def test_the_host_in_cpp_feeds_the_same_bytes(
     length: int, lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
 ) -> None:
-    folder = lowered[1]
+    assert_same_bytes(lowered[1], replay, tmp_path, length)
+
+
+def test_it_does_where_the_logits_are_float16(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    lower_folder(saved(half(decoder(FILLED)), tmp_path / "model"), folder, OPTIONS)
+    (method,) = read_contract(folder / "contract.json").methods
+    assert method.outputs[0].dtype == "float16"
+    assert_same_bytes(folder, compiled(folder), tmp_path, 6)
+
+
+def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -> None:
+    """Decode with both hosts, the one in C++ on what models gave the other, and compare tokens, inputs and states."""
     models = numpy_host.Host(folder).run
     fed, recorded = tmp_path / "fed", tmp_path / "recorded"
 

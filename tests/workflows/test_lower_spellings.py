@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from small_pipelines import decoder, encoder, half, saved, with_wide_ports
+from small_pipelines import FILLED, decoder, encoder, half, saved, with_wide_ports
 
 from graphkit.contract import read_contract
 from graphkit.errors import ModelError, UsageError
@@ -21,12 +21,6 @@ from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
-
-FILLED = """
-    fill = Where (future, lowest, scores)
-    p = Softmax <axis = -1> (fill)
-"""
-"""The mask is filled in; positions are looked up by `position_ids`."""
 
 
 def lowered(model: onnx.ModelProto, folder: Path, options: LowerOptions = OPTIONS) -> LowerReport:

@@ -110,7 +110,7 @@ def facts(contract: Contract) -> Facts:
         contract,
         tuple(numbers),
         single(contract.floor),
-        _half(contract.floor),
+        _half(single(contract.floor)),  # a host rounds masks to float32 first
         _group(unique, "table", "tables", [table.name for table in contract.tables]),
         _group(unique, "state", "states", [state.name for state in contract.states]),
         _group(unique, "method", "methods", [method.name for method in methods]),
