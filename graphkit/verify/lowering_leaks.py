@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from graphkit.contract import Port
-from graphkit.verify.lowering_scene import NOISE, Scene
+from graphkit.verify.lowering_scene import NOISE, STEPS, Scene
 
 __all__ = ["leaks"]
-
-STEPS = 3
 
 
 def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:

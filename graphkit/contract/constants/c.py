@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from graphkit.contract.constants.facts import Facts, Group, comment, facts, item_bytes, place_of, row_bytes
+from graphkit.contract.constants.facts import (
+    Facts,
+    Group,
+    Slots,
+    comment,
+    facts,
+    item_bytes,
+    place_of,
+    row_bytes,
+    slots_of,
+    state_of,
+    tensor_bytes,
+)
 from graphkit.contract.contract import By, Contract, Kind, Port
 from graphkit.errors import UsageError
 
@@ -136,23 +147,20 @@ def _tables(contract: Contract) -> Iterator[list[str]]:
 
 def _states(contract: Contract) -> Iterator[list[str]]:
     for state in contract.states:
-        axis = -1 if state.axis is None else state.axis
-        slots = 0 if state.axis is None else state.shape[axis]
-        size = math.prod(state.shape[axis + 1 :]) * item_bytes(state.dtype)
-        blocks = math.prod(state.shape[: max(0, axis)])
-        numbers = f"{axis}, {slots}, {size}, {blocks}, {math.prod(state.shape) * item_bytes(state.dtype)}"
+        slots = slots_of(state) or Slots(-1, 0, tensor_bytes(state), 1)
+        numbers = f"{slots.axis}, {slots.count}, {slots.stride}, {slots.blocks}, {tensor_bytes(state)}"
         yield [f"{_text(state.name)}, {_text(state.dtype)}, {_dims(state.shape)}, {numbers}"]
 
 
 def _port(contract: Contract, port: Port) -> list[str]:
-    item = item_bytes(port.dtype)
     of, output = place_of(contract, port)
     kind, by = (port.source.kind, port.source.by or "none") if port.source is not None else ("none", "none")
     window = port.source.window if port.source is not None else 0
-    writes = next((place for place, state in enumerate(contract.states) if state.name == port.writes), -1)
+    state = state_of(contract, port)
     fields = (
-        f"{_text(port.name)}, {_text(port.dtype)}, {_dims(port.shape)}, {item}, {math.prod(port.shape) * item}, "
-        f"HOST_SOURCE_{kind.upper()}, {of}, {output}, HOST_BY_{by.upper()}, {window}, {writes}"
+        f"{_text(port.name)}, {_text(port.dtype)}, {_dims(port.shape)}, {item_bytes(port.dtype)}, "
+        f"{tensor_bytes(port)}, HOST_SOURCE_{kind.upper()}, {of}, {output}, HOST_BY_{by.upper()}, {window}, "
+        f"{-1 if state is None else state}"
     )
     return [comment(port.meaning), fields]
 

@@ -12,11 +12,25 @@ from typing import get_args
 
 import numpy as np
 
-from graphkit.contract.contract import By, Contract, Kind, Method, Port, Table
+from graphkit.contract.contract import By, Contract, Kind, Method, Port, State, Table
 from graphkit.errors import UsageError
 from graphkit.render.blocks import printable
 
-__all__ = ["Facts", "Group", "Number", "comment", "facts", "item_bytes", "place_of", "row_bytes", "single"]
+__all__ = [
+    "Facts",
+    "Group",
+    "Number",
+    "Slots",
+    "comment",
+    "facts",
+    "item_bytes",
+    "place_of",
+    "row_bytes",
+    "single",
+    "slots_of",
+    "state_of",
+    "tensor_bytes",
+]
 
 SIZES = {
     "batch": "Sequences at a time.",
@@ -63,6 +77,23 @@ class Group:
     what: str
     name: str
     items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where the slots of a state lie.
+
+    Attributes:
+        axis: Along which.
+        count: How many.
+        stride: Bytes of one slot that lie together, from each to the next.
+        blocks: How often the slots are repeated.
+    """
+
+    axis: int
+    count: int
+    stride: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -199,9 +230,28 @@ def item_bytes(dtype: str) -> int:
         raise UsageError(f"dtype '{dtype}' has no size that a host program can count on") from error
 
 
+def tensor_bytes(each: Port | State) -> int:
+    """Return the bytes of a tensor."""
+    return math.prod(each.shape) * item_bytes(each.dtype)
+
+
 def row_bytes(table: Table) -> int:
     """Return the bytes from one row of a table to the next."""
     return math.prod(table.shape) * item_bytes(table.dtype)
+
+
+def slots_of(state: State) -> Slots | None:
+    """Return where the slots of a state lie, None where it does not grow."""
+    axis = state.axis
+    if axis is None:
+        return None
+    stride = math.prod(state.shape[axis + 1 :]) * item_bytes(state.dtype)
+    return Slots(axis, state.shape[axis], stride, math.prod(state.shape[:axis]))
+
+
+def state_of(contract: Contract, port: Port) -> int | None:
+    """Return the place of the state that an output goes to, None for none."""
+    return next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
 
 
 def comment(text: str) -> str:

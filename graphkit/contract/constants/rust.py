@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from graphkit.contract.constants.facts import Facts, Group, comment, facts, item_bytes, place_of, row_bytes
+from graphkit.contract.constants.facts import (
+    Facts,
+    Group,
+    comment,
+    facts,
+    place_of,
+    row_bytes,
+    slots_of,
+    state_of,
+    tensor_bytes,
+)
 from graphkit.contract.contract import Contract, Port, State
 
 __all__ = ["rust_module"]
@@ -159,17 +169,12 @@ def _tensor(each: Port | State) -> str:
     return f"name: {_text(each.name)}, dtype: {_text(each.dtype)}, dims: &{list(each.shape)}"
 
 
-def _bytes(each: Port | State) -> str:
-    return f"bytes: {math.prod(each.shape) * item_bytes(each.dtype)}"
-
-
 def _state(state: State) -> str:
-    slots = "None"
-    if state.axis is not None:
-        stride = math.prod(state.shape[state.axis + 1 :]) * item_bytes(state.dtype)
-        count, blocks = state.shape[state.axis], math.prod(state.shape[: state.axis])
-        slots = f"Some(Slots {{ axis: {state.axis}, count: {count}, stride: {stride}, blocks: {blocks} }})"
-    return f"{_tensor(state)}, slots: {slots}, {_bytes(state)}"
+    found, slots = slots_of(state), "None"
+    if found is not None:
+        fields = ", ".join(f"{name}: {number}" for name, number in asdict(found).items())
+        slots = f"Some(Slots {{ {fields} }})"
+    return f"{_tensor(state)}, slots: {slots}, bytes: {tensor_bytes(state)}"
 
 
 def _input(contract: Contract, port: Port) -> str:
@@ -185,12 +190,13 @@ def _input(contract: Contract, port: Port) -> str:
         "state": f" {{ state: {of} }}",
         "output": f" {{ method: {of}, output: {output} }}",
     }
-    return f"{_tensor(port)}, {_bytes(port)}, source: Source::{kind}{fields.get(source.kind, '')}"
+    return f"{_tensor(port)}, bytes: {tensor_bytes(port)}, source: Source::{kind}{fields.get(source.kind, '')}"
 
 
 def _output(contract: Contract, port: Port) -> str:
-    places = [place for place, state in enumerate(contract.states) if state.name == port.writes]
-    return f"{_tensor(port)}, {_bytes(port)}, writes: {f'Some({places[0]})' if places else 'None'}"
+    state = state_of(contract, port)
+    writes = "None" if state is None else f"Some({state})"
+    return f"{_tensor(port)}, bytes: {tensor_bytes(port)}, writes: {writes}"
 
 
 def _methods(found: Facts) -> Iterator[str]:

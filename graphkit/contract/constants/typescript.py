@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
-from graphkit.contract.constants.facts import Facts, Group, comment, facts, item_bytes, place_of, row_bytes
+from graphkit.contract.constants.facts import (
+    Facts,
+    Group,
+    comment,
+    facts,
+    place_of,
+    row_bytes,
+    slots_of,
+    state_of,
+    tensor_bytes,
+)
 from graphkit.contract.contract import Contract, Method, Port, State, Table
 
 __all__ = ["typescript_module"]
@@ -136,17 +146,10 @@ def _tensor(each: Port | State) -> dict[str, object]:
     return {"name": each.name, "dtype": each.dtype, "dims": list(each.shape)}
 
 
-def _bytes(each: Port | State) -> int:
-    return math.prod(each.shape) * item_bytes(each.dtype)
-
-
 def _state(state: State) -> str:
-    slots = None
-    if state.axis is not None:
-        stride = math.prod(state.shape[state.axis + 1 :]) * item_bytes(state.dtype)
-        blocks = math.prod(state.shape[: state.axis])
-        slots = {"axis": state.axis, "count": state.shape[state.axis], "stride": stride, "blocks": blocks}
-    return _object({**_tensor(state), "slots": slots, "bytes": _bytes(state)})
+    slots = slots_of(state)
+    fields = asdict(slots) if slots is not None else None
+    return _object({**_tensor(state), "slots": fields, "bytes": tensor_bytes(state)})
 
 
 def _input(contract: Contract, port: Port) -> str:
@@ -161,12 +164,11 @@ def _input(contract: Contract, port: Port) -> str:
         "output": {"method": of, "output": output},
     }
     made = {"kind": source.kind, **more.get(source.kind, {})}
-    return _object({**_tensor(port), "bytes": _bytes(port), "source": made})
+    return _object({**_tensor(port), "bytes": tensor_bytes(port), "source": made})
 
 
 def _output(contract: Contract, port: Port) -> str:
-    places = [place for place, state in enumerate(contract.states) if state.name == port.writes]
-    return _object({**_tensor(port), "bytes": _bytes(port), "writes": places[0] if places else None})
+    return _object({**_tensor(port), "bytes": tensor_bytes(port), "writes": state_of(contract, port)})
 
 
 def _method(method: Method, ports: tuple[Group, Group]) -> str:
