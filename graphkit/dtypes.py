@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-__all__ = ["BITS", "FLOATS", "INTEGERS", "UNSIGNED", "dtype_name"]
+__all__ = ["BITS", "FLOATS", "INTEGERS", "dtype_name", "integer_range"]
 
 # Bits of one element. STRING and dtypes newer than this table have no fixed size.
 BITS: Mapping[int, int] = {
@@ -33,6 +33,14 @@ FLOATS: Mapping[int, np.dtype[Any]] = {
     TensorProto.FLOAT16: np.dtype("f2"),
 }
 NAMES = {"float": "float32", "double": "float64"}
+
+
+def integer_range(dtype: int) -> tuple[int, int]:
+    """Return the least and the largest element that a tensor of an integer dtype can have."""
+    if dtype == TensorProto.BOOL:
+        return 0, 1
+    bits = BITS[dtype]
+    return (0, (1 << bits) - 1) if dtype in UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def dtype_name(dtype: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -203,13 +204,7 @@ class Model:
         return proto
 
     def make_tensor(self, name: str, dtype: int, dims: Sequence[int], parts: Iterable[bytes]) -> onnx.TensorProto:
-        """Return a tensor of new bytes, kept on disk, for this model and what is rewritten from it.
-
-        Args:
-            name: Its name.
-            dtype: A TensorProto.DataType.
-            dims: Its dims.
-            parts: Its bytes, little-endian, part by part.
+        """Return a tensor of new bytes, little-endian, kept on disk, for this model and what is rewritten from it.
 
         Raises:
             OutputError: There is no room for them.
@@ -242,8 +237,7 @@ class Model:
 
         Existing external data stays external. Needs as much memory as the file has bytes.
         """
-        full = onnx.ModelProto()
-        full.CopyFrom(self.proto)
+        full = copy.deepcopy(self.proto)
         if self.path is not None:
             tensors.restore(full, self.path, self.references)
         for tensor, _ in tensors.walk_tensors(full):

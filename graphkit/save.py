@@ -9,6 +9,7 @@ Source: onnx's docs/ExternalData.md (location, offset, length; offsets aligned t
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -144,8 +145,7 @@ def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: 
 
 def _body(model: Model, folder: Path, weights: Placement, plan: DataPlan, data_name: str, files: Files) -> Body:
     """Return what to write for a model, with its weights where they are wanted."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
     if weights == "in-place":
         _check_in_place(model, folder, external)

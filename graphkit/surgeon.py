@@ -8,6 +8,7 @@ touches their `values`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import onnx
@@ -23,8 +24,7 @@ __all__ = ["from_graphsurgeon", "to_graphsurgeon"]
 def to_graphsurgeon(model: Model) -> gs.Graph:
     """Return a model's graph for onnx-graphsurgeon; changes to it do not change the model."""
     G_LOGGER.severity = G_LOGGER.ERROR
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy.deepcopy(model.proto)
     return gs.import_onnx(proto)
 
 

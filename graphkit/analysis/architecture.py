@@ -17,7 +17,7 @@ from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Architecture", "architecture"]
@@ -42,10 +42,6 @@ class Architecture(Result):
             "vision" or "other".
         reason: The evidence for the role.
         layers: Layers; of the decoder where there is a KV cache.
-        heads: Query heads.
-        kv_heads: Key and value heads.
-        head_dim: Size of a head.
-        vocabulary: Entries of the vocabulary.
 
     A size is None if names and shapes do not reveal it.
     """
@@ -70,7 +66,7 @@ class Architecture(Result):
         )
         known = [row for row in rows if row[1] is not None]
         if known:
-            yield Table((Column("Size"), Column("Value", "number")), known)
+            yield table("Size | Value:number", known)
 
 
 def architecture(model: Model) -> Architecture:

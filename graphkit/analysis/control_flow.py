@@ -10,7 +10,7 @@ from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero
 from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Branch", "ControlFlow", "ControlNode", "Merged", "control_flow"]
@@ -49,7 +49,6 @@ class ControlNode:
         op: The operator, with its domain where that is not the default.
         depth: How many bodies it is nested in.
         condition: The condition of an If, in words; "" for other operators.
-        branches: Its bodies.
         role: "merged decoder", "search with a decoder inside", or "".
     """
 
@@ -93,16 +92,8 @@ class ControlFlow(Result):
         if not self.nodes:
             yield Prose("None: no node of this model has a body.")
             return
-        yield Table(
-            (
-                Column("Node", "code"),
-                Column("What", "note"),
-                Column("Branch"),
-                Column("Nodes", "number"),
-                Column("Captures", "number"),
-                Column("Past", "number"),
-                Column("Constants", "number"),
-            ),
+        yield table(
+            "Node:code | What:note | Branch | Nodes:number | Captures:number | Past:number | Constants:number",
             [row for node in self.nodes for row in _rows(node)],
         )
         for merged in self.merged:

@@ -14,10 +14,12 @@ from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["DECODERS", "Fit", "Link", "fit"]
+
+Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its input
 
 DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
 
@@ -47,7 +49,6 @@ class Fit(Result):
 
     Attributes:
         roles: (label, role) of each.
-        links: What feeds what.
         missing: Inputs that another model should feed, and none does.
         leftover: Cache outputs that no model reads.
     """
@@ -66,22 +67,21 @@ class Fit(Result):
         if not self.links:
             yield Prose("No output of one model is recognised as an input of another.")
         else:
-            yield Table(
-                (Column("Output", "code"), Column("Feeds", "note"), Column("Tensors", "number"), Column("Fits")),
+            yield table(
+                "Output:code | Feeds:note | Tensors:number | Fits",
                 [
-                    (
-                        f"{link.source}: {link.outputs}",
-                        f"-> {link.target}: {link.inputs}",
-                        link.count,
-                        "no" if link.problems else "yes",
-                    )
-                    for link in self.links
+                    (f"{one.source}: {one.outputs}", f"-> {one.target}: {one.inputs}", one.count, _fits(one))
+                    for one in self.links
                 ],
             )
         for name in self.leftover:
             yield Prose(f"Left over: no model takes {name}.")
         for finding in self.findings():
             yield Prose(finding, "warning")
+
+
+def _fits(link: Link) -> str:
+    return "no" if link.problems else "yes"
 
 
 def fit(models: Sequence[Model]) -> Fit:
@@ -92,7 +92,7 @@ def fit(models: Sequence[Model]) -> Fit:
     """
     names = _short_names(models)
     roles = {name: architecture(model).role for name, model in names.items()}
-    pairs: list[tuple[str, Value, str, Value]] = []
+    pairs: list[Pair] = []
     for target in names:
         if roles[target] in DECODERS:
             pairs += _encoder_pairs(names, roles, target)
@@ -113,9 +113,7 @@ def _short_names(models: Sequence[Model]) -> dict[str, Model]:
     return {model.name if names.count(model.name) == 1 else model.label: model for model in models}
 
 
-def _encoder_pairs(
-    names: dict[str, Model], roles: dict[str, str], target: str
-) -> Iterator[tuple[str, Value, str, Value]]:
+def _encoder_pairs(names: dict[str, Model], roles: dict[str, str], target: str) -> Iterator[Pair]:
     wanted = names[target].roles.all("encoder state")
     for source, model in names.items():
         if roles[source] in ("encoder", "vision"):
@@ -123,9 +121,7 @@ def _encoder_pairs(
             yield from ((source, output, target, value) for value in wanted for output in given[:1])
 
 
-def _cache_pairs(
-    names: dict[str, Model], roles: dict[str, str], target: str
-) -> Iterator[tuple[str, Value, str, Value]]:
+def _cache_pairs(names: dict[str, Model], roles: dict[str, str], target: str) -> Iterator[Pair]:
     pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
     for source, model in names.items():
         if roles[source] != "first-step decoder" and source != target:
@@ -141,7 +137,7 @@ def _presents(model: Model) -> dict[Slot, Value]:
     return {e.slot: e.present for e in roles.cache if e.present is not None and e.present not in roles.empty}
 
 
-def _links(pairs: Sequence[tuple[str, Value, str, Value]]) -> Iterator[Link]:
+def _links(pairs: Sequence[Pair]) -> Iterator[Link]:
     groups: dict[tuple[str, str, str, str], list[tuple[Value, Value]]] = defaultdict(list)
     for source, output, target, value in pairs:
         groups[source, family_pattern(output.name), target, family_pattern(value.name)].append((output, value))

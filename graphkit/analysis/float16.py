@@ -17,7 +17,7 @@ from onnx import TensorProto
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Float16Losses", "Lost", "float16_losses"]
@@ -53,13 +53,8 @@ class Float16Losses(Result):
         if not self.lost:
             yield Prose("Float16 can hold all constants of the graph; weights in files are not read.")
             return
-        yield Table(
-            (
-                Column("Number", "code"),
-                Column("Constants", "note"),
-                Column("In float16", "number"),
-                Column("Constants", "number"),
-            ),
+        yield table(
+            "Number:code | Constants:note | In float16:number | Constants:number",
             [(f"{one.number:.6g}", _where(one), one.becomes, len(one.constants)) for one in self.lost],
         )
         becomes = {one.becomes for one in self.lost}

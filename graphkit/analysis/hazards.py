@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
@@ -11,7 +11,7 @@ from graphkit.constraints.evaluate import Values
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
 
@@ -51,12 +51,10 @@ class Hazard:
 
     Attributes:
         kind: A key of `KINDS`, the worst first.
-        op: The operator that fails.
         input: The input at fault, "" for all of them.
         nodes: Paths of the nodes with this precondition; the first one fails first.
         problem: What goes wrong, in words.
         says: Part of onnxruntime's message, "" if there is none or it is unknown.
-        shape: The wrong shape, if there is one.
         dims: The dims that trigger it, for each symbol of the inputs; empty for all dims.
         fine: Dims near them at which the model runs.
         examples: The dims that matter, here and in other cases of the same hazard.
@@ -88,7 +86,6 @@ class Hazards(Result):
     """What can go wrong at legal dims.
 
     Attributes:
-        hazards: The hazards, the worst first.
         undecided: Why none were looked for, "" if they were.
     """
 
@@ -100,8 +97,11 @@ class Hazards(Result):
         return tuple(str(one) for one in self.hazards if one.kind in ("never", "wrong shape", "empty"))
 
     def to_dict(self) -> dict[str, object]:
-        rows = [_plain(one) for one in self.hazards]
-        return {**super().to_dict(), "hazards": rows}
+        """Return the fields with dims as sizes by name."""
+        plain = super().to_dict()
+        for row, one in zip(plain["hazards"], self.hazards, strict=True):  # type: ignore[call-overload]
+            row.update(dims=dict(one.dims), fine=dict(one.fine), examples=[dict(dims) for dims in one.examples])
+        return plain
 
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
@@ -111,31 +111,14 @@ class Hazards(Result):
                 yield Prose("None found: at all dims that were tried, the preconditions of every node hold.")
             return
         yield Prose("Dims that the inputs allow, the nodes that cannot handle them, and what onnxruntime does.")
-        yield Table(
-            (
-                Column("#", "number"),
-                Column("Dims", "code"),
-                Column("Problem", "note"),
-                Column("Node", "note"),
-                Column("onnxruntime", "note"),
-                Column("Checked", "note"),
-                Column("Kind"),
-                Column("Nodes", "number"),
-            ),
+        yield table(
+            "#:number | Dims:code | Problem:note | Node:note | onnxruntime:note | Checked:note | Kind | Nodes:number",
             [_row(number, one) for number, one in enumerate(self.hazards[:SHOWN], start=1)],
         )
         if len(self.hazards) > SHOWN:
             yield Prose(f"{len(self.hazards) - SHOWN} more in the JSON report.")
         kinds = dict.fromkeys(one.kind for one in self.hazards)
         yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
-
-
-def _plain(one: Hazard) -> dict[str, object]:
-    """Return a hazard with its dims as sizes by name."""
-    fields: dict[str, object] = {**asdict(one), "nodes": list(one.nodes), "also": list(one.also)}
-    shape = None if one.shape is None else list(one.shape)
-    examples = [dict(dims) for dims in one.examples]
-    return {**fields, "shape": shape, "dims": dict(one.dims), "fine": dict(one.fine), "examples": examples}
 
 
 def _row(number: int, one: Hazard) -> Sequence[str | int | None]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from graphkit.graph.kv import CacheEntry
-from graphkit.graph.names import family_label, family_pattern
-from graphkit.graph.types import Dim, declared_type, shape_text, type_text
+from graphkit.graph.names import family_label, family_pattern, runs_of
+from graphkit.graph.types import Dim, declared_dims, shape_text, type_text
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Interface", "Port", "interface"]
@@ -65,13 +65,7 @@ class Port:
     @property
     def index(self) -> str:
         """The positions as text: `3-38`, or `2-3,...,46-47`."""
-        runs: list[list[int]] = []
-        for number in self.indices:
-            if runs and number == runs[-1][1] + 1:
-                runs[-1][1] = number
-            else:
-                runs.append([number, number])
-        texts = [f"{a}-{b}" if a != b else f"{a}" for a, b in runs]
+        texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs_of(self.indices)]
         return ",".join(texts if len(texts) < 4 else [texts[0], "...", texts[-1]])
 
 
@@ -103,13 +97,6 @@ class Interface(Result):
         return sum(len(port.indices) for port in self.outputs)
 
     def blocks(self) -> Iterator[Block]:
-        columns = (
-            Column("#"),
-            Column("Name", "code"),
-            Column("Dtype"),
-            Column("Shape", "note"),
-            Column("Description", "note"),
-        )
         for name, count, ports in (
             ("Inputs", self.input_count, self.inputs),
             ("Outputs", self.output_count, self.outputs),
@@ -117,8 +104,8 @@ class Interface(Result):
             if not count:
                 yield Prose(f"{name}: none.")
                 continue
-            yield Table(
-                columns,
+            yield table(
+                "# | Name:code | Dtype | Shape:note | Description:note",
                 [(p.index, p.label, p.dtype, p.shape, _remark(p) or None) for p in ports],
                 title=f"{name}: {count}",
             )
@@ -156,8 +143,7 @@ def _ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> t
     families: dict[tuple[object, ...], list[tuple[Port, tuple[Dim, ...] | None]]] = {}
     for index, value in enumerate(values):
         port = _port(scope, index, value, meanings)
-        declared = declared_type(value)
-        dims = declared.dims if declared is not None else None
+        dims = declared_dims(value)
         fixed = port.shape if dims is None else tuple(dim if isinstance(dim, int) else "*" for dim in dims)
         pattern = family_pattern(port.label)
         key = (pattern, port.dtype, fixed, port.description, port.optional)
@@ -181,16 +167,13 @@ def _join(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:
     label = family_label([port.label for port in ports])
     if len(ports) == 1 or label is None:
         return ports
-    first = ports[0]
     return [
-        Port(
-            tuple(index for port in ports for index in port.indices),
-            tuple(name for port in ports for name in port.names),
-            label,
-            first.dtype,
-            _common_shape([dims for _, dims in members if dims is not None]) or first.shape,
-            first.description,
-            first.optional,
+        replace(
+            ports[0],
+            indices=tuple(index for port in ports for index in port.indices),
+            names=tuple(name for port in ports for name in port.names),
+            label=label,
+            shape=_common_shape([dims for _, dims in members if dims is not None]) or ports[0].shape,
         )
     ]
 

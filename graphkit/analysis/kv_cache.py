@@ -11,11 +11,11 @@ from typing import ClassVar
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.kv import CacheEntry, growing_axis
 from graphkit.graph.names import counted, family_labels, family_pattern
-from graphkit.graph.roles import Roles
+from graphkit.graph.roles import Roles, rank
 from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "cache_layout", "kv_cache"]
@@ -32,7 +32,6 @@ class Layout:
         axis: The axis that grows with the sequence, None if there is none or it is unknown.
         bytes_per_token: Bytes for one position of one sequence; None if a dim is unknown.
         fixed_bytes: Bytes for one sequence of a tensor that does not grow.
-        layers: Layers in this tensor.
     """
 
     heads: int | None
@@ -90,7 +89,6 @@ class KVCache(Result):
         bytes_per_token: Of the cache that grows with every step; None if a dim is unknown.
         bytes_per_encoder_token: Of the cache that is as long as the encoder's output; 0 if there is none.
         fixed_bytes: Of cache tensors that do not grow.
-        memory: Bytes for some context lengths.
         warnings: Ways to break the contract.
     """
 
@@ -118,12 +116,9 @@ class KVCache(Result):
         parts = [counted(size, name) for size, name in sizes if size is not None]
         known = ", ".join([*parts, f"head dim {self.head_dim}"] if self.head_dim is not None else parts)
         yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {self.layout}.")
-        yield Table(
-            (Column("Past", "code"), Column("Present", "note"), Column("Rule", "note"), Column("Tensors", "number")),
-            [
-                (f.past or "(none)", f"from {f.present}" if f.present else "from no output", f.rule, len(f.pairs))
-                for f in self.feeds
-            ],
+        yield table(
+            "Past:code | Present:note | Rule:note | Tensors:number",
+            [(f.past or "(none)", f"from {f.present or 'no output'}", f.rule, len(f.pairs)) for f in self.feeds],
             title="Contract: each past takes the present of the step before",
         )
         yield from self._memory()
@@ -139,13 +134,8 @@ class KVCache(Result):
                 f"{self.bytes_per_token:,} bytes for each token; {first.context:,} tokens = "
                 f"{first.megabytes:,.1f} MB = {_decimal(first.mebibytes)} MiB."
             )
-            yield Table(
-                (
-                    Column("Context", "number"),
-                    Column("Bytes", "number"),
-                    Column("MB", "number"),
-                    Column("MiB", "number"),
-                ),
+            yield table(
+                "Context:number | Bytes:number | MB:number | MiB:number",
                 [(m.context, m.bytes, f"{m.megabytes:,.1f}", _decimal(m.mebibytes)) for m in self.memory],
                 title="Memory of one sequence",
             )
@@ -161,13 +151,7 @@ def _decimal(number: float) -> str:
 
 
 def cache_layout(past: TensorType | None, present: TensorType | None, entry: CacheEntry) -> Layout:
-    """Read the layout of a cache tensor from its declared shapes.
-
-    Args:
-        past: Type of the input; where there is none, the layout is read from `present`.
-        present: Type of the output.
-        entry: What the tensor is for.
-    """
+    """Read the layout of a cache tensor from its declared shapes, that of the input where there is one."""
     declared = past or present
     unknown = Layout(None, None, None, None, None)
     if declared is None or declared.dims is None:
@@ -259,21 +243,18 @@ def _layers(roles: Roles, layouts: list[Layout]) -> int | None:
 
 
 def _is_stacked(entry: CacheEntry) -> bool:
-    declared = _type(entry.past) or _type(entry.present)
-    return declared is not None and declared.dims is not None and len(declared.dims) != 4
+    return any(value is not None and rank(value) not in (None, 4) for value in (entry.past, entry.present))
 
 
 def _feeds(roles: Roles) -> tuple[Feed, ...]:
-    families: dict[tuple[str, str, str], list[CacheEntry]] = defaultdict(list)
+    families: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for entry in roles.cache:
-        names = (entry.past.name if entry.past else "", entry.present.name if entry.present else "")
-        rule = _rule(entry, roles)
-        families[family_pattern(names[0]), family_pattern(names[1]), rule].append(entry)
-    feeds = []
-    for (_, _, rule), members in families.items():
-        pairs = tuple((e.past.name if e.past else "", e.present.name if e.present else "") for e in members)
-        feeds.append(Feed(_labels(p for p, _ in pairs), _labels(p for _, p in pairs), pairs, rule))
-    return tuple(feeds)
+        past, present = (value.name if value else "" for value in (entry.past, entry.present))
+        families[family_pattern(past), family_pattern(present), _rule(entry, roles)].append((past, present))
+    return tuple(
+        Feed(_labels(past for past, _ in pairs), _labels(present for _, present in pairs), tuple(pairs), rule)
+        for (_, _, rule), pairs in families.items()
+    )
 
 
 def _labels(names: Iterable[str]) -> str:

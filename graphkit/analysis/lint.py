@@ -29,12 +29,10 @@ class Obstacle:
     Attributes:
         scope: Path of the scope of the node, "" for the main graph.
         node: Its name, or its operator and position where it has none.
-        op: Its operator.
         cause: What kind of reason it is.
         what: What of the node it is: the operator, the rank, the dims, the dtype.
         reason: Who says so, or why it is not known.
         tensor: The tensor that shows it.
-        rank: Of that tensor, None where unknown.
         dtype: Of that tensor, "?" where unknown.
         dims: Of that tensor, such as `[1, 8, sequence_length, 64]`.
         pass_name: The pass that removes it, None where none is known.

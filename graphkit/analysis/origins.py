@@ -13,7 +13,7 @@ from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Drawing, Prose, Table
+from graphkit.render.blocks import Block, Drawing, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
 
@@ -33,7 +33,6 @@ class Source:
     """A tensor whose shape a group depends on, through a Shape or Size.
 
     Attributes:
-        tensor: Its name.
         producer: The operator that computes it, "graph input", "initializer" or "body input".
         count: Number of consumers in the group that depend on it.
     """
@@ -48,10 +47,6 @@ class OriginGroup:
     """Consumers whose shape input is computed by the same expression.
 
     Attributes:
-        op: The consumer's operator.
-        input: Name of the shape input.
-        expression: The expression that computes it.
-        nodes: Paths of the consumers.
         sources: The tensors whose shapes it depends on, the most used first.
         meanings: The shapes as expressions in the input dims, the most frequent first.
     """
@@ -103,15 +98,8 @@ class Origins(Result):
         kinds = dict.fromkeys((group.op, group.input) for group in self.groups)
         for op, name in kinds:
             groups = [group for group in self.groups if (group.op, group.input) == (op, name)]
-            yield Table(
-                (
-                    Column("#", "number"),
-                    Column("Count", "number"),
-                    Column("Expression", "code"),
-                    Column("Meaning", "note"),
-                    Column("Source", "note"),
-                    Column("Nodes", "note"),
-                ),
+            yield table(
+                "#:number | Count:number | Expression:code | Meaning:note | Source:note | Nodes:note",
                 [
                     (
                         self.groups.index(g) + 1,
@@ -158,9 +146,7 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes
 def group_drawing(model: Model, number: int) -> Drawing:
     """Return the cone of the first consumer of one group, to draw or to export.
 
-    Args:
-        model: The model.
-        number: The group's number in the report, from 1.
+    The groups are numbered from 1, as in the report.
 
     Raises:
         UsageError: There is no such group.
@@ -196,11 +182,7 @@ def expression(
 ) -> str:
     """Return what computes a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
 
-    Args:
-        value: The value; None for an input that is left out.
-        full: Show lists in full, not just three items.
-        depth: How deep the expression already is.
-        known: Expressions by value and depth, of the same `full`; new ones are added.
+    Lists are shown in full, or just three items of each; `known` has the expressions found so far by value and depth.
     """
     if value is None:
         return ""

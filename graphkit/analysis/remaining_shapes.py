@@ -9,7 +9,7 @@ from typing import ClassVar
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["Feeds", "RemainingShape", "RemainingShapes", "remaining_shapes"]
@@ -24,7 +24,6 @@ class Feeds:
 
     Attributes:
         node: Path of the node, which does not compute a shape itself.
-        op: Its operator.
         input: Name of the input if its value is read, else its index.
     """
 
@@ -41,7 +40,6 @@ class RemainingShape:
     """A Shape or Size node.
 
     Attributes:
-        node: Its path.
         measures: The tensor whose shape it reads.
         feeds: The inputs that it reaches.
     """
@@ -62,13 +60,8 @@ class RemainingShapes(Result):
         if not self.shapes:
             yield Prose("No node reads the shape of a tensor.")
             return
-        yield Table(
-            (
-                Column("Node", "code"),
-                Column("Reads shape of", "code"),
-                Column("Feeds", "number"),
-                Column("Such as", "note"),
-            ),
+        yield table(
+            "Node:code | Reads shape of:code | Feeds:number | Such as:note",
             [
                 (
                     shape.node,

@@ -38,30 +38,24 @@ class Known:
         return all(value in self.hosted for value in node.outputs if value is not None)
 
 
-Applies = Callable[[Node, Known], bool]
+Applies = Callable[[Known, Node], bool]
 
 
 class Remedy(NamedTuple):
     """A row: of those that fit a blocker, the first one counts.
 
     Attributes:
-        cause: Of the blocker.
         of: Its operator, or what of the node it is, such as a dtype; "" for any.
-        pass_name: The pass.
         applies: What else must be true of the node.
     """
 
     cause: Cause
     of: str
     pass_name: str
-    applies: Applies
+    applies: Applies = lambda *_: True
 
 
-def _always(node: Node, known: Known) -> bool:  # noqa: ARG001 - every condition takes both
-    return True
-
-
-def _looks_tokens_up(node: Node, known: Known) -> bool:
+def _looks_tokens_up(known: Known, node: Node) -> bool:
     """Whether a node looks tokens up, or does nothing but move the ids to such a node."""
     if node in known.lookups:
         return True
@@ -71,71 +65,67 @@ def _looks_tokens_up(node: Node, known: Known) -> bool:
     )
 
 
-def _rests_on_hosted(node: Node, known: Known) -> bool:
-    return known.rests_on_hosted(node)
-
-
-def _looks_up(node: Node, known: Known) -> bool:
+def _looks_up(known: Known, node: Node) -> bool:
     """Whether the first input is a constant table, perhaps dequantized, and the indices are computed."""
     table = node.input(0)
     is_table = table is not None and (table in known.tensors.static or table_entries(node, table) is not None)
     return is_table and node.input(1) not in known.tensors.static
 
 
-def _second_is_static(node: Node, known: Known) -> bool:
+def _second_is_static(known: Known, node: Node) -> bool:
     return node.input(1) in known.tensors.static
 
 
-def _fills(node: Node, known: Known) -> bool:
+def _fills(known: Known, node: Node) -> bool:
     """Whether one of the values that a Where chooses from is computed from no data, as the floor of a mask is."""
     return any(node.input(index) in known.tensors.derived for index in (1, 2))
 
 
-def _masks(node: Node, known: Known) -> bool:
-    return node.is_op("Where") and _fills(node, known)
+def _masks(known: Known, node: Node) -> bool:
+    return node.is_op("Where") and _fills(known, node)
 
 
-def _gives_int64(node: Node, known: Known) -> bool:  # noqa: ARG001 - every condition takes both
+def _gives_int64(_: Known, node: Node) -> bool:
     return node.attr("to", 0) == TensorProto.INT64
 
 
-def _guards_softmax(node: Node, known: Known) -> bool:  # noqa: ARG001 - every condition takes both
+def _guards_softmax(_: Known, node: Node) -> bool:
     source = node.input(0)
     return source is not None and source.producer is not None and source.producer.is_op("Softmax")
 
 
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "", "extract-embedding", _looks_tokens_up),
-    Remedy("operator", "", "extract-host-values", _rests_on_hosted),
+    Remedy("operator", "", "extract-host-values", Known.rests_on_hosted),
     Remedy("operator", "Gather", "extract-embedding", _looks_up),
     Remedy("operator", "GatherND", "extract-embedding", _looks_up),
     Remedy("operator", "Gather", "gather-to-slice", _second_is_static),
     Remedy("operator", "GatherND", "gather-to-slice", _second_is_static),
     Remedy("operator", "Where", "masked-fill-to-add", _fills),
-    Remedy("operator", "Where", "where-to-arithmetic", _always),
+    Remedy("operator", "Where", "where-to-arithmetic"),
     Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
-    Remedy("operator", "Trilu", "tril-to-constant", _always),
-    Remedy("operator", "Expand", "expand-to-broadcast", _always),
-    Remedy("operator", "Erf", "gelu-to-tanh", _always),
-    Remedy("operator", "Gelu", "gelu-to-tanh", _always),
+    Remedy("operator", "Trilu", "tril-to-constant"),
+    Remedy("operator", "Expand", "expand-to-broadcast"),
+    Remedy("operator", "Erf", "gelu-to-tanh"),
+    Remedy("operator", "Gelu", "gelu-to-tanh"),
     Remedy("operator", "Cast", "cast-int64-away", _gives_int64),
-    Remedy("operator", "LayerNormalization", "layer-norm-to-primitives", _always),
-    Remedy("operator", "Neg", "neg-to-mul", _always),
+    Remedy("operator", "LayerNormalization", "layer-norm-to-primitives"),
+    Remedy("operator", "Neg", "neg-to-mul"),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
-    Remedy("operator", "RMSNormalization", "layer-norm-to-primitives", _always),
-    Remedy("control flow", "If", "specialize-input", _always),
-    Remedy("function", "", "inline-functions", _always),
-    Remedy("rank", "", "reduce-rank", _always),
-    Remedy("dynamic shape", INPUT_DIMS, "freeze-dims", _always),
+    Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
+    Remedy("control flow", "If", "specialize-input"),
+    Remedy("function", "", "inline-functions"),
+    Remedy("rank", "", "reduce-rank"),
+    Remedy("dynamic shape", INPUT_DIMS, "freeze-dims"),
     Remedy("dtype", "", "extract-embedding", _looks_tokens_up),
-    Remedy("dtype", "", "extract-host-values", _rests_on_hosted),
+    Remedy("dtype", "", "extract-host-values", Known.rests_on_hosted),
     Remedy("dtype", "IsNaN", "masked-fill-to-add", _guards_softmax),
     Remedy("dtype", "bool", "masked-fill-to-add", _masks),
-    Remedy("dtype", "int64", "cast-int64-away", _always),
+    Remedy("dtype", "int64", "cast-int64-away"),
 )
 
 
 def remedy(cause: Cause, what: str, node: Node, known: Known) -> str | None:
     """Return the pass that removes a blocker, None where none is known."""
     fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
-    return next((row.pass_name for row in fitting if row.applies(node, known)), None)
+    return next((row.pass_name for row in fitting if row.applies(known, node)), None)

@@ -14,7 +14,7 @@ from graphkit.analysis.sections import Material, ReportOptions, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class Comparison(Result):
         }
 
     def blocks(self) -> Iterator[Block]:
-        counts = ("Nodes", "Shape ops", "On shapes", "In", "Out", "Weights MiB")
-        rows = [(*astuple(row)[:-1], f"{row.weight_bytes / (1 << 20):,.1f}") for row in self.rows]
-        yield Table(
-            (Column("Model", "code"), Column("Role", "note"), *(Column(name, "number") for name in counts)), rows
+        yield table(
+            "Model:code | Role:note | Nodes:number | Shape ops:number | On shapes:number | In:number | Out:number | "
+            "Weights MiB:number",
+            [(*astuple(row)[:-1], f"{row.weight_bytes / (1 << 20):,.1f}") for row in self.rows],
         )
         if self.fit is not None:
             yield Heading(self.fit.heading())

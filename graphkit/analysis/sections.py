@@ -76,8 +76,6 @@ class Material:
     """The inputs of every section.
 
     Attributes:
-        model: The model.
-        options: Options of the report.
         optimized: The model after onnxoptimizer, None without `options.optimize`.
         inferred: The shapes of the model's tensors, None until a section needs them.
     """
@@ -100,7 +98,6 @@ class Section:
 
     Attributes:
         name: Name that `--only` takes.
-        make: The analysis.
         needs_shapes: Whether it needs the shapes of the model's tensors.
         compares: Whether it uses the model after onnxoptimizer, with `options.optimize`.
     """

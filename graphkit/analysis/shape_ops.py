@@ -10,7 +10,7 @@ from typing import ClassVar
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.render.blocks import Bars, Block, Column, Prose, Table
+from graphkit.render.blocks import Bars, Block, Prose, Table, table
 from graphkit.render.result import Result
 
 __all__ = ["SHAPE_OPS", "Change", "ShapeOp", "ShapeOps", "ValueRead", "changes_table", "shape_ops"]
@@ -57,10 +57,8 @@ class ShapeOps(Result):
     """The shape operators of a model, subgraphs and functions included.
 
     Attributes:
-        nodes: Number of all nodes.
         ops: A row for each shape operator that occurs.
         changes: Counts before and after onnxoptimizer's default passes, empty without a comparison.
-        nodes_after: Number of nodes after these passes.
     """
 
     title: ClassVar[str] = "Shape operators"
@@ -82,16 +80,8 @@ class ShapeOps(Result):
         yield Prose(
             f"{total:,} of {self.nodes:,} nodes are shape operators; {self.on_shapes:,} of them compute shapes."
         )
-        yield Table(
-            (
-                Column("Op"),
-                Column("Total", "number"),
-                Column("On shapes", "number"),
-                Column("On data", "number"),
-                Column("Reads value of"),
-                Column("Static", "number"),
-                Column("Dynamic", "number"),
-            ),
+        yield table(
+            "Op | Total:number | On shapes:number | On data:number | Reads value of | Static:number | Dynamic:number",
             [row for op in self.ops for row in _rows(op)],
         )
         if self.nodes_after is not None:
@@ -107,9 +97,12 @@ class ShapeOps(Result):
 
 def changes_table(changes: Sequence[Change], title: str = "") -> Table:
     """Return a table of counts before and after a rewrite."""
-    columns = Column("Op"), Column("Before", "number"), Column("After", "number"), Column("Change", "number")
     signed = (f"{c.after - c.before:+,}" if c.after != c.before else "0" for c in changes)
-    return Table(columns, [(c.op, c.before, c.after, text) for c, text in zip(changes, signed, strict=True)], title)
+    return table(
+        "Op | Before:number | After:number | Change:number",
+        [(c.op, c.before, c.after, text) for c, text in zip(changes, signed, strict=True)],
+        title,
+    )
 
 
 def _rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:

@@ -15,7 +15,7 @@ from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
-from graphkit.render.blocks import Bars, Block, Column, Prose, Table
+from graphkit.render.blocks import Bars, Block, Prose, table
 from graphkit.render.result import Result
 
 __all__ = ["DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "WeightBytes", "summary"]
@@ -75,17 +75,13 @@ class Summary(Result):
     """The main facts about a model file.
 
     Attributes:
-        file: Name of the file.
-        file_bytes: Its size.
         graph_bytes: Bytes of the graph without the weights that stay in files.
         weight_bytes: Bytes of all tensors, by dtype.
-        data_files: External data.
         ir_version, opsets, producer, model_version, domain, metadata, functions, doc_string: As in the model.
         nodes, scopes, initializers: Counts, subgraphs and functions included.
         operators: The histogram, the most frequent first.
         contrib, custom: Operators of ONNX Runtime's domains, and of others.
         quantization: Styles that occur, each with its operators.
-        largest: The largest tensors.
         tied: Tensors with the same bytes; None without `hash_weights`.
         problems: Faults of the model or its files.
     """
@@ -124,23 +120,21 @@ class Summary(Result):
         return self.problems
 
     def blocks(self) -> Iterator[Block]:
-        yield Table((Column("Property"), Column("Value")), [row for row in self._properties() if row[1]])
+        yield table("Property | Value", [row for row in self._properties() if row[1]])
         if self.weight_bytes:
-            yield Table(
-                (Column("Dtype"), Column("Tensors", "number"), Column("Bytes", "number"), Column("MiB", "number")),
+            yield table(
+                "Dtype | Tensors:number | Bytes:number | MiB:number",
                 [(w.dtype, w.tensors, w.bytes, f"{w.bytes / (1 << 20):,.2f}") for w in self.weight_bytes],
                 title="Weights and constants",
             )
-            yield Table(
-                (Column("Tensor", "code"), Column("Dtype"), Column("Shape", "note"), Column("Bytes", "number")),
+            yield table(
+                "Tensor:code | Dtype | Shape:note | Bytes:number",
                 [(t.name, t.dtype, t.shape, t.bytes) for t in self.largest],
                 title="Largest tensors",
             )
         if self.operators:
-            yield Table(
-                (Column("Operator"), Column("Count", "number")),
-                [(_full_name(o), o.count) for o in self.operators],
-                title="Operators",
+            yield table(
+                "Operator | Count:number", [(_full_name(o), o.count) for o in self.operators], title="Operators"
             )
             yield Bars(
                 f"The {min(CHART_ROWS, len(self.operators))} most frequent operators",
@@ -177,8 +171,8 @@ class Summary(Result):
         if not tied:
             yield Prose("No two large tensors have the same bytes.")
             return
-        yield Table(
-            (Column("Same bytes", "code"), Column("Bytes each", "number")),
+        yield table(
+            "Same bytes:code | Bytes each:number",
             [(" = ".join(group.names), group.bytes) for group in tied],
             title="Tied tensors",
         )

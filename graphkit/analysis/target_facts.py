@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from onnx.defs import get_all_schemas
 
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.targets import NAMES, Facts, Limit, Spelling, Target, load_target, tflite_spellings
 from graphkit.targets.target import ANYTHING
@@ -45,12 +45,10 @@ class FactRow:
     """A fact about operators of ONNX or TFLite, or about dtypes.
 
     Attributes:
-        of: What it is about.
         verdict: `allowed`, `refused`, `unknown`, or `as in TFLite`: as that which it becomes there.
         names: Of the operators or dtypes; "all others" for what is true of those.
         note: What the source says besides.
         condition: Under which it is allowed, "" for always.
-        source: Key of the source.
     """
 
     of: str
@@ -79,11 +77,7 @@ class TargetFacts(Result):
     """What is said of one target.
 
     Attributes:
-        name, description: Of the target.
         operators: How many operators of ONNX it takes.
-        limits: On ranks, shapes, opsets.
-        facts: In the order of the file.
-        sources: Of all of these.
     """
 
     title: ClassVar[str] = "Target"
@@ -99,8 +93,8 @@ class TargetFacts(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self.description)
-        yield Table(
-            (Column("Limit", "code"), Column("Value"), Column("Source"), Column("Note", "note")),
+        yield table(
+            "Limit:code | Value | Source | Note:note",
             [(row.limit, row.value, row.source, row.note or None) for row in self.limits],
         )
         ops = self.operators
@@ -109,8 +103,8 @@ class TargetFacts(Result):
             f"{ops.refused:,} refused, {ops.unknown:,} unknown."
         )
         for of in dict.fromkeys(row.of for row in self.facts):
-            yield Table(
-                (Column("Names", "code"), Column("Is"), Column("Source"), Column("If", "note"), Column("Note", "note")),
+            yield table(
+                "Names:code | Is | Source | If:note | Note:note",
                 [
                     (
                         ", ".join(row.names),
@@ -124,8 +118,8 @@ class TargetFacts(Result):
                 ],
                 title=of,
             )
-        yield Table(
-            (Column("Source", "code"), Column("Date"), Column("Title", "note"), Column("Where", "note")),
+        yield table(
+            "Source:code | Date | Title:note | Where:note",
             [(row.key, row.date, row.title, row.url or None) for row in self.sources],
             title="Sources",
         )
@@ -139,22 +133,13 @@ class Targets(Result):
     targets: tuple[TargetFacts, ...]
 
     def blocks(self) -> Iterator[Block]:
-        yield Table(
-            (
-                Column("Target", "code"),
-                Column("Rank"),
-                Column("Static"),
-                Column("Opset"),
-                Column("Allowed", "number"),
-                Column("In part", "number"),
-                Column("Refused", "number"),
-                Column("Unknown", "number"),
-            ),
+        yield table(
+            "Target:code | Rank | Static | Opset | Allowed:number | In part:number | Refused:number | Unknown:number",
             [_row(one) for one in self.targets],
             title="Limits, and operators of ONNX",
         )
-        yield Table(
-            (Column("Target", "code"), Column("What it is", "note"), Column("Sources", "note")),
+        yield table(
+            "Target:code | What it is:note | Sources:note",
             [(one.name, one.description, "; ".join(map(str, one.sources))) for one in self.targets],
             title="What they are, and where the facts come from",
         )

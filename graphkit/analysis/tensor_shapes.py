@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.dtypes import dtype_name
+from graphkit.graph.types import shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
 
@@ -23,7 +23,6 @@ class ShapeRow:
 
     Attributes:
         scope: Path of the scope, "" for the main graph.
-        name: Name of the tensor.
         dtype: Such as `float32`, "?" if unknown.
         shape: Such as `[batch_size, 8, past_sequence_length + 1, 64]`, "?" if even the rank is unknown.
         unknown: Why a dim is unknown, "" if all are known.
@@ -42,7 +41,6 @@ class TensorShapes(Result):
 
     Attributes:
         known: Number of tensors whose dims are all known.
-        rows: The tensors, in file order.
         facts: Equalities that must hold for the model to run.
         contradictions: Reasons why the model cannot run.
     """
@@ -62,8 +60,8 @@ class TensorShapes(Result):
         for fact in self.facts:
             yield Prose(f"The model runs only where {fact}.")
         for scope in dict.fromkeys(row.scope for row in self.rows):
-            yield Table(
-                (Column("Tensor", "code"), Column("Dtype"), Column("Shape", "note"), Column("Unknown because", "note")),
+            yield table(
+                "Tensor:code | Dtype | Shape:note | Unknown because:note",
                 [(r.name, r.dtype, r.shape, r.unknown or None) for r in self.rows if r.scope == scope],
                 title=scope or "main graph",
             )
@@ -84,9 +82,7 @@ class WhyShape(Result):
         return f"{self.title} {self.tensor} is {self.shape}"
 
     def blocks(self) -> Iterator[Block]:
-        yield Table(
-            (Column("Step", "number"), Column("Tensor and shape", "code")), list(enumerate(self.steps, start=1))
-        )
+        yield table("Step:number | Tensor and shape:code", list(enumerate(self.steps, start=1)))
 
 
 def tensor_shapes(
@@ -122,11 +118,7 @@ def tensor_shapes(
 def _row(shapes: Shapes, value: Value) -> ShapeRow:
     found = shapes[value]
     dtype = dtype_name(found.dtype) if found.dtype else "?"
-    return ShapeRow(value.scope.path, value.name, dtype, _text(found.dims), shapes.reason(value))
-
-
-def _text(dims: Dims | None) -> str:
-    return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
+    return ShapeRow(value.scope.path, value.name, dtype, shape_text(found.dims), shapes.reason(value))
 
 
 def why_shape(
@@ -154,4 +146,4 @@ def why_shape(
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
-    return WhyShape(name, _text(shapes[key].dims), shapes.why(key))
+    return WhyShape(name, shape_text(shapes[key].dims), shapes.why(key))

@@ -24,7 +24,7 @@ from graphkit.graph.names import counted
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
 
@@ -39,7 +39,6 @@ class Freeze:
     """A set of symbols that could be frozen.
 
     Attributes:
-        symbols: Their names.
         removes: Number of shape ops that vanish, including those that are numbers already.
     """
 
@@ -61,7 +60,6 @@ class Stay:
 
     Attributes:
         reason: What their elements depend on.
-        nodes: Their paths.
     """
 
     reason: str
@@ -73,7 +71,6 @@ class WhatIf(Result):
     """What freezing input dims would remove.
 
     Attributes:
-        total: Shape ops.
         today: Shape ops that vanish with nothing frozen, by operator.
         freezes: Nothing, each symbol, pairs and triples that remove what no part of them does; all symbols,
             where none of these removes as much.
@@ -97,8 +94,8 @@ class WhatIf(Result):
             yield Prose(f"Numbers already, at any dims: {sum(op.count for op in self.today):,} ({ops}).")
         shown = [one for one in self.freezes if not one.symbols or one.removes > self.freezes[0].removes]
         if len(shown) > 1:
-            yield Table(
-                (Column("Frozen", "code"), Column("Removes", "number"), Column("Leaves", "number")),
+            yield table(
+                "Frozen:code | Removes:number | Leaves:number",
                 [(", ".join(one.symbols) or "nothing", one.removes, self.total - one.removes) for one in shown],
                 title=f"Of {self.total:,} shape ops, with input dims frozen",
             )
@@ -120,10 +117,10 @@ def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
     """
     sets = _Sets(shapes or infer(model))
     gone = sets.vanishing()
-    today = Counter(node.operator for node, table in gone.items() if table & 1)
+    today = Counter(node.operator for node, bits in gone.items() if bits & 1)
     stays: dict[str, list[str]] = {}
-    for node, table in gone.items():
-        if not table >> sets.everything & 1:
+    for node, bits in gone.items():
+        if not bits >> sets.everything & 1:
             stays.setdefault(sets.reason(node), []).append(node.path)
     return WhatIf(
         len(gone),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -102,39 +102,28 @@ def report(
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     check = _hazard_check(limits) if check_hazards else None
     options = ReportOptions(sections, optimize, full, hash, context, check, *_lint_options(target, sizes, fail_on))
-    by_suffix = SUFFIXES.get(output.suffix.lower(), Format.text) if output else Format.text
-    chosen = Format(format) if format else by_suffix
+    chosen = Format(format) if format else SUFFIXES.get(output.suffix.lower() if output else "", Format.text)
     if len(models) == 1 and (Path(models[0]) / "bundle.json").is_file():
         _report_bundle(Path(models[0]), chosen, output)
         return
     with proving(limits, check_hazards), progress_on_terminal() as progress:
-        loaded = []
-        for name in _expanded(models):
-            progress(f"reading {name}")
-            loaded.append(load(name))
+        loaded = [load(name) for name in _expanded(models, progress)]
         if chosen in (Format.dot, Format.mermaid):
-            text = _drawing(loaded[0], chosen, group, optimize)
-            result = None
+            _put(_drawing(loaded[0], chosen, group, optimize), output, loaded)
+            return
+        if len(loaded) == 1:
+            result: Result = analyse(loaded[0], options, progress=progress)
         else:
-            result = (
-                analyse(loaded[0], options, progress=progress)
-                if len(loaded) == 1
-                else compare(loaded, options, progress=progress)
-            )
-            text = rendered(result, chosen, output)
-    if output is not None:
-        from graphkit.io.write import write_text
-
-        write_text(output, text, [path for model in loaded for path in model.files])
-    elif result is not None:
+            result = compare(loaded, options, progress=progress)
+    if output is None:
         show(result, chosen)
     else:
-        sys.stdout.write(text)
-    findings = result.findings() if result is not None else ()
-    if strict and findings:
-        _fail_with(findings)
-    if fail_on is not None and result is not None and (blocked := _blocked(result)):
-        _fail_with(blocked)
+        _put(rendered(result, chosen, output), output, loaded)
+    findings = (result.findings() if strict else ()) or (_blocked(result) if fail_on is not None else ())
+    for finding in findings:
+        say(f"Finding: {finding}", is_error=True)
+    if findings:
+        raise SystemExit(1)
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None) -> None:
@@ -148,10 +137,14 @@ def _report_bundle(folder: Path, chosen: Format, output: Path | None) -> None:
         write_text(output, rendered(overview, chosen, output), sorted(folder.iterdir()))
 
 
-def _fail_with(findings: Iterable[str]) -> NoReturn:
-    for finding in findings:
-        say(f"Finding: {finding}", is_error=True)
-    raise SystemExit(1)
+def _put(text: str, output: Path | None, models: Sequence[Model]) -> None:
+    """Write a text to a file, which is none of those that some models consist of, or else print it."""
+    if output is None:
+        sys.stdout.write(text)
+        return
+    from graphkit.io.write import write_text
+
+    write_text(output, text, [path for model in models for path in model.files])
 
 
 def _lint_options(name: str | None, sizes: SizeWords, fail_on: str | None) -> tuple[Target | None, DimSpec | None]:
@@ -189,8 +182,8 @@ def _hazard_check(limits: Limits) -> HazardCheck:
     return partial(check_hazards, limits=limits)
 
 
-def _expanded(names: Sequence[str]) -> list[str]:
-    """Return the names, with each folder replaced by the models in it."""
+def _expanded(names: Sequence[str], progress: Callable[[str], None]) -> Iterator[str]:
+    """Yield the names, each as it is to be read, with each folder replaced by the models in it."""
     from graphkit.errors import UsageError
 
     found: list[str] = []
@@ -204,7 +197,9 @@ def _expanded(names: Sequence[str]) -> list[str]:
             found += inside
         else:
             found.append(name)
-    return found
+    for name in found:
+        progress(f"reading {name}")
+        yield name
 
 
 def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
@@ -276,7 +271,6 @@ def program(model: str, sizes: SizeWords, language: str | None, output: Path | N
 
     MODEL is a model file, or example:NAME.
     """
-    from graphkit.io.write import write_text
     from graphkit.model import load
     from graphkit.shapes import program as make_program
 
@@ -289,7 +283,4 @@ def program(model: str, sizes: SizeWords, language: str | None, output: Path | N
         text = made.to_json()
     else:
         text = made.python() if chosen == "python" else made.javascript(export=suffix == ".mjs")
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        write_text(output, text, loaded.files)
+    _put(text, output, [loaded])

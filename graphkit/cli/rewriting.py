@@ -27,6 +27,7 @@ from graphkit.cli.output import progress_on_terminal, proving, say, show
 
 if TYPE_CHECKING:
     from graphkit.model import Model
+    from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
     from graphkit.verify.proof import RewriteProof
@@ -72,9 +73,13 @@ def split_merged(
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
         made = split_file(loaded, folder, options, progress=progress)
+    _finish(made, format, f"The files in {folder} are")
+
+
+def _finish(made: Result, format: str, files: str) -> None:
     show(made, format)
     if made.findings():
-        say(f"The proof failed. The files in {folder} are kept, unverified.", is_error=True)
+        say(f"The proof failed. {files} kept, unverified.", is_error=True)
         raise SystemExit(1)
 
 
@@ -139,10 +144,7 @@ def fold(
         options = FoldOptions(spec, limit, weights, not no_verify, overwrite, tolerance, limits, not no_fusions, fuse)
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
-    show(made, format)
-    if made.findings():
-        say(f"The proof failed. {output} is kept, unverified.", is_error=True)
-        raise SystemExit(1)
+    _finish(made, format, f"{output} is")
 
 
 @click.command()

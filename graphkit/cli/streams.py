@@ -19,11 +19,7 @@ STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class StoppedError(BaseException):
-    """A signal that asks the process to end.
-
-    Attributes:
-        number: Number of the signal.
-    """
+    """A signal that asks the process to end."""
 
     def __init__(self, number: int) -> None:
         self.number = number

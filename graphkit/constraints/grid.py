@@ -27,10 +27,8 @@ class Grid:
 
     Attributes:
         shared: The preconditions, in the order in which their nodes run.
-        symbols: The symbols of the inputs' dims, by name.
         least: The least sizes to begin with.
         ties: Symbols that follow from others if every node is to run.
-        sizes: Sizes to try for each symbol.
     """
 
     def __init__(

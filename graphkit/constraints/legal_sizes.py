@@ -27,7 +27,6 @@ class LegalSizes:
 
     Attributes:
         variables: The symbols to choose sizes for. Those that follow from others come last.
-        relations: What must hold.
         fixed: Sizes of the symbols that are not free.
         fixed_roles: The sizes of the roles of some of these.
         inputs: The dims of each input without a default; None if the rank is unknown.
@@ -49,12 +48,7 @@ class LegalSizes:
     tensors: tuple[tuple[Expr, ...], ...]
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
-        """Return the shape of each input.
-
-        Args:
-            assignment: A size for each variable.
-            is_first: Whether a merged decoder runs the branch that does not read the past.
-        """
+        """Return the shape of each input; on the first step of a merged decoder, without the past."""
         found: dict[str, tuple[int, ...] | None] = {}
         for name, dims in self.inputs.items():
             found[name] = None if dims is None else tuple(max(dim.evaluate(assignment), 0) for dim in dims)
@@ -93,12 +87,7 @@ ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "ot
 
 
 def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[Relation] = ()) -> LegalSizes:
-    """Return the legal sizes of a model.
-
-    Args:
-        model: The model.
-        spec: What is known of the input dims. A past may be empty unless the spec says otherwise.
-        relations: Further relations that must hold.
+    """Return the legal sizes of a model, with more relations; a past may be empty unless the spec forbids it.
 
     Raises:
         UsageError: A symbol or input does not exist, or the numbers contradict each other.
@@ -115,10 +104,8 @@ def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[R
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
-    main = model.graph  # a body may not run
-    noted = [one for one in (*shapes.equalities, *shapes.inequalities) if one.scope is main]
     given = [one.substitute(numbers) for one in relations]
-    known = dict.fromkeys(one.against_zero() for one in (*noted, *_concatenated(shapes), *given))
+    known = dict.fromkeys(one.against_zero() for one in (*shapes.required, *_concatenated(shapes), *given))
     names = frozenset(symbols)
     return LegalSizes(
         tuple(variables),

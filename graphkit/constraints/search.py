@@ -26,8 +26,6 @@ class Variable:
     """A symbol to choose a size for.
 
     Attributes:
-        name: The name of the symbol.
-        role: What the symbol stands for.
         low, high: Its least and its largest size, perhaps infinite.
         preferred: Sizes to try right after the one wished for.
     """
@@ -44,11 +42,8 @@ def nearest(
 ) -> Iterator[dict[str, int]]:
     """Return legal assignments: the sizes of each symbol from the wished one outwards, the last symbol varying first.
 
-    Args:
-        variables: The symbols to choose sizes for. Those that follow from others come last.
-        constraints: What must be met. Constraints on other symbols are ignored.
-        wish: Sizes to begin with.
-        visits: How many sizes to look at before the search ends.
+    Symbols that follow from others come last. Constraints on other symbols are ignored. The search ends after so many
+    visits of sizes.
     """
     return _Search(variables, constraints, wish, visits).assignments() if variables else iter([{}])
 

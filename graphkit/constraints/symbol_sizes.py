@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 from graphkit.graph.roles import MASKS, Roles
 from graphkit.graph.roles import Axis as Role
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes import DimSpec, Expr, const, parse, symbol
+from graphkit.shapes import DimSpec, Expr
+from graphkit.shapes.inputs import input_dims
 
 __all__ = [
     "Role",
     "Sizes",
-    "input_dims",
     "input_shape",
     "plain_symbol",
     "symbol_roles",
@@ -51,17 +50,6 @@ class Sizes:
     def __str__(self) -> str:
         text = f"batch {self.batch}, sequence {self.sequence}, past {self.past}, encoder {self.encoder}"
         return text + "".join(f", {name} {size}" for name, size in self.symbols)
-
-
-def input_dims(value: Value) -> tuple[Expr, ...] | None:
-    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None if the rank is unknown."""
-    declared = declared_type(value)
-    if declared is None or declared.dims is None:
-        return None
-    return tuple(
-        const(dim) if isinstance(dim, int) else symbol(f"{value.name}.{axis}") if dim is None else parse(dim)
-        for axis, dim in enumerate(declared.dims)
-    )
 
 
 def symbol_roles(model: Model) -> dict[str, Role]:

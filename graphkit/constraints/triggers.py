@@ -137,12 +137,8 @@ class _Search:
 
     def triggers(self) -> Iterator[Trigger]:
         """Yield the triggers of each direction of one symbol, then those that only two symbols show."""
-        for direction, tried in self.places.items():
-            if len(direction) == 1:
-                yield from self.of(direction, tried)
-        for direction, tried in self.places.items():
-            if len(direction) > 1:
-                yield from self.of(direction, tried)
+        for direction in sorted(self.places, key=lambda direction: len(direction) > 1):
+            yield from self.of(direction, self.places[direction])
 
     def of(self, direction: Direction, tried: Sequence[Assignment]) -> Iterator[Trigger]:
         """Yield the nearest triggers of a direction, in each branch: failures, then wrong shapes."""

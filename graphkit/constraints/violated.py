@@ -39,11 +39,7 @@ class SizeCheck:
     def nearest(self, sizes: Mapping[str, int], names: frozenset[str], start: int, reach: int) -> int | None:
         """Return the number nearest to `start`, at most `reach` away, at which it runs, None where there is none.
 
-        Args:
-            sizes: The sizes of all symbols.
-            names: Those that get the number instead.
-            start: The number to begin with.
-            reach: How far to look.
+        These symbols get the number instead of their sizes.
         """
         for distance in range(reach + 1):
             for number in dict.fromkeys((start - distance, start + distance)):

@@ -45,11 +45,12 @@ class _Builder:
         self.protos: dict[Scope, Sequence[onnx.NodeProto]] = {}
         self.later: dict[Scope, set[str]] = {}  # outputs of the nodes of a scope, where something is undefined
 
+    def corrupt(self, problem: str, hint: str = "the file is corrupt; export it again") -> ModelError:
+        return ModelError(problem, file=self.file, hint=hint)
+
     def define(self, scope: Scope, name: str, kind: Kind) -> Value:
         if type(name) is not str:  # protobuf gives bytes where a string is not UTF-8
-            raise ModelError(
-                f"the name {name!r:.60} is not UTF-8", file=self.file, hint="the file is corrupt; export it again"
-            )
+            raise self.corrupt(f"the name {name!r:.60} is not UTF-8")
         if name in scope.values:
             self.note_twice(scope, name)
             return scope.values[name]
@@ -82,9 +83,7 @@ class _Builder:
 
     def fill_graph(self, scope: Scope, graph: onnx.GraphProto) -> None:
         if scope.depth > MAX_NESTING:
-            raise ModelError(
-                f"graphs are nested more than {MAX_NESTING} deep", file=self.file, hint="the file is corrupt"
-            )
+            raise self.corrupt(f"graphs are nested more than {MAX_NESTING} deep", "the file is corrupt")
         for infos in (graph.value_info, graph.output, graph.input):
             scope.infos.update((info.name, info) for info in infos)
         scope.inputs = tuple(self.define(scope, info.name, "input") for info in graph.input)
@@ -110,11 +109,7 @@ class _Builder:
             node = Node(proto, scope, index)
             nodes.append(node)
             if type(node.op_type) is not str or type(proto.name) is not str:
-                raise ModelError(
-                    f"node {index} has a name or operator that is not UTF-8",
-                    file=self.file,
-                    hint="the file is corrupt; export it again",
-                )
+                raise self.corrupt(f"node {index} has a name or operator that is not UTF-8")
             node.inputs = tuple(self.use(scope, name) if name else None for name in proto.input)
             for position, value in enumerate(node.inputs):
                 if value is not None:

@@ -129,11 +129,9 @@ def _key(value: Value) -> tuple[Slot, frozenset[str]] | None:
 def _may_cache(value: Value) -> bool:
     """Whether a value's declared type allows a cache: of rank 3 to 6, floating-point or 8-bit."""
     declared = declared_type(value)
-    if declared is None:
+    if declared is None or not (declared.is_float or declared.dtype in (2, 3)):
         return False
-    return (declared.is_float or declared.dtype in (2, 3)) and (
-        declared.dims is None or len(declared.dims) in CACHE_RANKS
-    )
+    return declared.rank is None or declared.rank in CACHE_RANKS
 
 
 def _by_shape(scope: Scope, inputs: list[Value]) -> tuple[CacheEntry, ...]:
@@ -155,17 +153,17 @@ def _families(values: list[Value]) -> list[list[Value]]:
     families: dict[tuple[str, int, int], list[Value]] = defaultdict(list)
     for value in values:
         declared = declared_type(value)
-        if declared is not None and declared.is_float and declared.dims is not None and len(declared.dims) in (4, 5):
-            families[re.sub(r"\d+", "#", value.name), declared.dtype, len(declared.dims)].append(value)
+        if declared is not None and declared.is_float and declared.rank in (4, 5):
+            families[re.sub(r"\d+", "#", value.name), declared.dtype, declared.rank].append(value)
     return [family for family in families.values() if len(family) > 1 and re.search(r"\d", family[0].name)]
 
 
 def _grows(past: Value, present: Value) -> bool:
     """Whether two tensors differ in one dim only, which is symbolic in the first."""
     before, after = declared_type(past), declared_type(present)
-    if before is None or after is None or before.dims is None or after.dims is None or before.dtype != after.dtype:
+    if before is None or after is None or before.dtype != after.dtype or before.rank != after.rank:
         return False
-    if len(before.dims) != len(after.dims):
+    if before.dims is None or after.dims is None:
         return False
     differing = [dim for dim, other in zip(before.dims, after.dims, strict=True) if dim != other]
     return len(differing) == 1 and isinstance(differing[0], str)
@@ -181,7 +179,7 @@ def growing_axis(past: TensorType, present: TensorType | None) -> int | None:
     if dims is None:
         return None
     differing: list[int] = []
-    if present is not None and present.dims is not None and len(present.dims) == len(dims):
+    if present is not None and present.dims is not None and present.rank == past.rank:
         differing = [axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if pair[0] != pair[1]]
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.operators import PRESERVING
-from graphkit.graph.types import declared_type
+from graphkit.graph.types import declared_dims, declared_type
 from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrapped
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
@@ -31,9 +31,7 @@ class Condition:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the input, with 1 for each dim that is not a number."""
-        declared = declared_type(self.input)
-        dims = declared.dims if declared is not None else None
-        return tuple(dim if isinstance(dim, int) else 1 for dim in dims or ())
+        return tuple(dim if isinstance(dim, int) else 1 for dim in declared_dims(self.input) or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,6 @@ class MergedDecoder:
     """An If that holds both steps of a decoder.
 
     Attributes:
-        node: The If.
         condition: The boolean graph input behind its condition.
         cache_branch: The branch that reads the past, run on later steps.
         first_branch: The other one, run on the first step.

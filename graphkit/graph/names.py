@@ -19,6 +19,7 @@ __all__ = [
     "is_number",
     "module_path",
     "names_in",
+    "runs_of",
 ]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
@@ -43,6 +44,17 @@ def free_name(base: str, taken: Collection[str]) -> str:
     """Return a name that is not taken: this one, or this one with a number."""
     numbered = (f"{base}_{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name not in taken)
+
+
+def runs_of(numbers: Sequence[int]) -> list[range]:
+    """Return numbers as ranges that go up by one.
+
+    Example:
+        >>> runs_of((2, 3, 4, 7))
+        [range(2, 5), range(7, 8)]
+    """
+    breaks = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
+    return [range(numbers[low], numbers[low] + high - low) for low, high in itertools.pairwise(breaks) if high > low]
 
 
 def family_pattern(name: str) -> str:
@@ -82,8 +94,7 @@ def _choice(words: tuple[str, ...]) -> str:
     if not all(is_number(word) for word in words):
         return f"{{{'|'.join(words)}}}"
     ordered = sorted(words, key=int)
-    numbers = [int(word) for word in ordered]
-    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+    if len(runs_of([int(word) for word in ordered])) == 1:
         return f"{{{ordered[0]}-{ordered[-1]}}}"
     shown = ordered if len(ordered) < 6 else [*ordered[:3], "...", ordered[-1]]
     return f"{{{','.join(shown)}}}"

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.merged import MergedDecoder
-from graphkit.graph.types import Dim, TensorType, declared_type
+from graphkit.graph.types import Dim, TensorType, declared_dims, declared_type
 from graphkit.graph.view import Value, unwrapped
 
 __all__ = ["MASKS", "Axis", "Role", "Roles", "dim_at", "may_be_pixels", "rank"]
@@ -92,7 +92,7 @@ class Roles:
 
     def axis(self, value: Value, at: int) -> Axis:
         """Return what an axis of an input counts."""
-        dims, dim = _dims(value) or (), dim_at(value, at)
+        dims, dim = declared_dims(value) or (), dim_at(value, at)
         if (entry := self.pasts.get(value)) is not None:
             return self._cache_axis(entry, dims, at)
         role, last = self.inputs.get(value, "other"), len(dims) - 1
@@ -134,18 +134,13 @@ def may_be_pixels(declared: TensorType) -> bool:
     return declared.is_float or declared.dtype == TensorProto.UINT8
 
 
-def _dims(value: Value) -> tuple[Dim, ...] | None:
-    declared = declared_type(value)
-    return declared.dims if declared is not None else None
-
-
 def dim_at(value: Value | None, axis: int | None) -> Dim:
     """Return a declared dim of a value, None if it is not declared."""
-    dims = _dims(value) if value is not None else None
+    dims = declared_dims(value) if value is not None else None
     return dims[axis] if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
 
 
 def rank(value: Value) -> int | None:
     """Return the declared rank of a value."""
-    dims = _dims(value)
-    return None if dims is None else len(dims)
+    declared = declared_type(value)
+    return None if declared is None else declared.rank

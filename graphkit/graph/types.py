@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -9,7 +10,7 @@ import onnx
 from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Value
 
-__all__ = ["Dim", "TensorType", "declared_type", "shape_text", "type_text"]
+__all__ = ["Dim", "TensorType", "declared_dims", "declared_type", "shape_text", "type_text"]
 
 Dim = int | str | None  # a number, a symbol, or unknown
 
@@ -25,6 +26,11 @@ class TensorType:
 
     dtype: int
     dims: tuple[Dim, ...] | None
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dims, None where it is unknown."""
+        return None if self.dims is None else len(self.dims)
 
     @property
     def is_float(self) -> bool:
@@ -47,6 +53,12 @@ def declared_type(value: Value) -> TensorType | None:
     return TensorType(tensor_type.elem_type, _dims(tensor_type))
 
 
+def declared_dims(value: Value) -> tuple[Dim, ...] | None:
+    """Return the declared dims of a tensor, None where they are not declared."""
+    declared = declared_type(value)
+    return None if declared is None else declared.dims
+
+
 def _dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> tuple[Dim, ...] | None:
     return tuple(map(_dim, kind.shape.dim)) if kind.HasField("shape") else None
 
@@ -57,7 +69,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     return str(dim.dim_param) or None
 
 
-def shape_text(dims: tuple[Dim, ...] | None) -> str:
+def shape_text(dims: Sequence[object] | None) -> str:
     """Return `[batch_size, 8, ?]`, or `?` for an unknown rank."""
     if dims is None:
         return "?"

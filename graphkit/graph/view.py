@@ -39,7 +39,6 @@ class Value:
 
     Attributes:
         name: Unique in its scope.
-        scope: Where it is defined.
         kind: What defines it: a graph (or function) input, an initializer, a node, or nothing.
         producer: The node that computes it, None if none does.
         output_index: Which output of the producer it is.
@@ -79,8 +78,6 @@ class Node:
     """One node of a scope.
 
     Attributes:
-        proto: The NodeProto.
-        scope: The scope that it belongs to.
         index: Its position among the scope's nodes.
         op_type, domain: The operator; the default domain is "".
         inputs, outputs: Values, None for each that is left out.

@@ -25,7 +25,6 @@ class DataFile:
 
     Attributes:
         location: As in the model, relative to the model's folder.
-        path: The path of the file.
         size: Size in bytes, None if the file is missing.
     """
 

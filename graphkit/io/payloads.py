@@ -45,7 +45,6 @@ class Reference:
 
     Attributes:
         offset: First byte of the payload in the source file.
-        length: Bytes of the payload.
         field: TensorProto field that held it: 9 raw_data, 4 float_data, 10 double_data.
         location_was_set: Whether the tensor said `data_location: DEFAULT` in so many words.
     """
@@ -57,12 +56,7 @@ class Reference:
 
 
 class Copier(ABC):
-    """One walk over a serialized ModelProto that copies it with its tensors changed.
-
-    Args:
-        data: The serialized ModelProto.
-        smallest: Messages with fewer bytes are copied unread.
-    """
+    """One walk over a serialized ModelProto that copies it with its tensors changed, and small messages unread."""
 
     def __init__(self, data: Buffer, smallest: int) -> None:
         self.data, self.view, self.smallest = data, memoryview(data), smallest
@@ -178,12 +172,7 @@ class Inflater(Copier):
 
 
 def inflate(data: bytes, payloads: Mapping[bytes, memoryview]) -> list[Piece]:
-    """Return a ModelProto's bytes in pieces, with payloads in the places of marks.
-
-    Args:
-        data: The serialized ModelProto, in which the `raw_data` of some tensors is a mark.
-        payloads: The payload for each mark; these bytes are referred to, not copied.
-    """
+    """Return a ModelProto's bytes in pieces, with payloads, not copied, in the places of marks in `raw_data`."""
     return Inflater(data, payloads).message("ModelProto", 0, len(data), 0)
 
 

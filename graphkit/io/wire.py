@@ -21,11 +21,7 @@ MAX_PROTO = (1 << 31) - 1  # protobuf's own limit for one message
 
 
 class Fault(Exception):
-    """A fault in the wire format.
-
-    Attributes:
-        offset: Byte offset of the fault in the data.
-    """
+    """A fault in the wire format."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(problem)

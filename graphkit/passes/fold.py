@@ -60,13 +60,7 @@ def fold(
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
     """
-    declared = declarations(model)
-    model = InferOutputShapes().run(declared.model).model if declared.corrections else model
-    spec = spec | DimSpec.of(dims, inputs, ranges)
-    frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(model)
-    spec = spec.open_ranges(Inputs(model, spec).numbers)
-    changes = [f"{FreezeDims.name()}: {change}" for change in frozen.changes]
-    model = remove_dead_code(frozen.model).model
+    model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
     declined: tuple[Declined, ...] = ()
     counts: Counts = Counter()
     keep_fusions = keep_fusions and not fuse
@@ -76,11 +70,19 @@ def fold(
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
         last = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
-        is_done = last is outcome.model
         model = last
-        if is_done:
+        if model is outcome.model:
             break
     return Outcome(model, (*changes, *described(counts)), declined)
+
+
+def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:
+    """Return a model at the sizes and shapes of a spec, what remains of the spec, and the changes."""
+    declared = declarations(model)
+    model = InferOutputShapes().run(declared.model).model if declared.corrections else model
+    frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(model)
+    changes = [f"{FreezeDims.name()}: {change}" for change in frozen.changes]
+    return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes
 
 
 def _rewrites(limit: int, fuse: bool) -> tuple[Rewrite, ...]:

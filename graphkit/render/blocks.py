@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bars", "Block", "Column", "Drawing", "Heading", "Prose", "Table", "printable"]
+__all__ = ["Bars", "Block", "Column", "Drawing", "Heading", "Prose", "Table", "printable", "table"]
 
 Cell = str | int | float | None
 
@@ -31,7 +31,6 @@ class Column:
     """A column.
 
     Attributes:
-        name: Its heading.
         kind: `code` for names and expressions, `number` for what is aligned to the right, `note` for what a
             terminal, to save width, prints beneath the first `code` cell of the row.
     """
@@ -47,6 +46,17 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
+
+
+def table(headings: str, rows: Sequence[Sequence[Cell]], title: str = "") -> Table:
+    """Return a table whose columns are named in one text, each with its kind unless that is `text`.
+
+    Example:
+        >>> table("Op | Count:number", [("Add", 2)]).columns
+        (Column(name='Op', kind='text'), Column(name='Count', kind='number'))
+    """
+    parts = (heading.partition(":") for heading in headings.split(" | "))
+    return Table(tuple(Column(name, kind or "text") for name, _, kind in parts), rows, title)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

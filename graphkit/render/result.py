@@ -23,11 +23,7 @@ SCHEMA = 1  # raised when a field of any result changes its name or meaning
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What an analysis found, ready to show.
-
-    Attributes:
-        title: Heading of the section.
-    """
+    """What an analysis found, ready to show."""
 
     title: ClassVar[str]
 

@@ -28,9 +28,7 @@ class Channels:
     """The axis of a tensor along which each number of a constant counts for one slice.
 
     Attributes:
-        rank: Of the tensor.
         axis: Not negative; None where the channels are scattered, so that only one number for all will do.
-        count: Of the channels.
     """
 
     rank: int
@@ -66,15 +64,7 @@ class Affine:
 
 
 def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype: int) -> Affine | Reason:
-    """Return what a node does to a tensor that it reads, or why that is no number a channel.
-
-    Args:
-        model: The model, for the values of constants.
-        node: The node.
-        value: The tensor.
-        channels: Its channels.
-        dtype: Its elements' type.
-    """
+    """Return what a node does to the channels of a tensor that it reads, or why that is no number a channel."""
     if not node.is_op(*AFFINE_OPERATORS):
         return Reason()
     if node.op_type == "BatchNormalization":

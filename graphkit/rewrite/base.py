@@ -6,6 +6,7 @@ returns another one, with what it changed, and what it declined to change and wh
 
 from __future__ import annotations
 
+import copy
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, MutableSequence, Sequence
@@ -47,7 +48,6 @@ class Outcome:
     """What a pass, or a pipeline, did.
 
     Attributes:
-        model: The result.
         changes: One sentence for each change.
         declined: What stayed unchanged, and why.
     """
@@ -122,6 +122,4 @@ def copy_proto(model: Model) -> onnx.ModelProto:
         ModelError: The model's graph is not sound: see `Model.check_soundness`.
     """
     model.check_soundness()
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    return proto
+    return copy.deepcopy(model.proto)

@@ -7,6 +7,7 @@ edited once in a round; a second rewrite finds it taken and waits for the next r
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -54,12 +55,7 @@ forget_on_registration(_shapes.cache_clear)
 
 
 class Editor(Edits):
-    """Collects edits of one model.
-
-    Args:
-        model: The model, which is not changed.
-        spec: What is known about the input dims.
-        keep_fusions: Whether to keep the nodes that fusions of onnxruntime look for.
+    """Collects edits of one model, which keep the nodes that fusions of onnxruntime look for where that is wanted.
 
     Raises:
         ModelError: The model's graph is not sound: see `Model.check_soundness`.
@@ -192,8 +188,7 @@ class Editor(Edits):
 
     def tensor(self, tensor: onnx.TensorProto, name: str) -> str:
         """Add a tensor as a constant that every graph can read, and return its name."""
-        made = onnx.TensorProto()
-        made.CopyFrom(tensor)
+        made = copy.deepcopy(tensor)
         made.name = self.unique_name(name)
         self.tensors.append(made)
         return made.name

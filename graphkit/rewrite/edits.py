@@ -25,9 +25,7 @@ class NewNode:
     Attributes:
         op_type: Operator of the default domain.
         inputs: Values or names that it reads.
-        outputs: Names of the outputs.
         attributes: As `onnx.helper.make_node` takes them.
-        name: Name of the node.
         like: The node whose name, doc string and metadata it takes over.
     """
 
@@ -48,14 +46,11 @@ class Edits:
     """Edits of one model, which is not changed.
 
     Attributes:
-        model: The model.
         aliases: What the consumers of a value read instead of it.
         inputs: The inputs that a node reads instead of others, by index.
         replaced: The nodes that take the place of a node.
         before: The nodes that come before a node.
         heads: The nodes that come first in a graph.
-        renamed: The new names of values.
-        tensors: The new constants.
     """
 
     def __init__(self, model: Model) -> None:

@@ -16,7 +16,7 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.shapes import Expr, const, lower
+from graphkit.shapes import Expr, lower
 from graphkit.shapes.expr import Atom, Call
 from graphkit.shapes.symbols import Symbol
 
@@ -173,7 +173,6 @@ def _sources(editor: Editor) -> dict[str, list[tuple[Value, int]]]:
         if declared_type(value) is None:
             continue
         for axis, dim in enumerate(editor.shapes[value].dims or ()):
-            atom = (dim if isinstance(dim, Expr) else const(dim)).atom
-            if isinstance(atom, Symbol):
-                found.setdefault(atom.name, []).append((value, axis))
+            if isinstance(dim.atom, Symbol):
+                found.setdefault(dim.atom.name, []).append((value, axis))
     return found

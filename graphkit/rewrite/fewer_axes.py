@@ -140,6 +140,11 @@ def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
     return [kind if axis in own else FREE for axis in range(rank)]
 
 
+def _moves_axis(node: Node, axis: int, rank: int) -> Callable[[Axes], Mapping[str, Any]]:
+    """Return what gives the attributes of a node that works along an axis."""
+    return lambda axes: attributes_of(node, axis=axes.of(axis % rank))
+
+
 def _elementwise(editor: Editor, node: Node) -> Layout:
     out = sizes_of(editor, node.outputs[0])
     read = [0] if node.operator in UNARY else [i for i, value in enumerate(node.inputs) if value is not None]
@@ -155,9 +160,7 @@ def _softmax(editor: Editor, node: Node) -> Layout:
     dims, axis = sizes_of(editor, node.inputs[0]), _along(node, -1)
     if node.scope.opset() < SOFTMAX_SINCE:
         raise TooManyAxesError("its opset takes all axes from one on together")
-    return Layout(
-        {0: dims}, [dims], _marked(len(dims), [axis]), lambda axes: attributes_of(node, axis=axes.of(axis % len(dims)))
-    )
+    return Layout({0: dims}, [dims], _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
 
 
 def _reduction(editor: Editor, node: Node) -> Layout:
@@ -200,29 +203,26 @@ def _normalization(editor: Editor, node: Node) -> Layout:
 def _concat(editor: Editor, node: Node) -> Layout:
     out, axis = sizes_of(editor, node.outputs[0]), _along(node, 0)
     inputs = {index: sizes_of(editor, value) for index, value in enumerate(node.inputs)}
-    return Layout(inputs, [out], _marked(len(out), [axis]), lambda axes: {"axis": axes.of(axis % len(out))})
+    return Layout(inputs, [out], _marked(len(out), [axis]), _moves_axis(node, axis, len(out)))
 
 
 def _split(editor: Editor, node: Node) -> Layout:
     dims, axis = sizes_of(editor, node.inputs[0]), _along(node, 0)
     outputs = [sizes_of(editor, value) for value in node.outputs]
-    return Layout(
-        {0: dims}, outputs, _marked(len(dims), [axis]), lambda axes: attributes_of(node, axis=axes.of(axis % len(dims)))
-    )
+    return Layout({0: dims}, outputs, _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
 
 
 def _slice(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     if node.scope.opset() < SLICE_SINCE:
         raise TooManyAxesError("its opset has no axes as an input")
-    given = node.input(3)
-    axes_of = _numbers(editor, node, 3) if given is not None else list(range(len(_numbers(editor, node, 1))))
-    return Layout(
-        {0: dims},
-        [out],
-        _marked(len(dims), axes_of),
-        constants=lambda axes: {3: [axes.of(axis % len(dims)) for axis in axes_of]},
-    )
+    named = _numbers(editor, node, 3 if node.input(3) is not None else 1)
+    sliced = named if node.input(3) is not None else list(range(len(named)))
+
+    def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
+        return {3: [axes.of(axis % len(dims)) for axis in sliced]}
+
+    return Layout({0: dims}, [out], _marked(len(dims), sliced), constants=constants)
 
 
 def _pad(editor: Editor, node: Node) -> Layout:
@@ -267,14 +267,10 @@ def _quantized(editor: Editor, node: Node) -> Layout:
     dims, scale = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.inputs[1])
     if len(scale) > 1:
         raise TooManyAxesError("it has a scale for each block")
+    if math.prod(scale) == 1:
+        return Layout({0: dims}, [dims], [FREE] * len(dims), lambda _: attributes_of(node))
     axis = _along(node, 1)
-    own = [axis] if math.prod(scale) != 1 else []
-    return Layout(
-        {0: dims},
-        [dims],
-        _marked(len(dims), own),
-        lambda axes: attributes_of(node, **({"axis": axes.of(axis % len(dims))} if own else {})),
-    )
+    return Layout({0: dims}, [dims], _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
 
 
 RULES: Mapping[str, Callable[[Editor, Node], Layout]] = {

@@ -16,7 +16,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code, without_outputs
 from graphkit.rewrite.editor import Editor
-from graphkit.shapes import Finding, Shapes
+from graphkit.shapes import Shapes
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
 
 __all__ = ["Counts", "Rewrite", "described", "run_to_fixpoint"]
@@ -45,20 +45,11 @@ class Rewrite(Pass):
         return replace(outcome, changes=tuple(counted(count, text) for (_, text), count in counts.items()))
 
 
-def _contradiction(finding: Finding) -> Declined:
-    return Declined(
-        finding.node, f"nothing is rewritten, because the shapes of the model contradict each other: {finding.message}"
-    )
-
-
 def _impossible(shapes: Shapes) -> list[Declined]:
     """Say which bodies are left alone because they cannot run."""
-    return [
-        Declined(
-            body.path, f"is left unchanged, because it cannot run at these dims: {finding.message} ('{finding.node}')"
-        )
-        for body, finding in shapes.impossible.items()
-    ]
+    why = "is left unchanged, because it cannot run at these dims: "
+    bodies = shapes.impossible.items()
+    return [Declined(body.path, f"{why}{finding.message} ('{finding.node}')") for body, finding in bodies]
 
 
 def described(counts: Counts) -> tuple[str, ...]:
@@ -74,14 +65,10 @@ def run_to_fixpoint(
     *,
     keep_fusions: bool = False,
 ) -> Outcome:
-    """Run rewrites together until none changes anything.
+    """Run rewrites, in the order in which they may take nodes, together until none changes anything.
 
-    Args:
-        model: The model to start from; it is not changed.
-        rewrites: In the order in which they may take nodes.
-        spec: What is known of the input dims.
-        counts: The counts of earlier runs, to which those of this run are added.
-        keep_fusions: Whether to keep the nodes that fusions of onnxruntime look for.
+    The counts of this run are added to those of earlier ones. With `keep_fusions`, the nodes stay that fusions of
+    onnxruntime look for.
 
     Returns:
         The result, without dead code if anything has changed, and what the last round declined. A model that cannot
@@ -95,7 +82,8 @@ def run_to_fixpoint(
     for _ in range(MAX_ROUNDS):
         editor = Editor(model, spec, keep_fusions=keep_fusions)
         if contradictions := editor.shapes.contradictions:
-            declined = [_contradiction(finding) for finding in contradictions]
+            why = "nothing is rewritten, because the shapes of the model contradict each other: "
+            declined = [Declined(finding.node, why + finding.message) for finding in contradictions]
             break
         for rewrite in rewrites:
             before = Counter(editor.changes)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import mul, or_, truediv
 
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.operators import MOVING
@@ -22,12 +25,8 @@ __all__ = ["UNBOUNDED", "FloatBounds", "Interval"]
 MAX_DEPTH = 40  # nodes that are followed upwards
 MAX_READ = 64 << 20  # bytes of a constant that are read
 
-LARGEST: dict[int, float] = {
-    TensorProto.FLOAT: float(np.finfo(np.float32).max),
-    TensorProto.DOUBLE: float(np.finfo(np.float64).max),
-    TensorProto.FLOAT16: float(np.finfo(np.float16).max),
-    TensorProto.BFLOAT16: 3.3895314e38,
-}
+LARGEST: dict[int, float] = {dtype: float(np.finfo(numpy).max) for dtype, numpy in FLOATS.items()}
+LARGEST[TensorProto.BFLOAT16] = 3.3895314e38
 # Activations are taken to be no larger than this, which leaves room for a sum with the least number of the dtype.
 ACTIVATIONS: dict[int, float] = {
     TensorProto.FLOAT: 1e30,
@@ -35,18 +34,6 @@ ACTIVATIONS: dict[int, float] = {
     TensorProto.FLOAT16: 1e4,
     TensorProto.BFLOAT16: 1e30,
 }
-INTEGERS: dict[int, tuple[int, int]] = {
-    TensorProto.INT8: (-(2**7), 2**7),
-    TensorProto.INT16: (-(2**15), 2**15),
-    TensorProto.INT32: (-(2**31), 2**31),
-    TensorProto.INT64: (-(2**63), 2**63),
-    TensorProto.UINT8: (0, 2**8),
-    TensorProto.UINT16: (0, 2**16),
-    TensorProto.UINT32: (0, 2**32),
-    TensorProto.UINT64: (0, 2**64),
-    TensorProto.BOOL: (0, 1),
-}
-
 PRODUCTS = {"Attention", "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DequantizeLinear", "Einsum"}
 PRODUCTS |= {"DynamicQuantizeLinear", "Gelu", "Gemm", "GlobalAveragePool", "GroupNormalization", "MatMul"}
 PRODUCTS |= {"InstanceNormalization", "LayerNormalization", "RMSNormalization", "RotaryEmbedding"}
@@ -144,7 +131,7 @@ class FloatBounds:
             read = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}.get(kind, range(len(node.inputs)))
             if node.attr("reduction", "none") != "none":
                 return _of_dtype(dtype)
-            return _union([self.of(node.input(index), depth) for index in read])
+            return reduce(or_, (self.of(node.input(index), depth) for index in read))
         if kind in ("Trilu", "Relu"):
             return self.of(node.input(0), depth) | Interval(0, 0)
         return _of_dtype(dtype)
@@ -165,7 +152,7 @@ def _activation(dtype: int) -> Interval:
 def _of_dtype(dtype: int) -> Interval:
     if dtype not in INTEGERS:
         return UNBOUNDED
-    least, most = INTEGERS[dtype]
+    least, most = integer_range(dtype)
     return Interval(float(least), float(most))
 
 
@@ -182,13 +169,6 @@ def _rounded(found: Interval, dtype: int) -> Interval:
     return Interval(low, high, found.may_be_nan)
 
 
-def _union(found: Sequence[Interval]) -> Interval:
-    total = found[0]
-    for each in found[1:]:
-        total |= each
-    return total
-
-
 def _sum(found: Sequence[Interval]) -> Interval:
     low, high = sum(each.low for each in found), sum(each.high for each in found)
     both = any(each.low == -math.inf for each in found) and any(each.high == math.inf for each in found)
@@ -200,31 +180,23 @@ def _difference(found: Sequence[Interval]) -> Interval:
 
 
 def _product(found: Sequence[Interval]) -> Interval:
-    one, two = found
-    if not (one.is_finite and two.is_finite):
-        return UNBOUNDED
-    ends = [a * b for a in (one.low, one.high) for b in (two.low, two.high)]
-    return Interval(min(ends), max(ends))
+    return _of_ends(mul, *found)
 
 
 def _quotient(found: Sequence[Interval]) -> Interval:
     one, two = found
-    if not (one.is_finite and two.is_finite) or two.low <= 0 <= two.high:
+    return UNBOUNDED if two.low <= 0 <= two.high else _of_ends(truediv, one, two)
+
+
+def _of_ends(function: Callable[[float, float], float], one: Interval, two: Interval) -> Interval:
+    if not (one.is_finite and two.is_finite):
         return UNBOUNDED
-    ends = [a / b for a in (one.low, one.high) for b in (two.low, two.high)]
+    ends = [function(a, b) for a in (one.low, one.high) for b in (two.low, two.high)]
     return Interval(min(ends), max(ends))
 
 
 def _negative(found: Sequence[Interval]) -> Interval:
     return Interval(-found[0].high, -found[0].low, found[0].may_be_nan)
-
-
-def _maximum(found: Sequence[Interval]) -> Interval:
-    return _of_several(max, found)
-
-
-def _minimum(found: Sequence[Interval]) -> Interval:
-    return _of_several(min, found)
 
 
 def _of_several(choose: Callable[[Iterable[float]], float], found: Sequence[Interval]) -> Interval:
@@ -239,6 +211,6 @@ ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
     "Mul": _product,
     "Div": _quotient,
     "Neg": _negative,
-    "Max": _maximum,
-    "Min": _minimum,
+    "Max": partial(_of_several, max),
+    "Min": partial(_of_several, min),
 }

@@ -100,9 +100,7 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
 def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> None:
     """Remove in place what gives back an input that a call leaves out, and leave it out where it is read.
 
-    Args:
-        graph: A graph.
-        around: Names in the graphs around it that stand for nothing.
+    `around` has the names in the graphs around it that stand for nothing.
     """
     outputs = {info.name for info in graph.output}
     copies = {

@@ -30,12 +30,7 @@ MAX_CONE = 40  # nodes that compute positions or shapes
 
 
 def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
-    """Return the nodes of a graph that a fusion of onnxruntime needs as they are, and the operator that it makes.
-
-    Args:
-        scope: The graph, without the bodies in it.
-        dims_of: Gives the dims of a value, None where its rank is not known.
-    """
+    """Return the nodes of a graph, without the bodies in it, that fusions of onnxruntime need, and what these make."""
     found: dict[Node, str] = {}
     for node in scope.nodes:
         for operator, finder in FINDERS.get(node.op_type, ()) if not node.domain else ():

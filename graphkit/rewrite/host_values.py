@@ -46,8 +46,6 @@ class HostValue:
     """A value that depends on no data, where it meets data.
 
     Attributes:
-        value: The value.
-        dependence: What it is computed from.
         uses: The nodes that depend on data, and which input of theirs it is.
     """
 
@@ -76,11 +74,8 @@ def dependences(model: Model, shapes: Shapes) -> Mapping[Value, Dependence]:
 def host_values(model: Model, shapes: Shapes, frozen: frozenset[str]) -> tuple[HostValue, ...]:
     """Return the values without data that meet data, and that a number for each frozen dim does not make constant.
 
-    Args:
-        model: A model without control flow that matters; what bodies read counts as data.
-        shapes: What is known of its shapes.
-        frozen: Dims that may become numbers without changing what the model computes at run time: the batch, the
-            number of new tokens, the length of a padded source.
+    A frozen dim may become a number without changing what the model computes at run time: the batch, the number of new
+    tokens, the length of a padded source. What bodies read counts as data.
     """
     known = dependences(model, shapes)
     uses: dict[Value, list[tuple[Node, int]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
 
@@ -18,11 +19,7 @@ Holder = onnx.GraphProto | onnx.FunctionProto
 def decide(scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]) -> tuple[dict[Node, Scope], list[Node]]:
     """Return the branch that each decided If runs, outer Ifs first, and the Ifs that stay undecided.
 
-    An If that no runtime loads stays too.
-
-    Args:
-        scopes: The main graph and the functions.
-        condition: Gives the value of an If's condition, None where it is not known.
+    An If stays where its condition is not known (None), or where no runtime loads it.
     """
     decisions: dict[Node, Scope] = {}
     undecided: list[Node] = []
@@ -50,14 +47,9 @@ def why_undecided(node: Node, otherwise: str) -> str:
 
 
 def inline_branches(proto: onnx.ModelProto, scopes: tuple[Scope, ...], decisions: Mapping[Node, Scope]) -> None:
-    """Replace Ifs by the branches that they run, in place.
+    """Replace Ifs by the branches that they run, in place; the scopes of the proto are of no use afterwards.
 
     Names that would clash are changed; the outputs of an If keep theirs.
-
-    Args:
-        proto: The model, to change.
-        scopes: Those of this proto; they are of no use afterwards.
-        decisions: The branch of each If that goes.
     """
     if not decisions:
         return
@@ -115,10 +107,7 @@ class _Inliner:
     def emit(self, scope: Scope, target: Holder, taken: set[str] | None = None) -> list[onnx.NodeProto]:
         """Return the nodes of a scope with its decided Ifs replaced; what else the branches hold goes to `target`.
 
-        Args:
-            scope: Which nodes.
-            target: The graph or function that they will be in.
-            taken: Names of nodes there, for a branch: its nodes get others, or onnxruntime does not load the model.
+        In a branch, nodes get other names than those taken around it, or onnxruntime does not load the model.
         """
         nodes: list[onnx.NodeProto] = []
         own = {node.proto.name for node in scope.nodes if node.proto.name}
@@ -150,20 +139,14 @@ class _Inliner:
         for (_, graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
             nodes = self.emit(body, graph)
             outputs = [self.name(value) for value in body.outputs]
-            copies = _copies(nodes)
+            copies = copy.deepcopy(nodes)  # they outlive the deletion of the list that the originals are in
             del graph.node[:]
             graph.node.extend(copies)
             for info, name in zip(graph.output, outputs, strict=True):
                 info.name = name
         return proto
 
-    def _hoist(
-        self,
-        graph: onnx.GraphProto,
-        body: Scope,
-        target: Holder,
-        nodes: list[onnx.NodeProto],
-    ) -> None:
+    def _hoist(self, graph: onnx.GraphProto, body: Scope, target: Holder, nodes: list[onnx.NodeProto]) -> None:
         """Move initializers, declared types and annotations of an inlined branch; a function takes constants."""
         for tensor in graph.initializer:
             tensor.name = self.name(body.values[tensor.name])
@@ -205,13 +188,3 @@ def _unique_name(name: str, used: set[str]) -> str:
         name, number = f"{stem}__{number}", number + 1
     used.add(name)
     return name
-
-
-def _copies(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return copies, which outlive the deletion of the list that the originals are in."""
-    copies = []
-    for node in nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copies.append(copy)
-    return copies

@@ -7,9 +7,8 @@ from contextlib import suppress
 
 import numpy as np
 from onnx import TensorProto
-from onnx.helper import tensor_dtype_to_np_dtype
 
-from graphkit.dtypes import INTEGERS
+from graphkit.dtypes import BITS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
@@ -55,7 +54,7 @@ class IntegerBounds:
         array = self._constant(value)
         if array is not None and array.size:
             return int(array.min()), int(array.max())
-        node, limits = value.producer, _of_dtype(tensor.dtype)
+        node, limits = value.producer, None if BITS[tensor.dtype] == 64 else integer_range(tensor.dtype)
         found = self._computed(node) if node is not None and not node.domain and not value.output_index else None
         if found is None or (limits is not None and not limits[0] <= found[0] <= found[1] <= limits[1]):
             return limits  # what wraps around may be anything
@@ -90,15 +89,6 @@ class IntegerBounds:
             return None
         size = dims[axis].constant
         return (0, max(size - 1, 0)) if size is not None else None
-
-
-def _of_dtype(dtype: int) -> Bounds | None:
-    if dtype == TensorProto.BOOL:
-        return 0, 1
-    if dtype in (TensorProto.INT64, TensorProto.UINT64):
-        return None
-    info = np.iinfo(tensor_dtype_to_np_dtype(dtype))
-    return int(info.min), int(info.max)
 
 
 def _union(bounds: Iterable[Bounds | None]) -> Bounds | None:

@@ -29,14 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NewInput:
-    """An input to add.
-
-    Attributes:
-        name: Its name.
-        dtype: TensorProto.DataType.
-        dims: Its dims, as expressions or numbers.
-        text: Its doc string.
-    """
+    """An input to add."""
 
     name: str
     dtype: int
@@ -45,20 +38,14 @@ class NewInput:
 
     def info(self) -> onnx.ValueInfoProto:
         """Return its declaration."""
-        shape = [dim if isinstance(dim, int) else _declared(dim) for dim in self.dims]
+        shape = [str(dim) if (size := Expr.of(dim).constant) is None else size for dim in self.dims]
         return helper.make_tensor_value_info(self.name, self.dtype, shape, doc_string=self.text)
-
-
-def _declared(dim: Expr) -> int | str:
-    return dim.constant if dim.constant is not None else str(dim)
 
 
 def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
     """Return a model in which values of the main graph are inputs; what computed them goes where nothing needs it.
 
-    Args:
-        model: The model, whose bodies do not read these values.
-        replaced: What to replace by which input; two values may share one.
+    No body reads these values. Two of them may share an input.
     """
     proto = copy_proto(model)
     names = {value.name: new.name for value, new in replaced.items()}
@@ -84,12 +71,7 @@ def _give(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[st
 
 
 def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model:
-    """Return a model that gives other outputs, without what they do not need and without inputs that nothing reads.
-
-    Args:
-        model: The model.
-        outputs: The name of each value to give, and the output that gives it: its name, dtype and dims.
-    """
+    """Return a model that gives other outputs for these values, without what is not needed and without dead inputs."""
     proto = copy_proto(model)
     del proto.graph.output[:]
     for name, output in outputs:
@@ -117,9 +99,7 @@ def drop_dead_inputs(model: Model) -> Model:
     if all(wanted):
         return model
     proto = copy_proto(model)
-    kept = [info for info, keep in zip(proto.graph.input, wanted, strict=True) if keep]
-    del proto.graph.input[:]
-    proto.graph.input.extend(kept)
+    keep(proto.graph.input, wanted)
     return model.with_proto(proto)
 
 

@@ -61,7 +61,6 @@ class Candidate:
     """A node that could be lifted, and what is known of its tensors.
 
     Attributes:
-        node: The node.
         inputs: What is known of its inputs, None for one that is left out.
         out: The dims of its first output.
         flat: The inputs that can be lifted.
@@ -72,28 +71,28 @@ class Candidate:
     out: Dims
     flat: frozenset[int]
 
+    def tensor(self, index: int) -> Tensor | None:
+        """Return what is known of an input, None where it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
     def rank(self, index: int) -> int:
         """Return the rank of an input, -1 where it is left out or not known."""
-        tensor = self.inputs[index] if index < len(self.inputs) else None
+        tensor = self.tensor(index)
         return -1 if tensor is None or tensor.dims is None else len(tensor.dims)
-
-    def is_absent(self, index: int) -> bool:
-        """Whether an input is left out."""
-        return index >= len(self.inputs) or self.inputs[index] is None
 
     def is_single(self, index: int) -> bool:
         """Whether an input is left out or one number for the whole tensor."""
-        tensor = self.inputs[index] if not self.is_absent(index) else None
+        tensor = self.tensor(index)
         return tensor is None or (tensor.count() == 1 and self.rank(index) < 2)
 
     def numbers(self, index: int) -> np.ndarray | None:
         """Return the elements of an integer input, None where it is left out or they are not known."""
-        tensor = self.inputs[index] if not self.is_absent(index) else None
+        tensor = self.tensor(index)
         return numbers(tensor) if tensor is not None else None
 
     def fits(self, index: int) -> bool:
         """Whether an input that is aligned with the output from the right may stay, or is lifted, as it is."""
-        tensor = self.inputs[index] if not self.is_absent(index) else None
+        tensor = self.tensor(index)
         if tensor is None:
             return True
         if tensor.dims is None or len(tensor.dims) > len(self.out):
@@ -138,7 +137,7 @@ def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Seque
     def rule(view: Candidate) -> Lift | None:
         if not view.flat <= {left, right} or not all(view.is_single(index) for index in single):
             return None
-        if not all(view.is_absent(index) or view.rank(index) in (0, 1) for index in per_column):
+        if not all(view.tensor(index) is None or view.rank(index) in (0, 1) for index in per_column):
             return None
         if view.rank(left) == 2 and view.rank(right) == 2:  # rows of one matrix
             return Lift(view.flat) if view.flat == {left} else None
@@ -182,7 +181,7 @@ def _concat(view: Candidate) -> Lift | None:
 def _normalize(view: Candidate) -> Lift | None:
     axis = view.axis(-1, view.rank(0))
     ranks = range(view.rank(0))
-    if not all(view.is_absent(index) or view.rank(index) in ranks for index in range(1, len(view.inputs))):
+    if not all(view.tensor(index) is None or view.rank(index) in ranks for index in range(1, len(view.inputs))):
         return None
     if any(value is not None and value.consumers for value in view.node.outputs[1:]):
         return None
@@ -204,9 +203,9 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
         if not all(is_trailing(axis, rank) for axis in array.ravel().tolist()):
             return None
         array = np.where(array < 0, array + rank, array).astype(array.dtype)
-        return (
-            Lift(view.flat, arrays={index: array}) if given is None else Lift(view.flat, axes={"axes": array.tolist()})
-        )
+        if given is not None:
+            return Lift(view.flat, axes={"axes": array.tolist()})
+        return Lift(view.flat, arrays={index: array})
 
     return rule
 
@@ -217,13 +216,9 @@ def _quantize(view: Candidate) -> Lift | None:
     if view.is_single(1) and view.is_single(2):
         return Lift(view.flat)
     axis = view.axis(1, view.rank(0))
-    if axis is None or view.rank(1) != 1 or (not view.is_absent(2) and view.rank(2) != 1):
+    if axis is None or view.rank(1) != 1 or (view.tensor(2) is not None and view.rank(2) != 1):
         return None
     return Lift(view.flat, axes={"axis": axis})
-
-
-def _whole(view: Candidate) -> Lift | None:
-    return Lift(view.flat)
 
 
 RULES: Mapping[str, Rule] = {
@@ -235,7 +230,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantize),
     "Concat": _concat,
     "CumSum": _axes(1),
-    "DynamicQuantizeLinear": _whole,
+    "DynamicQuantizeLinear": lambda view: Lift(view.flat),
     "Gather": _gather,
     "MatMul": _matmul(0, 1),
     "MatMulInteger": _matmul(0, 1, (2,), (3,)),

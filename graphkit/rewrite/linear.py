@@ -23,15 +23,11 @@ class Linear:
     """A node that gives `weight * data + bias`.
 
     Attributes:
-        node: The node.
         data: Which of its inputs is the data.
         weight: Which one is the weight.
-        tensor: The weight's tensor.
         view: Dims that the weight is looked at with: groups get a dim of their own.
         takes: The axes of the view that count the channels of the data, in order.
         gives: Those that count the channels of the result.
-        source: The channels of the data.
-        result: The channels of the result.
         bias: Which input is the bias, None for an operator that has none.
         is_padded: Whether zeros are set around the data.
     """

@@ -32,14 +32,9 @@ def climb(node: Node, *path: Step) -> list[Node] | None:
 def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) -> list[Node] | None:
     """Return a node and all that it is computed from, up to some inputs and constants.
 
-    Args:
-        node: Where to begin.
-        is_end: Whether a node's input is one to stop at.
-        most: Nodes.
-
     Returns:
-        None where there are more nodes, one with a body, or one that reads anything else of another scope, or that no
-        node gives.
+        None where there are more nodes than `most`, one with a body, or one that reads anything else of another scope,
+        or that no node gives.
     """
     found: dict[Node, None] = {}
     pending = [node]

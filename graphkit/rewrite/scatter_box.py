@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphkit.graph.types import shape_text
 from graphkit.graph.view import Node, Value
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.shapes.tensor import Dims
@@ -22,7 +23,6 @@ class Box:
     """Where a Scatter writes, once each place, in the order of its updates.
 
     Attributes:
-        dims: Of the data.
         starts: First place, by axis of the data; never negative where the model runs.
         sizes: How many places, by axis of the data; equal to the dims of the updates but for dims of 1.
     """
@@ -61,15 +61,11 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
         raise NoBoxError("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
     if _dims(shapes, updates) != grid + rest:
-        raise NoBoxError(f"its updates are {shapes[updates]}, its indices are for {_text(grid + rest)}")
+        raise NoBoxError(f"its updates are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
     axes = _coordinates(parts, grid)
     sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
     starts = tuple(part.start for part in parts) + (const(0),) * len(rest)
     return _counted_from_zero(Box(dims, starts, sizes))
-
-
-def _text(dims: Dims) -> str:
-    return f"[{', '.join(map(str, dims))}]"
 
 
 def _dims(shapes: Shapes, value: Value) -> Dims:

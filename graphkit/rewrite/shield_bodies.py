@@ -25,13 +25,7 @@ INT64 = onnx.TensorProto.INT64
 
 
 def shield_bodies(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:
-    """Return a model whose impossible bodies read what is around them without its dims.
-
-    Args:
-        model: The model, with frozen dims.
-        bodies: The branches of Ifs and bodies of Loops that cannot run.
-        shapes: What is known of its values.
-    """
+    """Return a model whose bodies that cannot run at its frozen dims read what is around them without its dims."""
     editor = Editor(model)
     for body in bodies:
         if not any(other is not body and other.contains(body) for other in bodies):

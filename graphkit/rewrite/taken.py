@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from graphkit.graph.names import runs_of
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes.tensor import Dims, numbers
@@ -29,8 +29,6 @@ class Taken:
     """What a node takes of its data.
 
     Attributes:
-        data: What it reads.
-        dims: Of the data.
         positions: By axis, in order; of other axes it takes all. None is negative, none outside of its axis.
     """
 
@@ -60,14 +58,6 @@ def taken_by(editor: Editor, node: Node) -> Taken:
     indices = _indices(editor, node.input(1))
     found = RULES[node.op_type](node, dims, indices)
     return Taken(data, dims, {axis: _counted(dims, axis, found[axis]) for axis in sorted(found)})
-
-
-def runs_of(positions: Sequence[int]) -> list[range]:
-    """Return positions as ranges that go up by one."""
-    breaks = [0, *(i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1), len(positions)]
-    return [
-        range(positions[low], positions[low] + high - low) for low, high in itertools.pairwise(breaks) if high > low
-    ]
 
 
 def _indices(editor: Editor, value: Value | None) -> Integers:

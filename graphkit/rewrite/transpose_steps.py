@@ -22,7 +22,6 @@ class TransposeStep:
 
     Attributes:
         dims: What it is reshaped to.
-        perm: Of the Transpose.
     """
 
     dims: tuple[int, ...]
@@ -32,13 +31,8 @@ class TransposeStep:
 def transpose_steps(dims: Sequence[int], perm: Sequence[int], rank: int) -> list[TransposeStep] | None:
     """Return Transposes of at most `rank` axes that together order the elements as one of more axes does.
 
-    Args:
-        dims: Of the tensor.
-        perm: Of the Transpose.
-        rank: The most axes that a step has.
-
     Returns:
-        The steps; None where more than `MAX_AXES` axes move apart, or blocks of so few axes cannot give the order.
+        None where more than `MAX_AXES` axes move apart, or blocks of so few axes cannot give the order.
     """
     blocks, order = _together(dims, perm, rank)
     sizes = [math.prod(dims[axis] for axis in block) for block in blocks]

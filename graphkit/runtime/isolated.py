@@ -28,17 +28,11 @@ LIMITED = "raise --timeout or --memory to allow more"
 
 
 class IsolatedSession:
-    """A model, loaded by onnxruntime in a process of its own: `Session`'s public face.
+    """A model, loaded by onnxruntime in a process of its own: `Session`'s public face and arguments.
 
-    Args:
-        source: See `Session`.
-        optimize: See `Session`.
-        threads: See `Session`.
-        prepack: See `Session`.
-        known: What was read of a model file; left out, it is read once more, to know its files.
+    A model file is read once more, to know its files, unless `known` is what was read of it.
 
     Attributes:
-        label: What to call the model.
         inputs, outputs: Names, in order.
         close: Lets the process free what the model takes.
 

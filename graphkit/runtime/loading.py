@@ -15,15 +15,10 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 def open_model(
     what: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool, spin: bool = True
 ) -> InferenceSession:
-    """Return onnxruntime's session for a model.
+    """Return onnxruntime's session for a model: the path of a file, or bytes with the folder of their external data.
 
-    Args:
-        what: The path of a file; or the bytes of a model.
-        folder: Where the external data of a model in bytes lies.
-        optimize: Whether onnxruntime may fuse operators.
-        threads: Threads inside an operator; 0 for onnxruntime's choice.
-        prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
-        spin: Whether threads that have nothing to do wait in a busy loop, from which they start sooner.
+    The options are those of `Session`. With `spin`, threads that have nothing to do wait in a busy loop, from which
+    they start sooner.
 
     Raises:
         Exception: Whatever onnxruntime raises; its errors have no common base.

@@ -80,12 +80,7 @@ class Worker:
         self._end = weakref.finalize(self, _end, self._process, self._alarm, self.arena, self._errors, self._owner)
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
-        """Return the answer to a request.
-
-        Args:
-            request: What to do.
-            seconds: How long to wait.
-            **values: What to pass through shared memory, under these keys of the request.
+        """Return the answer to a request, for which values are passed through shared memory under their keys.
 
         Raises:
             DiedError: The process has ended, or was ended because its time was over; it answers no more.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import onnx
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
@@ -25,7 +25,6 @@ class RunError(ModelError):
     """A model that onnxruntime loads, and that fails on some inputs.
 
     Attributes:
-        message: All that onnxruntime says.
         signal: The one that ended the process that the model ran in, such as SIGFPE.
     """
 
@@ -73,7 +72,6 @@ class Session:
         prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
 
     Attributes:
-        onnx: The onnxruntime.InferenceSession.
         inputs, outputs: Names, in order.
 
     Raises:
@@ -135,8 +133,7 @@ def content(model: Model) -> tuple[bytes, Path | None]:
         folder = Path(os.path.realpath(model.path.parent))
         if all(file.is_relative_to(folder) for file in real.values()):
             return model.proto.SerializeToString(), folder
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy.deepcopy(model.proto)
     folder = Path(os.path.commonpath([file.parent for file in real.values()]))
     for tensor, _ in walk_tensors(proto):
         if tensor.data_location == TensorProto.EXTERNAL:

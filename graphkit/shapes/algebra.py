@@ -197,10 +197,7 @@ def _term_quotient(term: tuple[Monomial, int], divisor: tuple[Monomial, int]) ->
 def without_common_factor(left: Expr, right: Expr, is_certain: bool = True) -> tuple[Expr, Expr]:
     """Return both divided by the number and the atoms that all their terms share.
 
-    Args:
-        left: One expression.
-        right: The other one.
-        is_certain: Whether no shared atom is 0; if not, only atoms that cannot be 0 are divided by.
+    Unless it is certain that no shared atom is 0, only atoms that cannot be 0 are divided by.
     """
     terms = left.terms + right.terms
     if not left.terms or not right.terms:

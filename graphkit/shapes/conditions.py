@@ -17,8 +17,7 @@ def conditions(shapes: Shapes) -> tuple[Relation, ...]:
     """Return the conditions of the main graph that the ranges of the symbols leave open."""
     dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or () if is_known(dim)]
     symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
-    noted = [one for one in (*shapes.equalities, *shapes.inequalities) if one.scope is shapes.model.graph]
-    narrowed = dict.fromkeys(_narrowed(one, symbols) for one in noted)
+    narrowed = dict.fromkeys(_narrowed(one, symbols) for one in shapes.required)
     return tuple(condition for condition in narrowed if _is_open(condition, symbols.keys()))
 
 

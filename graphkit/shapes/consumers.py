@@ -25,9 +25,7 @@ class Read:
         key: `SCOPE/NODE:NAME`, unlike every other key of the program.
         index: Which input of the node it is.
         name: What the ONNX specification calls that input, such as `shape`.
-        tensor: Name of the tensor.
         dtype: Such as `int64`; "" if unknown.
-        dims: The dims of the tensor, None if unknown.
         elements: In row-major order; those of a float tensor are rounded to its dtype. None if none is known.
         unknown: Why elements are not known, "" if all are.
     """
@@ -49,7 +47,6 @@ class Output:
     Attributes:
         key: `SCOPE/NODE:output.INDEX`, unlike every other key of the program.
         index: Which output of the node it is.
-        tensor: Name of the tensor.
         dims: Its shape, with None for each dim that is not known; None if the rank is unknown.
         unknown: Why dims are not known, "" if all are.
     """
@@ -68,8 +65,6 @@ class Consumer:
     Attributes:
         scope: Path of its scope, "" for the main graph.
         node: Its name, or its operator and position if it has none.
-        op: Its operator.
-        reads: The inputs that it reads for their value.
         outputs: Its outputs, without those left out.
     """
 

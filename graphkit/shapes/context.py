@@ -26,8 +26,6 @@ class Engine(Protocol):
     """The part of the engine that rules use.
 
     Attributes:
-        model: The model.
-        notes: What the pass finds.
         body: The innermost body around the current node that may not run.
     """
 

@@ -8,12 +8,11 @@ of each mask. Lengths that the nodes do not decide stay as declared.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-
-import onnx
 
 from graphkit.graph.merged import captures
 from graphkit.graph.names import family_labels
@@ -38,7 +37,6 @@ class Correction:
     """A declared dim that contradicts the nodes.
 
     Attributes:
-        inputs: The inputs that declare it.
         declared: Their declared shape.
         needed: The shape that the nodes need.
         why: What they need in each branch of a merged decoder, "" if both need the same.
@@ -59,7 +57,6 @@ class Declarations:
 
     Attributes:
         model: The corrected model, the same one if nothing is wrong.
-        corrections: What was corrected.
     """
 
     model: Model
@@ -228,8 +225,7 @@ def _corrections(model: Model, found: Sequence[Length], needs: Sequence[tuple[Ex
 
 
 def _redeclared(model: Model, found: Sequence[Length], needs: Sequence[Expr]) -> Model:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy.deepcopy(model.proto)
     infos = {info.name: info for info in proto.graph.input}
     for length, need in zip(found, needs, strict=True):
         for name, axis in length.places:

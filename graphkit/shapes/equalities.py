@@ -25,10 +25,10 @@ Replacements = dict[Atom, Expr]
 
 def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
     """Return the table with atoms replaced by what they must equal."""
-    found: dict[Scope, Replacements] = {}
+    pairs: dict[Scope, list[tuple[Expr, Expr]]] = {}
     for equality in equalities:
-        if (atom := replacement(equality.left, equality.right)) is not None:
-            found.setdefault(equality.scope, {}).setdefault(*atom)
+        pairs.setdefault(equality.scope, []).append((equality.left, equality.right))
+    found = {scope: replaced for scope, equal in pairs.items() if (replaced := rewriter_of(equal).replacements)}
     if not found:
         return dict(table)
     rewriters: dict[Scope, Rewriter] = {}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
 from graphkit.graph.roles import Roles
-from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.types import declared_dims, declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly
@@ -22,20 +22,27 @@ from graphkit.shapes.parse import parse
 from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor, array_of, unknown
 
-__all__ = ["Inputs"]
+__all__ = ["Inputs", "input_dims"]
 
 MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 
 
-class Inputs:
-    """The dims of graph inputs as expressions.
+def input_dims(value: Value, make_symbol: Callable[[str], Expr] = symbol) -> tuple[Expr, ...] | None:
+    """Return the declared dims of an input, an unnamed one as the symbol `INPUT.AXIS`; None if the rank is unknown."""
+    dims = declared_dims(value)
+    if dims is None:
+        return None
+    return tuple(
+        make_symbol(f"{value.name}.{axis}") if dim is None else parse(str(dim), make_symbol)
+        for axis, dim in enumerate(dims)
+    )
 
-    Args:
-        model: The model.
-        spec: What the user specifies of their dims.
-        values: Elements of inputs, as `infer` takes them.
-        own: Names for dims, by input and axis, instead of those that they declare.
+
+class Inputs:
+    """The dims of graph inputs as expressions, in a spec and with elements as `infer` takes them.
+
+    `own` has names for dims, by input and axis, instead of those that they declare.
 
     Raises:
         UsageError: The spec names a symbol or input that does not exist, or contradicts itself.
@@ -55,7 +62,8 @@ class Inputs:
         self.values = {name: np.asarray(value) for name, value in (values or {}).items()}
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
-        self.symbolic = {name: self._dims(name, kind) for name, kind in self.declared.items() if kind is not None}
+        values_of = zip(model.graph.inputs, self.declared.values(), strict=True)
+        self.symbolic = {value.name: input_dims(value, self._symbol) for value, kind in values_of if kind is not None}
         roles = model.roles
         if own is not None:
             for (name, axis), text in own.items():
@@ -69,14 +77,6 @@ class Inputs:
         for name, number in spec.dims:
             self._set(name, number)
         self._bind({**{name: array.shape for name, array in self.values.items()}, **spec.shapes})
-
-    def _dims(self, name: str, kind: TensorType) -> tuple[Expr, ...] | None:
-        if kind.dims is None:
-            return None
-        return tuple(
-            self._symbol(f"{name}.{axis}") if dim is None else parse(str(dim), self._symbol)
-            for axis, dim in enumerate(kind.dims)
-        )
 
     def _may_be_empty(self, roles: Roles) -> Iterator[str]:
         """Yield the symbols along which the cache of self-attention grows: it starts empty, whatever its name."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from graphkit.graph.roles import Role
-from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.roles import Role, rank
 from graphkit.model import Model
-from graphkit.shapes.expr import Call, Expr, const, symbol
-from graphkit.shapes.parse import parse
+from graphkit.shapes.expr import Call, Expr, const
+from graphkit.shapes.inputs import input_dims
 from graphkit.shapes.symbols import Symbol
 
 __all__ = ["FOLLOWING", "Length", "Row", "lengths", "linear", "reduced", "solved"]
@@ -37,9 +37,7 @@ class Length:
     """A length that one input declares as a dim, or several declare alike.
 
     Attributes:
-        kind: What it counts.
         places: The inputs, with the axis of each.
-        declared: The declared dim.
         name: Its own symbol: the declared one unless another length has it.
     """
 
@@ -52,33 +50,23 @@ class Length:
 def lengths(model: Model) -> tuple[Length, ...]:
     """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
     found: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
-    texts = {value.name: declared_type(value) for value in model.graph.inputs if value.tensor is None}
+    dims = {value.name: input_dims(value) or () for value in model.graph.inputs if value.tensor is None}
     for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
-        declared = texts[name]
-        dim = declared.dims[axis] if declared is not None and declared.dims is not None else None
-        if not isinstance(dim, int):
+        if dims[name][axis].constant is None:
             alone = name if kind in FOLLOWING else ""
-            found.setdefault((kind, alone + (dim or f"{name}.{axis}")), []).append((name, axis))
-    placed = {place for places in found.values() for place in places}
-    taken = set(_symbols(texts, placed))
+            found.setdefault((kind, f"{alone}{dims[name][axis]}"), []).append((name, axis))
+    others = {(name, axis): dim for name, known in dims.items() for axis, dim in enumerate(known)}
+    for place in itertools.chain(*found.values()):
+        del others[place]
+    taken = {name for dim in others.values() for name in dim.symbols}
     result: list[Length] = []
     for (kind, _), places in found.items():
         (input_name, axis), *_ = places
-        dims = texts[input_name]
-        text = dims.dims[axis] if dims is not None and dims.dims is not None else None
-        declared_dim = symbol(f"{input_name}.{axis}") if text is None else parse(str(text))
-        own = _own_name(kind, declared_dim, taken) or _usual_name(kind, result, taken) or f"{input_name}.{axis}"
+        declared = dims[input_name][axis]
+        own = _own_name(kind, declared, taken) or _usual_name(kind, result, taken) or f"{input_name}.{axis}"
         taken.add(own)
-        result.append(Length(kind, tuple(places), declared_dim, own))
+        result.append(Length(kind, tuple(places), declared, own))
     return tuple(result)
-
-
-def _symbols(texts: Mapping[str, TensorType | None], placed: Collection[tuple[str, int]]) -> Iterator[str]:
-    """Yield the symbols of all dims that are not lengths."""
-    for name, declared in texts.items():
-        for axis, dim in enumerate((declared.dims if declared is not None else None) or ()):
-            if isinstance(dim, str) and (name, axis) not in placed:
-                yield from parse(dim).symbols
 
 
 def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
@@ -104,9 +92,8 @@ def _places(model: Model) -> Iterator[tuple[Kind, str, int]]:
         if entry.axis is not None:
             yield "encoder" if model.roles.is_cross(entry) else "past", past.name, entry.axis
     for value, role in model.roles.inputs.items() if model.roles.cache else ():
-        declared, kind = declared_type(value), KINDS.get(role)
-        rank = len(declared.dims) if declared is not None and declared.dims is not None else 0
-        if kind is not None and (rank == 2 or (rank == 3 and role in ("embeddings", "encoder state"))):
+        kind, count = KINDS.get(role), rank(value)
+        if kind is not None and (count == 2 or (count == 3 and role in ("embeddings", "encoder state"))):
             yield kind, value.name, 1
 
 

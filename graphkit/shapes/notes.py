@@ -16,8 +16,6 @@ class Finding:
     """Something that cannot hold at any legal dims.
 
     Attributes:
-        node: Path of the node.
-        message: What contradicts what.
         body: The innermost body around the node that may not run, such as a branch chosen at run time: this body cannot
             run, though the model may. None if the node runs whenever the model does.
     """
@@ -33,8 +31,6 @@ class Notes:
 
     Attributes:
         reasons: What each unknown symbol stands for.
-        findings: What cannot hold.
-        equalities: What is equal whenever a node runs.
         broadcasts: What broadcasts whenever a node runs: both are equal, or one of them is 1.
         inequalities: What is at least a number whenever a node runs.
     """

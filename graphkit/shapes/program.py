@@ -28,7 +28,6 @@ class Input:
     """A graph input that the caller must give.
 
     Attributes:
-        name: The name of the input.
         dims: Expressions in the symbols, with None for each dim that may be any number (its name starts with `?`).
             None if the input is not a tensor or its rank is unknown.
     """
@@ -42,7 +41,6 @@ class Program:
     """All shape consumers of a model, in file order, and where the symbols in their expressions are read.
 
     Attributes:
-        model: Name of the model.
         inputs: The graph inputs without a default.
         sources: Where each symbol is read, in an order in which each needs only those before it.
         unread: Symbols that no shape of an input gives. A generated function does not know expressions with them.

@@ -15,13 +15,7 @@ __all__ = ["Relation", "Requirement"]
 
 @dataclass(frozen=True)
 class Relation:
-    """An equality or inequality of two expressions.
-
-    Attributes:
-        left: An expression.
-        relation: How it compares with the other one.
-        right: The other one.
-    """
+    """An equality or inequality of two expressions."""
 
     left: Expr
     relation: Literal["==", ">=", "<="]
@@ -75,11 +69,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Requirement(Relation):
-    """A relation that holds whenever a node runs.
-
-    Attributes:
-        node: The node.
-    """
+    """A relation that holds whenever a node runs."""
 
     node: Node
 

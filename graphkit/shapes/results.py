@@ -27,12 +27,8 @@ class Shapes:
     """The shape of every tensor of a model.
 
     Attributes:
-        model: The model.
-        table: What is known of each value.
         reasons: What each unknown symbol (`?3.NonZero_1`) stands for.
-        findings: What cannot hold at any legal dims.
-        equalities: The equalities that must hold for the model to run.
-        inequalities: The inequalities that must hold for it to run.
+        equalities, inequalities: What must hold for the model to run.
         first: What is known of each value after the first pass, which does not assume that the model runs: it holds at
             all sizes up to the first node that fails.
         certain: The main graph and the bodies that run whenever it does.
@@ -66,6 +62,12 @@ class Shapes:
             if finding.body is not None:
                 found.setdefault(finding.body, finding)
         return found
+
+    @property
+    def required(self) -> tuple[Requirement, ...]:
+        """What must hold for the main graph to run; a body may not run."""
+        found = (*self.equalities, *self.inequalities)
+        return tuple(one for one in found if one.scope is self.model.graph)
 
     def __iter__(self) -> Iterator[Value]:
         return iter(self.table)

@@ -18,10 +18,8 @@ class Source:
     """The axis from which a symbol's number is read: its size is `factor*symbol + rest`.
 
     Attributes:
-        symbol: Its name.
         least: Its lower bound, perhaps minus infinity.
         most: Its upper bound, perhaps infinity.
-        input: The graph input.
         axis: Counted from the front.
         factor: An integer other than 0, which must divide `size - rest`.
         rest: A polynomial in symbols of earlier sources.
@@ -41,7 +39,6 @@ class Unread:
     """A symbol whose number no shape of an input gives.
 
     Attributes:
-        symbol: Its name.
         reason: The dims that contain it.
     """
 
@@ -50,11 +47,7 @@ class Unread:
 
 
 def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
-    """Return the sources of the symbols of inputs, plain dims first, and the symbols without one.
-
-    Args:
-        inputs: Name and dims of each graph input, with None for each dim that is not known.
-    """
+    """Return the sources of the symbols of inputs, plain dims first, and the symbols without one."""
     symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
     found: dict[str, Source] = {}
     for name, axis, dim in _dims(inputs):

@@ -15,7 +15,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from graphkit.dtypes import BITS, FLOATS, INTEGERS, UNSIGNED
+from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, TooComplexError, const
@@ -269,17 +269,12 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
         element = int(element)
     if isinstance(element, Ratio):
         return plain(element.floor()) if element.is_positive else None
-    return _fitted(element, BITS[to], to in UNSIGNED, from_float)
-
-
-def _fitted(element: int | Expr, bits: int, is_unsigned: bool, from_float: bool) -> Result:
-    least, most = (0, (1 << bits) - 1) if is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    least, most = integer_range(to)
     if isinstance(element, int):
-        if least <= element <= most:
-            return element
-        return None if from_float else (element - least) % (1 << bits) + least
-    if bits >= 32:  # dims are small
-        return element if not is_unsigned or lower(element) >= 0 else None
+        wrapped = (element - least) % (most - least + 1) + least
+        return None if from_float and wrapped != element else wrapped
+    if BITS[to] >= 32:  # dims are small
+        return element if least < 0 or lower(element) >= 0 else None
     return element if lower(element) >= least and upper(element) <= most else None
 
 

@@ -64,8 +64,6 @@ class Affine:
     """The elements of a tensor: `start` plus the sum of each coordinate times its stride.
 
     Attributes:
-        dims: Of the tensor.
-        start: The element at the origin.
         strides: One a dim, 0 where the dim is 1.
     """
 

@@ -27,9 +27,7 @@ Finder = Callable[[Value | None], Form | None]
 class ElementsView(NodeView):
     """A view of a node that also tells what is known of all elements of its inputs.
 
-    Args:
-        node: The node.
-        inputs: What is known of the shapes of its inputs.
+    Attributes:
         out: The dims of its first output, None where they are not known.
         find: What tells what is known of the elements of a value.
         typical: Whether the inputs of the model are taken to be typical ones: no token is padding.

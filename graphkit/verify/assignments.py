@@ -37,7 +37,6 @@ class Proposal(NamedTuple):
     """An assignment to run at.
 
     Attributes:
-        dims: A size for each symbol.
         is_probe: Whether it only asks where a table ends: it may be past it.
     """
 

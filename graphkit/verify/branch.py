@@ -18,7 +18,6 @@ class Branch:
     """A step of a merged decoder.
 
     Attributes:
-        merged: The merged decoder.
         condition: The boolean input that chooses the step.
         flag: Its value on this step.
         is_cache: Whether the step reads the past.

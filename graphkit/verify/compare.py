@@ -18,7 +18,6 @@ class Difference:
     """How far an output is from the expected one.
 
     Attributes:
-        output: Its name.
         absolute: The largest absolute difference; infinite where shapes, or NaNs and infinities, differ.
         relative: The largest difference relative to the larger magnitude of the two.
         scaled: The largest absolute difference relative to the largest magnitude in the expected output;
@@ -33,6 +32,9 @@ class Difference:
     scaled: float
     problem: str = ""
     exact: bool = False
+
+    def __str__(self) -> str:
+        return self.problem or f"differs by {self.absolute:.3g}"
 
     def within(self, tolerance: float, *, of_magnitude: bool = False) -> bool:
         """Whether the absolute or the relative difference is at most the tolerance, and nothing else differs.

@@ -44,8 +44,6 @@ class Decoder:
 
     Attributes:
         first: The model of the first step; for a merged or decoder-only model the same as `later`.
-        later: The model of later steps.
-        first_session, later_session: Their sessions.
     """
 
     first: Model

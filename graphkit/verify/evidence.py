@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graphkit.render.blocks import Block, Prose
+from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.result import Result
 
-__all__ = ["LevelProof", "WeightProof"]
+__all__ = ["LevelProof", "WeightProof", "proof_blocks"]
+
+
+def proof_blocks(proof: Result | None, files: str) -> Iterator[Block]:
+    """Yield what a proof of some files shows, or that there is none."""
+    yield Heading("Proof")
+    if proof is None:
+        yield Prose(f"Not run: {files} unverified. `graphkit verify` runs it.", "warning")
+    else:
+        yield from proof.blocks()
 
 
 @dataclass(frozen=True)
@@ -15,8 +25,6 @@ class WeightProof:
     """Weights compared byte by byte.
 
     Attributes:
-        equal: Tensors that are equal.
-        bytes: What they hold.
         made: Small constants that only the result has, which nothing was compared with.
         failures: Weights that differ, a sentence each.
     """
@@ -49,7 +57,6 @@ class LevelProof:
     """A model at onnxruntime's default level, against its original without optimizations.
 
     Attributes:
-        runs: Runs compared.
         tolerance: Largest difference, relative to the largest magnitude in an output, that counts as equal.
         scaled: The largest such difference; None where nothing was compared, or what differs is no number.
         reference: The same of the original itself at the default level; None where nobody needed to know.

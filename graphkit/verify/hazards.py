@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -115,8 +116,7 @@ class _Runs:
     def _check_shape(self, one: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
         if node.scope.path or node.outputs[0] is None:
             return Check(None, "its output cannot be seen from outside")
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.model.proto)
+        proto = copy.deepcopy(self.model.proto)
         name = node.outputs[0].name
         if name not in [output.name for output in proto.graph.output]:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))

@@ -54,11 +54,7 @@ class InputMaker:
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
 
     def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-        """Return an array for each input of the model that has no default.
-
-        Args:
-            sizes: What to run at.
-            given: Arrays to take as they are.
+        """Return an array for each input of the model that has no default, those given as they are.
 
         Raises:
             ModelError: An input has a type or shape that no array can be made for.
@@ -75,13 +71,9 @@ class InputMaker:
         given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
     ) -> dict[str, np.ndarray]:
-        """Return an array of a given shape for each input of the model that has no default.
+        """Return an array of a given shape for each input of the model that has no default, those given as they are.
 
-        Args:
-            shapes: The shape of each input.
-            past: Positions in the KV cache, where positions begin.
-            given: Arrays to take as they are.
-            seed: Added to that of the maker.
+        Positions begin at `past`, the number of those in the KV cache; `seed` is added to that of the maker.
 
         Raises:
             ModelError: An input has a type or shape that no array can be made for.

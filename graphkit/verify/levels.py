@@ -40,12 +40,7 @@ Feed = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LevelRuns:
-    """How to run a model again: its session, made when it is needed, and what to feed.
-
-    Attributes:
-        open: Loads it at the default level.
-        feed: The inputs of a run.
-    """
+    """How to run a model again: its session, made when it is needed, and what to feed."""
 
     open: Callable[[], Runner]
     feed: Callable[[Run], Feed]
@@ -68,15 +63,7 @@ def level_tolerance(model: Model) -> float:
 def prove_level(
     tolerance: float, runs: Sequence[Run], outputs: Sequence[str], rewritten: LevelRuns, original: LevelRuns
 ) -> LevelProof:
-    """Run a rewritten model at the default level, and compare.
-
-    Args:
-        tolerance: Largest difference relative to the largest magnitude.
-        runs: Runs of the original without optimizations.
-        outputs: What to compare, as far as both have it.
-        rewritten: How to run it.
-        original: The same of the original, which is only run where the tolerance does not do.
-    """
+    """Run a rewritten model at the default level, and compare; the original only where the tolerance does not do."""
     found = _measured(runs, outputs, rewritten)
     worst = max((one for run in found.differences for one in run.values()), default=0.0)
     if not found.problem and worst <= tolerance:

@@ -31,11 +31,9 @@ class Loop:
     """A merged decoder and a pair, to decode side by side.
 
     Attributes:
-        merged: The merged decoder.
         pair: Decoder of the first step, decoder of later steps.
         first, later: What makes inputs for these; None where nothing fits both.
         found: What the merged decoder runs at on the first step.
-        steps: Greedy steps.
         fits: Whether the pair has the inputs and outputs of the merged decoder's branches.
     """
 

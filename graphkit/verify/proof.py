@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, Table, table
 from graphkit.render.result import Result
 from graphkit.verify.compare import Difference
 from graphkit.verify.evidence import LevelProof, WeightProof
@@ -34,7 +34,6 @@ class RunProof(RunSizes):
     """One run of both models.
 
     Attributes:
-        seed: Of the values.
         absolute, relative: The largest differences; None where what differs is no number, or the model failed.
         failure: What differs, "" for nothing that the tolerance does not cover.
     """
@@ -57,7 +56,6 @@ class OutputProof:
     """One output in all runs.
 
     Attributes:
-        name: Of the output.
         absolute, relative: The largest differences; None where what differs is no number.
         worst: The run of the largest difference, counted from 1; 0 where all are equal to the last bit.
         elements: How many were compared.
@@ -77,12 +75,9 @@ class RewriteProof(Result):
     """Whether a rewritten model gives what its original gives.
 
     Attributes:
-        original, rewritten: What was compared.
         tolerance: Largest difference that counts as equal, absolute or relative.
         fixed: Sizes that the rewritten model, or the user, fixes.
-        runs: What was run.
         skipped: What the original itself cannot run.
-        outputs: All outputs of both.
         weights: Those of the same name in both, byte by byte.
         level: The rewritten model at onnxruntime's default level.
         notes: What to know of the proof, a sentence each.
@@ -141,18 +136,11 @@ class RewriteProof(Result):
             yield Prose(failure, "warning")
 
     def _run_table(self) -> Table:
-        columns = (
-            Column("Run", "number"),
-            Column("Dims", "code"),
-            Column("Max abs", "number"),
-            Column("Max rel", "number"),
-            Column("Result"),
-        )
         rows = [
             (number, str(run), run.absolute, run.relative, "differs" if run.failure else "equal")
             for number, run in enumerate(self.runs, start=1)
         ]
-        return Table(columns, rows)
+        return table("Run:number | Dims:code | Max abs:number | Max rel:number | Result", rows)
 
     def _output_blocks(self) -> Iterator[Block]:
         exact = sum(not output.worst and not output.failure for output in self.outputs)
@@ -160,19 +148,12 @@ class RewriteProof(Result):
             yield Prose(f"All outputs are equal to the last bit: {exact}.")
             return
         yield Prose(f"{exact} of {len(self.outputs)} outputs are equal to the last bit.")
-        columns = (
-            Column("Output", "code"),
-            Column("Max abs", "number"),
-            Column("Max rel", "number"),
-            Column("Worst run", "number"),
-            Column("Result"),
-        )
         rows = [
             (o.name, o.absolute, o.relative, o.worst or None, "differs" if o.failure else "within tolerance")
             for o in self.outputs
             if o.worst or o.failure
         ]
-        yield Table(columns, rows)
+        yield table("Output:code | Max abs:number | Max rel:number | Worst run:number | Result", rows)
 
 
 def _dims_text(dims: Mapping[str, int]) -> str:

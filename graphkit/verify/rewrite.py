@@ -64,11 +64,10 @@ def verify_rewrite(
     """Run a model and what was made of it at several sizes, and compare every output.
 
     onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model
-    once more at the default level, within a tolerance of its own (see `graphkit.verify.levels`). Weights of one name
-    are compared byte by byte. Sizes are legal for both: what the rewritten model fixes is fixed. Inputs that are one
-    boolean, such as `use_cache_branch`, get both values. One model is loaded at a time, in a process of its own: one
-    that ends the process, or takes too much, fails there. An original whose declared dims contradict what its nodes
-    compute runs with these put right, and a note says so.
+    once more at the default level, with a tolerance of its own (see `graphkit.verify.levels`). Weights of one name are
+    compared byte by byte. Sizes are legal for both models. Inputs of one boolean, such as `use_cache_branch`, get both
+    values. Each model is loaded in a process of its own, and fails if it ends that or takes too much. An original whose
+    declared dims contradict its nodes runs with these corrected, and a note says so.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
@@ -78,10 +77,9 @@ def verify_rewrite(
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
-        tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0; for a model that has
-            float16 tensors `FLOAT16_TOLERANCE`. With a tolerance above 0, weights that differ are a note.
-        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, which is how rounding in
-            other places is measured.
+        tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0, `FLOAT16_TOLERANCE` for
+            a model that has float16 tensors. With a tolerance above 0, weights that differ are a note.
+        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
         limits: What a model may take of time and memory.
@@ -95,7 +93,7 @@ def verify_rewrite(
         ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
     """
     with isolation(limits):
-        spec = spec | DimSpec.of(dims, inputs, ranges)
+        spec |= DimSpec.of(dims, inputs, ranges)
         return _proof(original, rewritten, spec, values, tolerance, of_magnitude, seed, runs, progress)
 
 

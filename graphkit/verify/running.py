@@ -41,7 +41,6 @@ class Found:
     """What an original runs at.
 
     Attributes:
-        runs: Those that succeeded.
         skipped: Those at which onnxruntime fails.
         notes: What to know of them, a sentence each.
     """
@@ -52,14 +51,7 @@ class Found:
 
 
 class Feeder:
-    """Makes the inputs of a model.
-
-    Args:
-        model: The model.
-        legal: Its legal sizes.
-        given: Arrays for inputs by name, instead of generated ones.
-        seed: Of the generator.
-    """
+    """Makes the inputs of a model at its legal sizes, from a seed; arrays that are given stand for generated ones."""
 
     def __init__(self, model: Model, legal: LegalSizes, given: Mapping[str, np.ndarray], seed: int) -> None:
         self.sizes, self.given = legal, given

@@ -234,15 +234,11 @@ def _compared(part: _Part, tolerance: float) -> _Part:
         for difference in compare_outputs(run.expected, {name: actual[name] for name in outputs}):
             worst = max(worst, difference, key=lambda one: one.absolute)
             if not difference.within(tolerance):
-                failures.append(f"{difference.output} at {run}: {_text(difference)}")
+                failures.append(f"{difference.output} at {run}: {difference}")
     more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
     numbers = (None, None) if worst.problem else (worst.absolute, worst.relative)
     proof = replace(part.proof, outputs=len(outputs), runs=tuple(runs), absolute=numbers[0], relative=numbers[1])
     return replace(part, proof=proof).failed(*failures[:1], *more)
-
-
-def _text(difference: Difference) -> str:
-    return difference.problem or f"differs by {difference.absolute:.3g}"
 
 
 def _at_default(part: _Part, merged_source: Path | Model, tolerance: float) -> _Part:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.blocks import Block, Prose, Table, table
 from graphkit.render.result import Result
 from graphkit.verify.evidence import LevelProof, WeightProof
 
@@ -21,8 +21,6 @@ class BranchProof:
 
     Attributes:
         model: Which of the two.
-        outputs: Outputs compared.
-        runs: The sizes that both were run at.
         skipped: Sizes at which the merged decoder itself fails.
         absolute, relative: The largest differences; None where the model does not run, or what differs is no number.
         weights: Its weights against those of the merged decoder.
@@ -74,7 +72,6 @@ class SplitProof(Result):
     Attributes:
         tolerance: Largest difference, absolute or relative, that counts as equal without optimizations.
         branches: First step and later steps.
-        loop: Both together.
         notes: What to know of the merged decoder, a sentence each.
     """
 
@@ -117,30 +114,23 @@ class SplitProof(Result):
         if loop.steps:
             name = f"greedy loop from {loop.prompt} tokens, {loop.steps} steps"
             rows.append((name, None, 1, _number(loop.absolute), None, _verdict(not loop.failure)))
-        columns = (
-            Column("What"),
-            Column("Outputs", "number"),
-            Column("Runs", "number"),
-            Column("Max abs", "number"),
-            Column("Max rel", "number"),
-            Column("Result"),
-        )
-        return Table(
-            columns,
+        return table(
+            "What | Outputs:number | Runs:number | Max abs:number | Max rel:number | Result",
             rows,
             title=f"Against the merged decoder, without graph optimizations (tolerance {self.tolerance:g})",
         )
 
     def _level_table(self) -> Table:
-        columns = (Column("What"), Column("Runs", "number"), Column("Largest difference"), Column("Result"))
         rows = [
             (b.model, b.level.runs, b.level.result, _verdict(not b.level.failure))
             for b in self.branches
             if b.level.runs
         ]
         allowed = max(branch.level.tolerance for branch in self.branches)
-        return Table(
-            columns, rows, title=f"At onnxruntime's default level (tolerance {allowed:g} of the largest magnitude)"
+        return table(
+            "What | Runs:number | Largest difference | Result",
+            rows,
+            title=f"At onnxruntime's default level (tolerance {allowed:g} of the largest magnitude)",
         )
 
 

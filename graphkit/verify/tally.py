@@ -59,17 +59,13 @@ class _Tally:
         if not difference.exact and (self.worst is None or difference.absolute > self.worst.absolute):
             self.worst, self.run = difference, run
         if not self.failure and not proof.covers(difference):
-            self.failure = _text(difference)
+            self.failure = str(difference)
 
     def proof(self, name: str, is_there: bool) -> OutputProof:
         if self.worst is None:
             return OutputProof(name, 0.0, 0.0, 0, self.elements, "" if is_there else "it is missing")
         absolute, relative = _numbers([self.worst])
         return OutputProof(name, absolute, relative, self.run, self.elements, self.failure)
-
-
-def _text(difference: Difference) -> str:
-    return difference.problem or f"differs by {difference.absolute:.3g}"
 
 
 def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
@@ -81,7 +77,7 @@ def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
 
 def _run_proof(run: Run, found: Sequence[Difference], proof: RewriteProof) -> RunProof:
     failing = [one for one in found if not proof.covers(one)]
-    failure = f"{failing[0].output} {_text(failing[0])}" if failing else ""
+    failure = f"{failing[0].output} {failing[0]}" if failing else ""
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
     return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure)
 

@@ -85,11 +85,6 @@ def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> Wei
 
     The exporter's suffix `_merged_0` does not count in names. A tensor that has no equal of its name may have one of
     another name: models that were merged may have called it otherwise.
-
-    Args:
-        merged: The merged decoder.
-        scopes: Those that the branch reads from.
-        model: The model made of it.
     """
     pool = _Pool(list(_weights(merged, scopes)))
     tally = _Tally()
@@ -158,10 +153,8 @@ class _Pool:
 
     def has_equal(self, weight: Weight) -> bool:
         """Whether there is a weight of the same dtype, dims and bytes."""
-        return any(_may_equal(one, weight) and first_difference(one, weight) is None for one in self._of(weight))
-
-    def _of(self, weight: Weight) -> Sequence[Weight]:
-        return self._kinds.get(weight.kind, [])
+        same = self._kinds.get(weight.kind, [])
+        return any(_may_equal(one, weight) and first_difference(one, weight) is None for one in same)
 
 
 def _may_equal(one: Weight, other: Weight) -> bool:

@@ -13,13 +13,14 @@ from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table, shape_
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import FOLD_LIMIT, fold
-from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.rewrite.base import grouped
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models, unused_text
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
+from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import fusing_tolerance, verify_rewrite
 
@@ -62,8 +63,6 @@ class FoldReport(Result):
     """The result of a fold.
 
     Attributes:
-        source: The original model.
-        files: The files written.
         frozen: Dims that were frozen to numbers.
         counts: Operators of shape computations; the last two rows count the nodes that compute shapes, and all nodes.
         changes: One sentence for each change.
@@ -110,12 +109,8 @@ class FoldReport(Result):
             yield Prose(f"... and {len(declined) - SHOWN_DECLINED:,} more in the JSON report.")
         yield Heading("What was done")
         steps = [change.partition(": ") for change in self.changes]
-        yield Table((Column("Pass"), Column("Change")), [(name, text) for name, _, text in steps])
-        yield Heading("Proof")
-        if self.proof is None:
-            yield Prose("Not run: the file is unverified. `graphkit verify` runs it.", "warning")
-        else:
-            yield from self.proof.blocks()
+        yield table("Pass | Change", [(name, text) for name, _, text in steps])
+        yield from proof_blocks(self.proof, "the file is")
 
 
 def fold_file(
@@ -148,18 +143,7 @@ def fold_file(
     outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
-    proof = None
-    is_default = options.fuse and options.tolerance is None
-    if options.verify:
-        proof = verify_rewrite(
-            model.path if model.path is not None else model,
-            output,
-            options.spec,
-            tolerance=fusing_tolerance(model) if is_default else options.tolerance,
-            of_magnitude=is_default,
-            limits=options.limits,
-            progress=progress,
-        )
+    proof = _proof(model, output, options, progress) if options.verify else None
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
         model.name,
@@ -172,6 +156,19 @@ def fold_file(
         remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
         tuple(path.name for path in written.unused),
+    )
+
+
+def _proof(model: Model, output: Path, options: FoldOptions, progress: Callable[[str], None]) -> RewriteProof:
+    is_default = options.fuse and options.tolerance is None
+    return verify_rewrite(
+        model.path if model.path is not None else model,
+        output,
+        options.spec,
+        tolerance=fusing_tolerance(model) if is_default else options.tolerance,
+        of_magnitude=is_default,
+        limits=options.limits,
+        progress=progress,
     )
 
 

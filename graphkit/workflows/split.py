@@ -11,12 +11,13 @@ from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
-from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.render.blocks import Block, Column, Heading, Prose, Table
+from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement, save_models, unused_text
+from graphkit.save import Placement, Saved, save_models, unused_text
 from graphkit.shapes import declarations
+from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
@@ -57,15 +58,18 @@ class SplitFile:
     name: str
     bytes: int | None
 
+    @classmethod
+    def of(cls, path: Path) -> SplitFile:
+        """Return what is known of a file."""
+        return cls(path.name, path.stat().st_size if path.exists() else None)
+
 
 @dataclass(frozen=True)
 class SplitReport(Result):
     """The result of a split.
 
     Attributes:
-        source: The merged model.
         condition: The input that was removed.
-        before, after: Files read and written.
         weights: Where the weights are.
         first, with_past: Interfaces of the two models.
         first_changes, with_past_changes: One sentence for each change.
@@ -109,15 +113,11 @@ class SplitReport(Result):
             yield Heading(name)
             yield from (Prose(change) for change in changes)
             yield from ports.blocks()
-        yield Heading("Proof")
-        if self.proof is None:
-            yield Prose("Not run: the files are unverified. `graphkit verify` runs it.", "warning")
-        else:
-            yield from self.proof.blocks()
+        yield from proof_blocks(self.proof, "the files are")
 
     def _sizes(self) -> Iterator[Block]:
         rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
-        yield Table((Column("When"), Column("File", "code"), Column("Bytes", "number")), rows)
+        yield table("When | File:code | Bytes:number", rows)
         before = sum(f.bytes or 0 for f in self.before)
         after = sum(f.bytes or 0 for f in self.after)
         if self.weights == "in-place":
@@ -165,33 +165,15 @@ def split_file(
     model, folder = model if isinstance(model, Model) else load(model), Path(folder)
     progress("splitting")
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
-    paths = folder / FIRST_NAME, folder / PAST_NAME
     progress("writing")
-    with made_folder(folder):
-        written = save_models(
-            {paths[0]: made.first, paths[1]: made.with_past},
-            weights=options.weights,
-            data_name=DATA_NAME,
-            overwrite=options.overwrite,
-        )
-    first, with_past = load(paths[0]), load(paths[1])
-    proof = None
-    if options.verify:
-        progress("proving")
-        proof = verify_split(
-            model,
-            first,
-            with_past,
-            steps=options.steps,
-            tolerance=options.tolerance,
-            limits=options.limits,
-            progress=progress,
-        )
+    written = _save(made, folder, options)
+    first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
+    proof = _proof((model, first, with_past), options, progress) if options.verify else None
     return SplitReport(
         model.name,
         made.condition,
-        tuple(SplitFile(path.name, path.stat().st_size if path.exists() else None) for path in model.files),
-        tuple(SplitFile(path.name, path.stat().st_size) for path in written),
+        tuple(map(SplitFile.of, model.files)),
+        tuple(map(SplitFile.of, written)),
         options.weights,
         interface(first),
         interface(with_past),
@@ -203,3 +185,15 @@ def split_file(
         proof,
         tuple(path.name for path in written.unused),
     )
+
+
+def _save(made: Split, folder: Path, options: SplitOptions) -> Saved:
+    models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}
+    with made_folder(folder):
+        return save_models(models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite)
+
+
+def _proof(models: tuple[Model, Model, Model], options: SplitOptions, progress: Callable[[str], None]) -> SplitProof:
+    progress("proving")
+    steps, tolerance, limits = options.steps, options.tolerance, options.limits
+    return verify_split(*models, steps=steps, tolerance=tolerance, limits=limits, progress=progress)

@@ -108,10 +108,7 @@ def _exposed(scope: Scope, found: set[Value]) -> set[Value]:
 def _exposes(node: Node, index: int, is_open: bool) -> bool:
     """Whether a node gives more than zeros of another sign for zeros of another sign at an input.
 
-    Args:
-        node: The node.
-        index: The input.
-        is_open: Whether the sign of a zero matters for an output of the node.
+    `is_open` says whether the sign of a zero matters for an output of the node.
     """
     if node.domain or index in value_inputs(node):
         return True

@@ -12,7 +12,7 @@ from graphkit.rewrite.fixpoint import Rewrite
 
 __all__ = ["EliminateIdentity"]
 
-AXES_INPUT_SINCE = 13
+Rule = Callable[[Editor, Node], Value | None]
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,6 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     return True
 
 
-def _identity(_: Editor, node: Node) -> Value | None:
-    return node.input(0)
-
-
 def _dropout(editor: Editor, node: Node) -> Value | None:
     mode = node.input(2)
     if node.scope.opset() < 7 or (mode is not None and editor.uniform(mode) != 0):
@@ -110,26 +106,17 @@ def _split(editor: Editor, node: Node) -> Value | None:
     return source if before.dims is not None and before.dims == after.dims else None
 
 
-def _add(editor: Editor, node: Node) -> Value | None:
-    out = node.outputs[0]
-    return _neutral_zero(editor, node) if out is not None and editor.shapes[out].dtype in INTEGERS else None
+def _neutral(number: int, *kept: int, integers_only: bool = False) -> Rule:
+    """Return the rule of an operator with one of these inputs where the other one is a number that changes nothing."""
 
+    def rule(editor: Editor, node: Node) -> Value | None:
+        out = node.outputs[0]
+        if integers_only and (out is None or editor.shapes[out].dtype not in INTEGERS):
+            return None
+        found = (_other(editor, node, index, number) for index in kept)
+        return next((value for value in found if value is not None), None)
 
-def _sub(editor: Editor, node: Node) -> Value | None:
-    out = node.outputs[0]
-    return _other(editor, node, 0, 0) if out is not None and editor.shapes[out].dtype in INTEGERS else None
-
-
-def _neutral_one(editor: Editor, node: Node) -> Value | None:
-    return _other(editor, node, 0, 1) or _other(editor, node, 1, 1)
-
-
-def _neutral_zero(editor: Editor, node: Node) -> Value | None:
-    return _other(editor, node, 0, 0) or _other(editor, node, 1, 0)
-
-
-def _first(editor: Editor, node: Node) -> Value | None:
-    return _other(editor, node, 0, 1)
+    return rule
 
 
 def _tile(editor: Editor, node: Node) -> Value | None:
@@ -156,24 +143,20 @@ def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None
     return value if one.dims is not None and (one.dims, one.dtype) == (result.dims, result.dtype) else None
 
 
-RULES: Mapping[str, Callable[[Editor, Node], Value | None]] = {
-    "Add": _add,
-    "And": _neutral_one,
+RULES: Mapping[str, Rule] = {
+    "Add": _neutral(0, 0, 1, integers_only=True),
+    "And": _neutral(1, 0, 1),
     "Cast": _cast,
-    "Concat": _single,
-    "Div": _first,
+    **dict.fromkeys(("Concat", "Max", "Mean", "Min", "Sum"), _single),
+    "Div": _neutral(1, 0),
     "Dropout": _dropout,
-    "Identity": _identity,
-    "Max": _single,
-    "Mean": _single,
-    "Min": _single,
-    "Mul": _neutral_one,
-    "Or": _neutral_zero,
+    "Identity": lambda _, node: node.input(0),
+    "Mul": _neutral(1, 0, 1),
+    "Or": _neutral(0, 0, 1),
     "Pad": _pad,
-    "Pow": _first,
+    "Pow": _neutral(1, 0),
     "Split": _split,
-    "Sub": _sub,
-    "Sum": _single,
+    "Sub": _neutral(0, 0, integers_only=True),
     "Tile": _tile,
     "Transpose": _transpose,
 }

@@ -256,7 +256,9 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         made.update(value for value in node.outputs if value is not None)
         given.update((value, None) for value in node.inputs if value is not None and value not in made)
     for value in given:
-        tensor = _tensor(value)
+        tensor = value.constant
+        if tensor is None:
+            raise ModelError("it is a constant of a form that is not read", tensor=value.name)
         if tensor.data_type == onnx.TensorProto.STRING:
             raise ModelError("it is a string", tensor=value.name)
         graph.initializer.append(onnx.numpy_helper.from_array(editor.model.array(tensor), name(value)))
@@ -278,9 +280,3 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         if array.shape != known.sizes():  # some pool windows that do not fit
             raise ModelError(f"onnxruntime gives it dims {list(array.shape)}, not {known}", tensor=value.name)
     return arrays
-
-
-def _tensor(value: Value) -> onnx.TensorProto:
-    if value.constant is None:
-        raise ModelError("it is a constant of a form that is not read", tensor=value.name)
-    return value.constant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import ChainMap
 from dataclasses import dataclass
 
@@ -110,8 +111,7 @@ def _tensor_key(tensor: onnx.TensorProto) -> Key | None:
         return None
     if tensor.ByteSize() > 2 * MAX_CONSTANT:
         return None
-    plain = onnx.TensorProto()
-    plain.CopyFrom(tensor)
+    plain = copy.deepcopy(tensor)
     plain.ClearField("name")
     plain.ClearField("doc_string")
     return (plain.SerializeToString(deterministic=True),)

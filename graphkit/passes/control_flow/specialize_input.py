@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +54,6 @@ class SpecializeInput(Pass):
         }
 
     Attributes:
-        input: Name of the input.
         value: The value that it always has: true, false, or an integer.
     """
 
@@ -120,37 +118,28 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
         return None
     from onnx.reference import ReferenceEvaluator
 
-    ids = {id(v): f"v{i}" for i, v in enumerate(dict.fromkeys((value, *_values(nodes))))}
+    used = (used for member in nodes for used in (*member.inputs, *member.outputs))
+    names: dict[Value | None, str] = {v: f"v{i}" for i, v in enumerate(dict.fromkeys((value, *filter(None, used))))}
+    names[None] = ""
     graph = onnx.GraphProto(name="condition")
     for member in nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(member.proto)
-        copy.input[:] = [ids[id(v)] if v is not None else "" for v in member.inputs]
-        copy.output[:] = [ids[id(v)] if v is not None else "" for v in member.outputs]
-        graph.node.append(copy)
+        graph.node.append(member.proto)
+        graph.node[-1].input[:] = [names[read] for read in member.inputs]
+        graph.node[-1].output[:] = [names[given] for given in member.outputs]
     for constant in constants:
-        if id(constant) in ids and constant.tensor is not None:
-            graph.initializer.add().CopyFrom(constant.tensor)
-            graph.initializer[-1].name = ids[id(constant)]
-    shape = [1] * len(declared.dims or ())
-    graph.input.append(onnx.helper.make_tensor_value_info(ids.get(id(bound), "unused"), declared.dtype, shape))
-    graph.output.append(onnx.helper.make_tensor_value_info(ids[id(value)], BOOL, None))
+        if constant in names and constant.tensor is not None:
+            graph.initializer.append(constant.tensor)
+            graph.initializer[-1].name = names[constant]
+    shape, fed = [1] * len(declared.dims or ()), names.get(bound, "unused")
+    graph.input.append(onnx.helper.make_tensor_value_info(fed, declared.dtype, shape))
+    graph.output.append(onnx.helper.make_tensor_value_info(names[value], BOOL, None))
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in node.scope.opsets.items()]
     try:
         evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
-        (result,) = evaluator.run(None, {ids.get(id(bound), "unused"): _array(declared, number, tuple(shape))})
+        (result,) = evaluator.run(None, {fed: _array(declared, number, tuple(shape))})
     except Exception:  # the evaluator raises what its operators do; then nothing is known
         return None
     return bool(np.asarray(result).reshape(-1)[0]) if np.asarray(result).size == 1 else None
-
-
-def _values(nodes: list[Node]) -> Iterator[Value]:
-    seen: set[Value] = set()
-    for node in nodes:
-        for value in (*node.inputs, *node.outputs):
-            if value is not None and value not in seen:
-                seen.add(value)
-                yield value
 
 
 def _cone(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:

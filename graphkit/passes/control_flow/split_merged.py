@@ -34,8 +34,6 @@ class Split:
     Attributes:
         condition: The boolean input that is gone.
         cache_when: Its value on later steps.
-        first: The decoder of the first step.
-        with_past: The decoder of later steps.
         first_changes, with_past_changes: One sentence for each change.
     """
 

@@ -20,13 +20,9 @@ __all__ = ["Language"]
 class Language(ABC):
     """How a language writes a plan.
 
-    Args:
-        plan: The plan of the function.
-
     Attributes:
         unknown: What stands for None.
-        is_unknown: A comparison of `{}` with it.
-        is_zero: A comparison of `{}` with 0.
+        is_unknown, is_zero: A comparison of `{}` with None, and with 0.
         equal: The operator that tells whether two numbers are equal.
         statement: A line that does something.
         assignment: A line that gives a variable a value.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphkit.graph.types import shape_text
 from graphkit.shapes.code.steps import Operand, Step, Steps, used
 from graphkit.shapes.expr import Expr
 
@@ -24,7 +25,6 @@ class Check:
     """Inputs of one shape.
 
     Attributes:
-        names: Of the inputs.
         text: The dims as a reader knows them, such as `[batch_size, 3]`.
         expected: Sizes, None for any; None where the inputs have no known rank.
     """
@@ -51,9 +51,7 @@ class Plan:
     Attributes:
         shapes: Of each input from which symbols are read: variable, name, dims as text, and rank.
         sources: Of each symbol that is read: variable, source, variable of the input's shape, and `Source.rest`.
-        checks: Shapes to compare.
         steps: Variable and step of what is computed once.
-        claims: Conditions to check.
         lists: Operands of lists that several keys share, by variable.
         entries: Key of each list of the result, with the variable of a shared one, or its operands.
         names: Variable of each symbol and of each step that has one.
@@ -93,11 +91,7 @@ def make_plan(program: Program) -> Plan:
 def _shapes(program: Program) -> Iterator[tuple[str, str, str, int]]:
     dims = {entry.name: entry.dims or () for entry in program.inputs}
     for number, name in enumerate(dict.fromkeys(source.input for source in program.sources)):
-        yield f"x{number}", name, _text(dims[name]), len(dims[name])
-
-
-def _text(dims: tuple[Expr | None, ...]) -> str:
-    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
+        yield f"x{number}", name, shape_text(dims[name]), len(dims[name])
 
 
 def _checks(program: Program, steps: Steps) -> tuple[Check, ...]:
@@ -107,7 +101,7 @@ def _checks(program: Program, steps: Steps) -> tuple[Check, ...]:
     found = []
     for dims, names in groups.items():
         expected = None if dims is None else tuple(used(steps.of(dim)) for dim in dims)
-        found.append(Check(tuple(names), "" if dims is None else _text(dims), expected))
+        found.append(Check(tuple(names), "" if dims is None else shape_text(dims), expected))
     return tuple(found)
 
 

@@ -43,11 +43,7 @@ Operand = int | float | str | Step | None  # a number, a symbol, a result, or wh
 
 
 class Steps:
-    """The steps that some expressions need, in an order in which each needs only those before it.
-
-    Args:
-        symbols: Symbols that have a number; an expression with another one is not known.
-    """
+    """The steps that some expressions in known symbols need, in an order in which each needs only those before it."""
 
     def __init__(self, symbols: frozenset[str]) -> None:
         self.symbols = symbols

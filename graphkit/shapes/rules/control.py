@@ -103,13 +103,8 @@ def _settle(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return a body's results, and states whose dims an iteration does not change.
 
-    Args:
-        ctx: The loop.
-        body: Its body.
-        states: What is known of the states before the first iteration.
-        inputs: Makes the body's inputs of states.
-        place: Where the states are among the body's outputs.
-        runs: Whether there is at least one iteration.
+    `inputs` makes the body's inputs of states, `place` says where states are among its outputs, and `runs` whether
+    there is at least one iteration.
     """
     rounds = 1 if body.depth > MAX_DEPTH else MAX_ROUNDS
     if rounds == 1:
