@@ -16,6 +16,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ class InPlace:
         self.bundle, self.source = graphkit.Bundle(folder, threads=1, prepack=prepack), source
 
     def fill(self, tokens: int) -> None:
+        """Let so many tokens be in the cache."""
         state, random = self.bundle.state, np.random.default_rng(0)
         state.clear()
         state.rows = 1
@@ -51,6 +53,7 @@ class InPlace:
             view[...] = random.standard_normal(view.shape) if view.dtype.kind == "f" else 1
 
     def step(self) -> None:
+        """Run a step."""
         self.bundle.step(5)
 
 
@@ -63,6 +66,7 @@ class Growing:
         self.roles = model.roles
 
     def fill(self, tokens: int) -> None:
+        """Let so many tokens be in the cache."""
         random = np.random.default_rng(0)
         self.tokens = tokens
         self.feed: dict[str, object] = {}
@@ -83,6 +87,7 @@ class Growing:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array) if self.bind else array
 
     def step(self) -> None:
+        """Run a step, and let its presents be the next pasts."""
         for value in self.changing:
             role = self.roles.of(value)
             array = np.ones((1, self.tokens + 1), np.int64) if role == "mask" else np.full((1, 1), self.tokens)
@@ -130,7 +135,7 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
         for name in names:
             contenders[name].fill(tokens)
             contenders[name].step()
-        samplers = {name: lambda name=name: timed(contenders[name], tokens, options.steps) for name in names}
+        samplers = {name: partial(timed, contenders[name], tokens, options.steps) for name in names}
         seconds = alternate(samplers, options.rounds)
         cells = [Spread(tuple(1e3 * value for value in seconds[name].values)).show("", 2) for name in names]
         ratios = [seconds[name].over(seconds["bundle"]).show("x", 2) for name in names[1:]]

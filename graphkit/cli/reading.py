@@ -103,7 +103,7 @@ def report(
     check = _hazard_check(limits) if check_hazards else None
     options = ReportOptions(sections, optimize, full, hash, context, check, *_lint_options(target, sizes, fail_on))
     chosen = Format(format) if format else SUFFIXES.get(output.suffix.lower() if output else "", Format.text)
-    if len(models) == 1 and (Path(models[0]) / "bundle.json").is_file():
+    if len(models) == 1 and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
         _report_bundle(Path(models[0]), chosen, output)
         return
     with proving(limits, check_hazards), progress_on_terminal() as progress:
