@@ -211,8 +211,7 @@ class Model:
         """
         start, length = self._scratch.append(parts)
         tensor = onnx.TensorProto(name=name, data_type=dtype, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
-        for key, value in (("location", self._scratch.location), ("offset", str(start)), ("length", str(length))):
-            tensor.external_data.add(key=key, value=value)
+        external.refer(tensor, self._scratch.location, start, length)
         return tensor
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:

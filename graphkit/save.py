@@ -19,7 +19,7 @@ import onnx
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
-from graphkit.io.external import extent
+from graphkit.io.external import extent, refer
 from graphkit.io.payloads import inflate
 from graphkit.io.pieces import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
 from graphkit.io.transaction import recover, transaction
@@ -177,10 +177,7 @@ def _share(
 ) -> None:
     """Let tensors refer to their places in a data file."""
     for tensor, piece in zip(external, pieces, strict=True):
-        place = plan.place(piece, files)
-        del tensor.external_data[:]
-        for key, value in (("location", data_name), ("offset", str(place)), ("length", str(piece.length))):
-            tensor.external_data.add(key=key, value=value)
+        refer(tensor, data_name, plan.place(piece, files), piece.length)
 
 
 def _inlined(

@@ -20,12 +20,13 @@ from graphkit.model import Model
 
 __all__ = ["from_graphsurgeon", "to_graphsurgeon"]
 
+Described = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.ValueInfoProto
+
 
 def to_graphsurgeon(model: Model) -> gs.Graph:
     """Return a model's graph for onnx-graphsurgeon; changes to it do not change the model."""
     G_LOGGER.severity = G_LOGGER.ERROR
-    proto = copy.deepcopy(model.proto)
-    return gs.import_onnx(proto)
+    return gs.import_onnx(copy.deepcopy(model.proto))
 
 
 def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
@@ -39,11 +40,10 @@ def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
     proto = gs.export_onnx(graph, do_type_check=False)
     source = model.proto
     proto.ir_version = source.ir_version
-    for name in ("domain", "model_version", "doc_string", "producer_name", "producer_version"):
+    for name in ("domain", "model_version", "producer_name", "producer_version"):
         if source.HasField(name):
             setattr(proto, name, getattr(source, name))
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(source.metadata_props)
+    _restore_words(source, proto)
     _restore_graph(source.graph, proto.graph)
     return model.with_proto(proto)
 
@@ -57,16 +57,20 @@ def _restore_graph(source: onnx.GraphProto, target: onnx.GraphProto) -> None:
     infos = {info.name: info for info in _infos(source)}
     for info in _infos(target):
         if info.name in infos:
-            info.doc_string = infos[info.name].doc_string
-            del info.metadata_props[:]
-            info.metadata_props.extend(infos[info.name].metadata_props)
-    target.doc_string = source.doc_string
-    del target.metadata_props[:]
-    target.metadata_props.extend(source.metadata_props)
+            _restore_words(infos[info.name], info)
+    _restore_words(source, target)
     known = {name for node in target.node for name in (*node.input, *node.output)}
     annotations = [a for a in source.quantization_annotation if a.tensor_name in known]
     del target.quantization_annotation[:]
     target.quantization_annotation.extend(annotations)
+
+
+def _restore_words(source: Described, target: Described) -> None:
+    target.ClearField("doc_string")
+    if source.HasField("doc_string"):
+        target.doc_string = source.doc_string
+    del target.metadata_props[:]
+    target.metadata_props.extend(source.metadata_props)
 
 
 def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
@@ -76,9 +80,7 @@ def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
 
 
 def _restore_node(source: onnx.NodeProto, target: onnx.NodeProto) -> None:
-    target.doc_string = source.doc_string
-    del target.metadata_props[:]
-    target.metadata_props.extend(source.metadata_props)
+    _restore_words(source, target)
     bodies = dict(body_graphs(source))
     for name, body in body_graphs(target):
         if name in bodies:

@@ -173,7 +173,8 @@ def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | 
 
 def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
     """Return (query heads, head dim) as one projection shows them."""
-    parts = module_path(node), _weight_name(node)
+    weight = _weight(node)
+    parts = module_path(node), weight.name if weight is not None else ""
     query = any(QUERY.search(part) for part in parts)
     fused = any(FUSED.search(part) for part in parts)
     width = _width(node)
@@ -197,11 +198,6 @@ def _weight(node: Node) -> Value | None:
             return value
         value = value.producer.input(0)
     return value
-
-
-def _weight_name(node: Node) -> str:
-    weight = _weight(node)
-    return weight.name if weight is not None else ""
 
 
 def _width(node: Node) -> int | None:

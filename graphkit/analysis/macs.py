@@ -95,13 +95,11 @@ def _attention(node: Node, shapes: Shapes) -> Expr | None:
 
 
 def _dims(node: Node, shapes: Shapes, index: int) -> tuple[Expr, ...] | None:
-    value = node.input(index)
-    return None if value is None else shapes[value].dims
+    return shapes.dims(node.input(index))
 
 
 def _output(node: Node, shapes: Shapes) -> tuple[Expr, ...] | None:
-    value = node.outputs[0] if node.outputs else None
-    return None if value is None else shapes[value].dims
+    return shapes.dims(node.outputs[0] if node.outputs else None)
 
 
 def _times(*parts: Iterable[Expr] | None) -> Expr | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
-from typing import NoReturn
 
 import click
 
@@ -60,11 +59,6 @@ def app() -> None:
     """Analyse and rewrite ONNX graphs without touching their weights."""
 
 
-def _fail(error: GraphkitError) -> NoReturn:
-    say(f"Error: {error}", is_error=True)
-    raise SystemExit(2) from error
-
-
 def main() -> None:
     """Run the command line."""
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
@@ -76,7 +70,8 @@ def main() -> None:
         with interruptible(), written_out():
             app(prog_name="graphkit")
     except GraphkitError as error:
-        _fail(error)
+        say(f"Error: {error}", is_error=True)
+        raise SystemExit(2) from error
     except StoppedError as error:
         sys.stderr.write(f"Error: stopped by {error} - no file is left half written\n")
         raise SystemExit(128 + error.number) from None

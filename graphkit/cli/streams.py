@@ -12,10 +12,9 @@ from types import FrameType
 from typing import Any, TextIO, cast
 
 from graphkit.errors import OutputError
+from graphkit.io.signals import STOPPING
 
 __all__ = ["StoppedError", "interruptible", "written_out"]
-
-STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class StoppedError(BaseException):
@@ -29,8 +28,7 @@ class StoppedError(BaseException):
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Raise the first stopping signal as an exception, so that unfinished work is cleaned up; ignore later ones."""
-    numbers = [getattr(signal, name) for name in STOPPING if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in STOPPING}
     asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def stop(number: int, _: FrameType | None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.constraints.known import Known
 from graphkit.constraints.precondition import Index, Precondition, Related
 from graphkit.constraints.rules import RULES
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value, unwrapped
-from graphkit.shapes import Expr, Relation, Shapes, const, is_known, lower
+from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.rules.common import product
+from graphkit.shapes.tensor import unknown
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SharedPrecondition", "collect"]
@@ -31,8 +31,9 @@ class SharedPrecondition:
 
 class _Collector:
     def __init__(self, shapes: Shapes) -> None:
-        self.shapes, self.known = shapes, Known(shapes)
-        self.ranges = ValueRangeAnalysis(shapes.model, self.known.tensor, typical=True)
+        self.shapes = shapes
+        self.tensors: dict[Value, Tensor] = {}
+        self.ranges = ValueRangeAnalysis(shapes.model, self.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
         self.noted: dict[Node, list[Precondition]] = {}
         for one in (*shapes.equalities, *shapes.inequalities):
@@ -57,7 +58,7 @@ class _Collector:
         if rule is None and not node.is_op("Gather", "GatherND"):
             yield from self.noted.get(node, ())
             return
-        view = self.known.view(node)
+        view = self.view(node)
         if view is None:
             return
         try:
@@ -85,6 +86,29 @@ class _Collector:
         if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
             yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
 
+    def tensor(self, value: Value) -> Tensor:
+        """Return what is known of a value at all sizes at which the nodes before its own run.
+
+        The first pass of an inference assumes nothing that only later nodes need. The last pass stands in for tensors
+        that the first one does not know.
+        """
+        if value not in self.tensors:
+            self.tensors[value] = self._tensor(value)
+        return self.tensors[value]
+
+    def _tensor(self, value: Value) -> Tensor:
+        first = self.shapes.first.get(value)
+        if first is not None and first.is_known and (not first.may_have_data or _is_known_data(first)):
+            return first
+        return self.shapes.table.get(value) or first or unknown("nothing leads to it")
+
+    def view(self, node: Node) -> NodeView | None:
+        """Return a view of a node for its rule; None if an attribute comes from a function's call."""
+        if any(attribute.ref_attr_name for attribute in node.attributes.values()):
+            return None
+        inputs = [None if value is None else self.tensor(value) for value in node.inputs]
+        return NodeView(node, inputs, node.attributes)
+
 
 def _columns(node: Node) -> Sequence[Value | None]:
     """Return the parts of indices that are concatenated of one part for each axis."""
@@ -97,6 +121,11 @@ def _columns(node: Node) -> Sequence[Value | None]:
 
 def _is_unsqueezed(value: Value | None) -> bool:
     return value is not None and value.producer is not None and value.producer.is_op("Unsqueeze")
+
+
+def _is_known_data(tensor: Tensor) -> bool:
+    data = tensor.data if tensor.is_shape_like else None
+    return data is None or all(is_known(element) for element in data.ravel().tolist() if isinstance(element, Expr))
 
 
 def _has_symbols(precondition: Precondition) -> bool:

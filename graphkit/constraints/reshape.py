@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class Reshaped(Precondition):
     def outcome(self, values: Sequence[Ints]) -> Ints:
         source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
         shape = values[0].shape
-        total = _product(source, shape)
+        total = math.prod(source, start=np.ones(shape, np.int64))
         fails = np.zeros(shape, np.bool_)
         wrong = np.zeros(shape, np.bool_)
         inferred = np.zeros(shape, np.int64)
@@ -73,9 +74,8 @@ class Reshaped(Precondition):
         result = [
             source[index] if element == 0 and not self.allow_zero else element for index, element in enumerate(target)
         ]
-        copies = [
-            f"0 copies {result[i]}" for i, element in enumerate(target) if element != result[i] and self._is_meant(i)
-        ]
+        meant = [i for i, expr in enumerate(self.target) if expr.constant is None]
+        copies = [f"0 copies {result[i]}" for i in meant if target[i] != result[i]]
         size = int(np.prod([element for element in result if element != -1]))
         total = int(np.prod(source))
         if -1 in target and size == 0 and not self.allow_zero:
@@ -84,13 +84,3 @@ class Reshaped(Precondition):
             return Violation(f"{told}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
         result = [total // max(size, 1) if element == -1 else element for element in result]
         return Violation(f"{told}: {'; '.join(copies)}", "", tuple(result))
-
-    def _is_meant(self, index: int) -> bool:
-        return self.target[index].constant is None
-
-
-def _product(values: Sequence[Ints], shape: tuple[int, ...]) -> Ints:
-    total = np.ones(shape, np.int64)
-    for value in values:
-        total = total * value
-    return total

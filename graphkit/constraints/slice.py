@@ -38,17 +38,14 @@ class Sliced(Precondition):
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         start, end, size = values[0], values[1], values[2 + self.axis]
-        below = (self._may_change(self.start) & (start < 0)) | (self._may_change(self.end) & (end < 0))
+        below = ((self.start.constant is None) & (start < 0)) | ((self.end.constant is None) & (end < 0))
         meant = np.maximum(np.clip(end, 0, size) - np.clip(start, 0, size), 0)
         given = np.maximum(_from_front(end, size) - _from_front(start, size), 0)
         return np.where(below & (meant != given), WRONG, FINE)
 
-    def _may_change(self, bound: Expr) -> bool:
-        return bound.constant is None
-
     def violation(self, values: Sequence[int]) -> Violation:
         start, end, size = values[0], values[1], values[2 + self.axis]
-        one, value = ("start", start) if start < 0 and self._may_change(self.start) else ("end", end)
+        one, value = ("start", start) if start < 0 and self.start.constant is None else ("end", end)
         expr = self.start if one == "start" else self.end
         bounds = [int(_from_front(np.int64(bound), np.int64(size))) for bound in (start, end)]
         shape = list(values[2:])

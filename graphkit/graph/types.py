@@ -84,12 +84,9 @@ def type_text(type_proto: onnx.TypeProto) -> tuple[str, str]:
     if kind == "sparse_tensor_type":
         sparse = type_proto.sparse_tensor_type
         return f"sparse({dtype_name(sparse.elem_type)})", shape_text(_dims(sparse))
-    if kind == "sequence_type":
-        dtype, shape = type_text(type_proto.sequence_type.elem_type)
-        return f"seq({dtype})", shape
-    if kind == "optional_type":
-        dtype, shape = type_text(type_proto.optional_type.elem_type)
-        return f"optional({dtype})", shape
+    if kind in ("sequence_type", "optional_type"):
+        dtype, shape = type_text(getattr(type_proto, kind).elem_type)
+        return f"{'seq' if kind == 'sequence_type' else 'optional'}({dtype})", shape
     if kind == "map_type":
         dtype, shape = type_text(type_proto.map_type.value_type)
         return f"map({dtype_name(type_proto.map_type.key_type)}, {dtype})", shape

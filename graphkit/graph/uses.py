@@ -60,9 +60,9 @@ def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple
         for node, index in one.consumers:
             yield node, index
             if len(seen) < MAX_VALUES and passes(node, index):
-                fresh = [output for output in node.outputs if output is not None and output not in seen]
-                todo += fresh
-                seen.update(fresh)
+                unseen = [output for output in node.outputs if output is not None and output not in seen]
+                todo += unseen
+                seen.update(unseen)
 
 
 def uses(value: Value) -> frozenset[Use]:

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from graphkit.errors import ModelError
 from graphkit.io.wire import Buffer
 
-__all__ = ["DataFile", "Extent", "check_bounds", "extent", "find_data_file", "map_file"]
+__all__ = ["DataFile", "Extent", "check_bounds", "extent", "find_data_file", "map_file", "refer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,27 @@ def extent(tensor: TensorProto) -> Extent:
     Raises:
         ModelError: An entry is missing or is not a non-negative integer.
     """
+    hint = "the reference is corrupt; export the model again"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     numbers: dict[str, int | None] = {"offset": 0, "length": None}
     for key in numbers:
         if key in entries:
             if not entries[key].isascii() or not entries[key].isdigit() or len(entries[key]) > 19:
-                raise ModelError(
-                    f"external data has the {key} '{entries[key][:40]}', not a number of bytes",
-                    tensor=tensor.name,
-                    hint="the reference is corrupt; export the model again",
-                )
+                found = f"external data has the {key} '{entries[key][:40]}', not a number of bytes"
+                raise ModelError(found, tensor=tensor.name, hint=hint)
             numbers[key] = int(entries[key])
     location = entries.get("location")
     if not location or type(location) is not str:  # protobuf gives bytes where a string is not UTF-8
         where = f"at {location!r:.80}, which is not UTF-8" if location else "without a location"
-        hint = "the reference is corrupt; export the model again"
         raise ModelError(f"external data {where}", tensor=tensor.name, hint=hint)
     return Extent(location, numbers["offset"] or 0, numbers["length"])
+
+
+def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Let a tensor refer to bytes of a data file."""
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
 
 
 def find_data_file(model: Path, location: str) -> DataFile:

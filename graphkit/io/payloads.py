@@ -143,13 +143,9 @@ class Lightener(Copier):
     def external_data(self, offset: int, length: int) -> bytes:
         """Return the fields `external_data` and `data_location` for a payload of the source file."""
         entries = (b"location", self.location), (b"offset", b"%d" % offset), (b"length", b"%d" % length)
-        return (
-            b"".join(
-                encode_bytes(EXTERNAL_DATA, encode_bytes(1, key) + encode_bytes(2, value)) for key, value in entries
-            )
-            + encode_varint(DATA_LOCATION << 3)
-            + b"\x01"
-        )
+        pairs = (encode_bytes(1, key) + encode_bytes(2, value) for key, value in entries)
+        data = b"".join(encode_bytes(EXTERNAL_DATA, pair) for pair in pairs)
+        return data + encode_varint(DATA_LOCATION << 3) + b"\x01"
 
 
 class Inflater(Copier):

@@ -20,14 +20,12 @@ import glob
 import json
 import os
 import shutil
-import signal
 import stat
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 from graphkit.errors import OutputError
+from graphkit.io.signals import undisturbed
 
 try:
     import fcntl
@@ -39,7 +37,6 @@ __all__ = ["made_folder", "recover", "transaction"]
 MARK = ".graphkit-"
 MAX_NAME = 100  # bytes of the target's name in that of the hidden folder
 LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
-STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @contextlib.contextmanager
@@ -67,7 +64,7 @@ def transaction(targets: Sequence[Path], *, key: Path, overwrite: bool, hint: st
             (work / NEW).mkdir()
             (work / OLD).mkdir()
             yield lambda target: work / NEW / target.name
-            with _undisturbed(), _locked(key.parent):
+            with undisturbed(), _locked(key.parent):
                 _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
     except _StuckError:
         is_stuck = True
@@ -92,7 +89,7 @@ def recover(key: Path) -> None:
         if lock is None:  # its process lives, or it is nobody's business
             continue
         try:
-            with _undisturbed(), _locked(key.parent):
+            with undisturbed(), _locked(key.parent):
                 _roll_back(work, key.parent)
         finally:
             os.close(lock)
@@ -287,28 +284,6 @@ def _locked(folder: Path) -> Iterator[None]:
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let signals that end the process wait until the renaming is done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        came.append(number)
-
-    numbers = [getattr(signal, name) for name in STOPPING if hasattr(signal, name)]
-    before = {number: signal.signal(number, note) for number in numbers if signal.getsignal(number) is not None}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Collection, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ import onnx
 
 from graphkit.model import Model
 
-__all__ = ["Declined", "Outcome", "Pass", "copy_proto", "grouped", "keep", "run_passes"]
+__all__ = ["Declined", "Outcome", "Pass", "copy_proto", "drop_inputs", "grouped", "keep", "run_passes"]
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,14 @@ def keep(field: MutableSequence[Any], wanted: Sequence[bool]) -> None:
         field.extend(kept)
 
 
-def copy_proto(model: Model) -> onnx.ModelProto:
-    """Return a copy of a model's weightless proto, to change.
+def drop_inputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Remove inputs with their defaults, in place."""
+    keep(graph.input, [info.name not in names for info in graph.input])
+    keep(graph.initializer, [tensor.name not in names for tensor in graph.initializer])
+    keep(graph.sparse_initializer, [sparse.values.name not in names for sparse in graph.sparse_initializer])
 
-    Raises:
-        ModelError: The model's graph is not sound: see `Model.check_soundness`.
-    """
+
+def copy_proto(model: Model) -> onnx.ModelProto:
+    """Return a copy of a model's weightless proto, to change, once the model is found to be sound."""
     model.check_soundness()
     return copy.deepcopy(model.proto)

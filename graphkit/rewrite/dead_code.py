@@ -16,11 +16,7 @@ __all__ = ["live_values", "remove_dead_code", "without_outputs"]
 
 
 def remove_dead_code(model: Model) -> Outcome:
-    """Return a model without nodes, initializers, declared types and functions that no output needs.
-
-    Raises:
-        ModelError: The model's graph is not sound: see `Model.check_soundness`.
-    """
+    """Return a model without nodes, initializers, declared types and functions that no output needs."""
     if (declined := without_outputs(model)) is not None:
         return Outcome(model, declined=(declined,))
     proto = copy_proto(model)

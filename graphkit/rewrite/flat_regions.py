@@ -7,7 +7,6 @@ into connected regions, and each is lifted as a whole or not at all.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,9 +15,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fusions import spoils_product
 from graphkit.rewrite.lifting import Candidate, Lift, is_liftable, lift
-from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.shapes import const
-from graphkit.shapes.expr import TooComplexError
+from graphkit.rewrite.reshape_spec import merged, reshape_spec
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["FlatRegions", "Region", "Spec"]
@@ -238,8 +235,7 @@ class FlatRegions:
                     continue
                 part.add(node)
                 for value in [*self._inputs(node), *self._outputs(node)]:
-                    pending += [consumer for consumer, _ in value.consumers if consumer in left]
-                    pending += [maker for maker in [self.makers[value]] if maker in left]
+                    pending += [self.makers[value], *(consumer for consumer, _ in value.consumers)]
             yield dict.fromkeys(sorted(part, key=order.__getitem__))
 
     # What replaces the first dim
@@ -304,14 +300,3 @@ class FlatRegions:
 
 def _reads(node: Node, value: Value) -> str:
     return f"{node.operator} '{node.label}' reads '{value.name}' flat"
-
-
-def merged(before: Dims, after: Dims) -> Dims | None:
-    """Return the leading dims that a Reshape merges into the first one, None where it does something else."""
-    more = len(before) - len(after)
-    if not after or more < 1 or before[more + 1 :] != after[1:]:
-        return None
-    try:
-        return before[: more + 1] if math.prod(before[: more + 1], start=const(1)) == after[0] else None
-    except TooComplexError:
-        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node
 from graphkit.rewrite.paths import DimsOf, Step, biases, climb, computed_from, follow, follow_all, is_static, onwards
 
 __all__ = ["causal_attention", "masked_attention", "relative_attention", "scaled_attention"]
@@ -86,7 +86,8 @@ def causal_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
     table = climb(where[0], (0, "Cast"), (0, "Slice"), (0, "Slice"))
     split = climb(where[0], *SPLIT, *PROJECTED)
     joined = follow_all(product, "Transpose", "Reshape", "Reshape", "Gemm", "Reshape")
-    if table is None or split is None or joined is None or not _is_constant(table[-1].input(0)):
+    triangle = table[-1].input(0) if table is not None else None
+    if table is None or split is None or joined is None or triangle is None or not triangle.is_constant:
         return
     if not (climb(table[-1], *FIRST_ROW) and climb(split[-1], *LAST_DIM) and climb(joined[2], *LAST_DIM)):
         return
@@ -118,7 +119,3 @@ def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
         return
     yield from (node for node in (*mask, *buckets) if node.is_op(*PLUMBING))
     yield from (joined[-1], *sizes)
-
-
-def _is_constant(value: Value | None) -> bool:
-    return value is not None and value.is_constant

@@ -114,8 +114,7 @@ def _of_node(node: Node, shapes: Shapes, found: Mapping[Value, Dependence]) -> D
 
 
 def _of_dims(node: Node, shapes: Shapes) -> Dependence:
-    data, out = node.input(0), node.outputs[0]
-    dims = shapes[data].dims if data is not None else None
+    dims, out = shapes.dims(node.input(0)), node.outputs[0]
     elements = shapes[out].data if out is not None else None
     if elements is not None:
         symbols = frozenset().union(*(getattr(element, "symbols", frozenset()) for element in elements.ravel()))

@@ -83,8 +83,7 @@ class IntegerBounds:
         return rule(*known) if rule is not None and known and len(known) == len(operands) else None
 
     def _positions(self, node: Node) -> Bounds | None:
-        data, axis = node.input(0), node.attr("axis", 0)
-        dims = self.editor.shapes[data].dims if data is not None else None
+        dims, axis = self.editor.shapes.dims(node.input(0)), node.attr("axis", 0)
         if dims is None or axis is None or not -len(dims) <= axis < len(dims):
             return None
         size = dims[axis].constant

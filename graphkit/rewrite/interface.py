@@ -11,7 +11,7 @@ from onnx import helper
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value, body_graphs
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto, keep
+from graphkit.rewrite.base import copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
@@ -95,11 +95,11 @@ def with_first_output(model: Model, name: str) -> Model:
 def drop_dead_inputs(model: Model) -> Model:
     """Return a model without the inputs that nothing reads."""
     live = live_values(model.scopes)
-    wanted = [value in live for value in model.graph.inputs]
-    if all(wanted):
+    dead = {value.name for value in model.graph.inputs if value not in live}
+    if not dead:
         return model
     proto = copy_proto(model)
-    keep(proto.graph.input, wanted)
+    drop_inputs(proto.graph, dead)
     return model.with_proto(proto)
 
 

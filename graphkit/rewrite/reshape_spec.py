@@ -1,4 +1,4 @@
-"""The shape input of a Reshape to given dims: numbers, 0 for a dim that is copied, at most one -1."""
+"""Reshapes by their dims: the shape that gives some dims, and the leading dims that are merged into one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from graphkit.shapes import Expr, const, lower
+from graphkit.shapes.expr import TooComplexError
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["MAX_SIZE", "open_spec", "reshape_spec"]
+__all__ = ["MAX_SIZE", "merged", "open_spec", "reshape_spec"]
 
 MAX_SIZE = (1 << 63) - 1  # of a dim; what a model computes may be larger, which no tensor holds
 
@@ -39,3 +40,14 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
             spec[position] = -1
             break
     return tuple(spec)
+
+
+def merged(before: Dims, after: Dims) -> Dims | None:
+    """Return the leading dims that a Reshape merges into the first one, None where it does something else."""
+    more = len(before) - len(after)
+    if not after or more < 1 or before[more + 1 :] != after[1:]:
+        return None
+    try:
+        return before[: more + 1] if math.prod(before[: more + 1], start=const(1)) == after[0] else None
+    except TooComplexError:
+        return None

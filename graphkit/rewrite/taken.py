@@ -50,7 +50,7 @@ def taken_by(editor: Editor, node: Node) -> Taken:
         NotTakenError: It is not known, or not a product of positions along axes.
     """
     data = node.input(0)
-    dims = editor.shapes[data].dims if data is not None else None
+    dims = editor.shapes.dims(data)
     if data is None or dims is None:
         raise NotTakenError("the rank of its data is not known")
     if data.is_constant:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphkit.dtypes import dtype_name
@@ -103,7 +102,7 @@ def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
         if (value := node.inputs[index]) is not None
     ]
     outputs = [
-        _output(shapes, keys(node, f"output.{index}"), index, value)
+        Output(keys(node, f"output.{index}"), index, value.name, known_dims(shapes[value]), shapes.reason(value))
         for index, value in enumerate(node.outputs)
         if value is not None
     ]
@@ -116,11 +115,11 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
     elements = found.elements
     if elements is None:
         return Read(key, index, name, value.name, dtype, found.sizes(), None, _reason(value, found))
-    unknown = [shapes.reason(expr) for expr in map(_expr, elements) if expr is not None]
-    kept = tuple(
-        None if (expr := _expr(element)) is not None and not is_known(expr) else element for element in elements
-    )
-    return Read(key, index, name, value.name, dtype, found.sizes(), kept, _joined(unknown))
+    exprs = [_expr(element) for element in elements]
+    unknown = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
+    pairs = zip(elements, exprs, strict=True)
+    kept = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
+    return Read(key, index, name, value.name, dtype, found.sizes(), kept, "; ".join(filter(None, unknown)))
 
 
 def _expr(element: Expr | Ratio | float) -> Expr | None:
@@ -138,14 +137,6 @@ def _reason(value: Value, found: Tensor) -> str:
     return f"the elements that {value.producer.label} gives are not followed"
 
 
-def _output(shapes: Shapes, key: str, index: int, value: Value) -> Output:
-    return Output(key, index, value.name, known_dims(shapes[value]), shapes.reason(value))
-
-
 def known_dims(found: Tensor) -> tuple[Expr | None, ...] | None:
     """Return the dims of a tensor, with None for each that is not known."""
     return None if found.dims is None else tuple(dim if is_known(dim) else None for dim in found.dims)
-
-
-def _joined(reasons: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))

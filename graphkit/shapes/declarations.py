@@ -19,7 +19,7 @@ from graphkit.graph.names import family_labels
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Scope
 from graphkit.model import Model
-from graphkit.shapes.expr import Expr, symbol
+from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inputs import Inputs
 from graphkit.shapes.lengths import FOLLOWING, Length, Row, lengths, linear, reduced, solved
@@ -140,7 +140,7 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[L
             if any(kind != length.kind and dim.symbols & length.declared.symbols for kind, dim in free.items()):
                 return True
             free.setdefault(length.kind, length.declared)
-    rows = [row for dim in free.values() for row in _as_row(dim)]
+    rows = [row for dim in free.values() for row in linear(dim, const(0))]
     facts = _facts(shapes, scopes)
     names = sorted({name for row in (*facts, *rows) for name in row if name})
     known = reduced(facts, names)
@@ -148,10 +148,6 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], found: Sequence[L
     if any(size < (0 if "past" in name else 1) for name, size in fixed.items()):
         return True
     return "" in known or len(rows) < len(free) or _rank(rows, known, names) < len(free)
-
-
-def _as_row(dim: Expr) -> Iterator[Row]:
-    yield from linear(dim, dim - dim)
 
 
 def _rank(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[str]) -> int:
@@ -182,7 +178,7 @@ def _needed(
     order.sort(key=lambda name: name != length.name)  # what is asked for comes first
     results: dict[str, Expr] = {}
     for name, facts in branches:
-        tail = sorted({name for row in facts for name in row if name and name not in order}, key=_is_past)
+        tail = sorted({name for row in facts for name in row if name and name not in order}, key=lambda n: "past" in n)
         if (dim := solved(length.name, reduced(facts, [*order, *tail]), symbols)) is not None:
             results[name] = dim
     distinct = set(results.values())
@@ -203,10 +199,6 @@ def _undecided(length: Length, found: Sequence[Length], *, is_branch: bool) -> t
     if past is not None and length.declared.symbols == tokens.declared.symbols:
         return symbol(length.name), " (past and new tokens)"
     return length.declared, ""
-
-
-def _is_past(name: str) -> bool:
-    return "past" in name
 
 
 def _corrections(model: Model, found: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:

@@ -17,6 +17,7 @@ from numbers import Integral
 from typing import Literal
 from weakref import WeakValueDictionary
 
+from graphkit.shapes.expr_text import call_text, sum_text
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
 __all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "TooComplexError", "const", "symbol"]
@@ -58,7 +59,7 @@ class Call:
             known = super().__new__(cls)
             known.op, known.args, known.interval = op, args, None
             known.size = 1 + sum(atom.size for arg in args for monomial, _ in arg.terms for atom in monomial)
-            known.key = (1, _call_text(op, args), 0, 0)
+            known.key = (1, _text(op, args), 0, 0)
             cls._known[(op, args)] = known
         return known
 
@@ -235,11 +236,9 @@ class Expr:
         return self.constant
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return (
-            self.terms == other.terms if isinstance(other, Expr) else isinstance(other, int) and self.constant == other
-        )
+        if isinstance(other, Expr):
+            return self is other or self.terms == other.terms
+        return isinstance(other, int) and self.constant == other
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -254,16 +253,7 @@ class Expr:
         return f"Expr({self})"
 
     def __str__(self) -> str:
-        terms = list(self.terms)
-        if not terms:
-            return "0"
-        if terms[0][1] < 0:  # begin with something positive
-            first = next((index for index, (_, factor) in enumerate(terms) if factor > 0), 0)
-            terms.insert(0, terms.pop(first))
-        text = _term_text(*terms[0])
-        for monomial, factor in terms[1:]:
-            text += f" - {_term_text(monomial, -factor)}" if factor < 0 else f" + {_term_text(monomial, factor)}"
-        return text
+        return sum_text(self.terms)
 
 
 # The functions that make a simplified call, by operation; `algebra` enters them.
@@ -274,6 +264,13 @@ def _substituted(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
     if isinstance(atom, Symbol):
         return Expr.of(assignment[atom.name]) if atom.name in assignment else Expr.from_atom(atom)
     return OPERATIONS[atom.op](*(arg.substitute(assignment) for arg in atom.args))
+
+
+def _text(op: Operation, args: tuple[Expr, ...]) -> str:
+    text = call_text(op, args)
+    if len(text) > MAX_TEXT:
+        raise TooComplexError("an expression of too many nested operations")
+    return text
 
 
 def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
@@ -291,32 +288,6 @@ def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str, Bound, Bound]]]:
     """Graded lexicographic order: admissible, so that polynomial division ends."""
     return -len(term[0]), [atom.key for atom in term[0]]
-
-
-def _term_text(monomial: Monomial, factor: int) -> str:
-    if not monomial:
-        return str(factor)
-    if len(monomial) == 1 and factor == 1:
-        return repr(monomial[0])
-    parts = [f"({atom!r})" if _is_infix(atom) else repr(atom) for atom in monomial]
-    sign = "-" if factor < 0 else ""
-    return sign + "*".join(parts if abs(factor) == 1 else [str(abs(factor)), *parts])
-
-
-def _call_text(op: str, args: tuple[Expr, ...]) -> str:
-    if op in ("min", "max"):
-        text = f"{op}({', '.join(map(str, args))})"
-    else:
-        plain = [arg.constant is not None or (arg.atom is not None and not _is_infix(arg.atom)) for arg in args]
-        left, right = (str(arg) if is_plain else f"({arg})" for arg, is_plain in zip(args, plain, strict=True))
-        text = f"{left} {op} {right}"
-    if len(text) > MAX_TEXT:
-        raise TooComplexError("an expression of too many nested operations")
-    return text
-
-
-def _is_infix(atom: Atom) -> bool:
-    return isinstance(atom, Call) and atom.op in ("//", "%")
 
 
 _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}

@@ -7,18 +7,20 @@ JavaScript that needs nothing but the shapes of the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.model import Model
-from graphkit.shapes.conditions import conditions
+from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.declarations import declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
-from graphkit.shapes.expr import Expr
+from graphkit.shapes.expr import Expr, TooComplexError
 from graphkit.shapes.infer import infer
-from graphkit.shapes.relations import Relation
+from graphkit.shapes.relations import Relation, Requirement
+from graphkit.shapes.results import Shapes
 from graphkit.shapes.sources import Source, Unread, find_sources
+from graphkit.shapes.tensor import is_known
 
 __all__ = ["Input", "Program", "program"]
 
@@ -132,4 +134,32 @@ def program(
     shapes = infer(model, spec | DimSpec.of(dims, inputs, ranges), values=values)
     given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in given if entry.dims is not None])
-    return Program(model.name, given, sources, unread, conditions(shapes), consumers(shapes))
+    return Program(model.name, given, sources, unread, _conditions(shapes), consumers(shapes))
+
+
+def _conditions(shapes: Shapes) -> tuple[Relation, ...]:
+    """Return the conditions of the main graph that the ranges of the symbols leave open."""
+    dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or () if is_known(dim)]
+    symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
+    narrowed = dict.fromkeys(_narrowed(one, symbols) for one in shapes.required)
+    return tuple(condition for condition in narrowed if _is_open(condition, symbols.keys()))
+
+
+def _narrowed(noted: Requirement, symbols: Mapping[str, Expr]) -> Relation:
+    """Return a requirement in the symbols with their final ranges."""
+    try:
+        return noted.substitute(symbols)
+    except TooComplexError:
+        return Relation(noted.left, noted.relation, noted.right)
+
+
+def _is_open(condition: Relation, symbols: Collection[str]) -> bool:
+    """Whether a condition depends on these symbols alone and is not always met."""
+    left, right = condition.left, condition.right
+    if not all(name in symbols for name in left.symbols | right.symbols):
+        return False
+    try:
+        difference = left - right
+    except TooComplexError:
+        return True
+    return lower(difference) < 0 or (condition.relation == "==" and upper(difference) > 0)

@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.notes import Finding
 from graphkit.shapes.relations import Requirement
-from graphkit.shapes.tensor import Tensor, unknown
+from graphkit.shapes.tensor import Dims, Tensor, unknown
 
 __all__ = ["Shapes"]
 
@@ -48,6 +48,10 @@ class Shapes:
     def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
         """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""
         return self.table.get(self.find(key)) or unknown("nothing leads to it")
+
+    def dims(self, value: Value | None) -> Dims | None:
+        """Return the dims of a value, None where it is left out or its rank is unknown."""
+        return None if value is None else self[value].dims
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
 
 __all__ = [
+    "MAX_DIVISOR",
     "MAX_ELEMENTS",
     "Array",
     "Dims",
@@ -36,6 +38,7 @@ __all__ = [
     "unknown",
 ]
 
+MAX_DIVISOR = 1 << 12  # of a fraction that is calculated with
 MAX_ELEMENTS = 512  # elements of larger tensors are not followed
 
 
@@ -45,6 +48,18 @@ class Ratio:
 
     dividend: Expr
     divisor: int
+
+    @staticmethod
+    def of(element: Element) -> Ratio | None:
+        """Return an element as a fraction that is exact in a float, None where it is none."""
+        if isinstance(element, Ratio):
+            return element if element.is_exact else None
+        if isinstance(element, (int, Expr)):
+            return Ratio(Expr.of(element), 1)
+        if not math.isfinite(element):
+            return None
+        exact = Fraction(element)
+        return Ratio(const(exact.numerator), exact.denominator) if exact.denominator <= MAX_DIVISOR else None
 
     def __str__(self) -> str:
         return f"({self.dividend}) / {self.divisor}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import partial
 from itertools import product
 from typing import TypeGuard
@@ -18,13 +17,12 @@ import numpy as np
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, TooComplexError, const
-from graphkit.shapes.tensor import Array, Element, Ratio, plain
+from graphkit.shapes.expr import Expr, TooComplexError
+from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, plain
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
 
 MAX_FACTOR = 1 << 40  # of a dim: with larger ones, elements wrap around at sizes that are legal
-MAX_EXACT = 1 << 12  # largest divisor of a fraction that is calculated with
 Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
@@ -73,18 +71,6 @@ def _rounded(value: float, dtype: int) -> float:
     return float(FLOATS[dtype].type(value))
 
 
-def _ratio(element: Element) -> Ratio | None:
-    """Return an element as a fraction that is exact in a float, None where it is none."""
-    if isinstance(element, Ratio):
-        return element if element.is_exact else None
-    if isinstance(element, (int, Expr)):
-        return Ratio(Expr.of(element), 1)
-    if not math.isfinite(element):
-        return None
-    exact = Fraction(element)
-    return Ratio(const(exact.numerator), exact.denominator) if exact.denominator <= MAX_EXACT else None
-
-
 def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
     """Return a fraction in its plainest form."""
     if divisor < 0:
@@ -95,7 +81,7 @@ def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
     value = dividend.constant
     if value is not None:
         return value / divisor if dtype in FLOATS else value
-    if divisor > MAX_EXACT:
+    if divisor > MAX_DIVISOR:
         return None
     return dividend if divisor == 1 else Ratio(dividend, divisor)
 
@@ -103,7 +89,7 @@ def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
 def _add(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
         return _rounded(args[0] + args[1], dtype) if dtype in FLOATS else args[0] + args[1]
-    a, b = _ratio(args[0]), _ratio(args[1])
+    a, b = Ratio.of(args[0]), Ratio.of(args[1])
     if a is None or b is None:
         return None
     return _settled(a.dividend * b.divisor + b.dividend * a.divisor, a.divisor * b.divisor, dtype)
@@ -114,14 +100,10 @@ def _negate(args: tuple[Element, ...], _dtype: int) -> Element:
     return Ratio(-element.dividend, element.divisor) if isinstance(element, Ratio) else -element
 
 
-def _subtract(args: tuple[Element, ...], dtype: int) -> Result:
-    return _add((args[0], _negate(args[1:], dtype)), dtype)
-
-
 def _multiply(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
         return _rounded(args[0] * args[1], dtype) if dtype in FLOATS else args[0] * args[1]
-    a, b = _ratio(args[0]), _ratio(args[1])
+    a, b = Ratio.of(args[0]), Ratio.of(args[1])
     return None if a is None or b is None else _settled(a.dividend * b.dividend, a.divisor * b.divisor, dtype)
 
 
@@ -131,7 +113,7 @@ def _divide(args: tuple[Element, ...], dtype: int) -> Result:
         return _truncated(Expr.of(left), Expr.of(right))  # type: ignore[arg-type]
     if _are_numbers(args):
         return float(FLOATS[dtype].type(left) / FLOATS[dtype].type(right))
-    a, b = _ratio(left), _ratio(right)
+    a, b = Ratio.of(left), Ratio.of(right)
     divisor = b.dividend.constant if b is not None else None
     if a is None or b is None or not divisor:
         return None
@@ -174,7 +156,7 @@ def _extreme(
 ) -> Result:
     if _are_numbers(args):
         return of_numbers(args)
-    ratios = [ratio for arg in args if (ratio := _ratio(arg)) is not None]
+    ratios = [ratio for arg in args if (ratio := Ratio.of(arg)) is not None]
     if len(ratios) < len(args):
         return None
     divisor = math.lcm(*(ratio.divisor for ratio in ratios))
@@ -216,16 +198,15 @@ def _round(function: Callable[[float], int], args: tuple[Element, ...], _dtype: 
 
 def _root(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
-    if dtype not in FLOATS or not isinstance(element, (int, float)) or element < 0:
-        return None
-    return float(np.sqrt(FLOATS[dtype].type(element)))
+    is_known = dtype in FLOATS and isinstance(element, (int, float)) and element >= 0
+    return float(np.sqrt(FLOATS[dtype].type(element))) if is_known else None
 
 
 def compare(name: str, left: Element, right: Element) -> int | None:
     """Return 1 or 0 where bounds decide a comparison, else None."""
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return int({"==": left == right, "<": left < right, "<=": left <= right}[name])
-    a, b = _ratio(left), _ratio(right)
+    a, b = Ratio.of(left), Ratio.of(right)
     if a is None or b is None:
         return None
     difference = a.dividend * b.divisor - b.dividend * a.divisor
@@ -291,7 +272,7 @@ COMPARISONS: dict[str, Operation] = {
 OPERATORS: dict[str, Operation] = {
     **COMPARISONS,
     "Add": _add,
-    "Sub": _subtract,
+    "Sub": lambda args, dtype: _add((args[0], _negate(args[1:], dtype)), dtype),
     "Mul": _multiply,
     "Div": _divide,
     "Mod": _modulo,

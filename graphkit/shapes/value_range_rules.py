@@ -58,8 +58,7 @@ class ElementsView(NodeView):
 
     def expr(self, index: int) -> Expr:
         """Return the element of an input of one."""
-        (found,) = self.exprs(index)
-        return found
+        return Expr.of(_whole(self.scalar(index)))  # type: ignore[arg-type]
 
 
 def _given(found: T | None) -> T:

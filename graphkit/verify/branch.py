@@ -94,9 +94,9 @@ def _needed(model: Model, outputs: Sequence[Value], branch: Branch | None) -> se
     todo, seen = list(outputs), set(outputs)
     while todo:
         value = todo.pop()
-        fresh = _sources(value.producer, value, branch) if value.producer is not None else []
-        todo += [one for one in fresh if one not in seen]
-        seen.update(fresh)
+        sources = _sources(value.producer, value, branch) if value.producer is not None else []
+        todo += [one for one in sources if one not in seen]
+        seen.update(sources)
     return {value.name for value in model.graph.inputs if value in seen}
 
 

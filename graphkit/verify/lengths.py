@@ -116,19 +116,15 @@ def _are_positions(indices: Value, roles: Roles) -> bool:
             continue
         if producer.is_op(*BUCKETING):
             return False
-        if producer.is_op(*POSITIONS) or (producer.is_op("Slice") and _is_constant(producer.input(0))):
+        source, shapes = producer.input(0), value_inputs(producer)
+        if producer.is_op(*POSITIONS) or (producer.is_op("Slice") and source is not None and source.is_constant):
             found = True
             continue
-        shapes = value_inputs(producer)
         read = [one for at, one in enumerate(producer.inputs) if at not in shapes]
-        fresh = [one for one in read if one is not None and one not in seen]
-        todo += fresh
-        seen.update(fresh)
+        unseen = [one for one in read if one is not None and one not in seen]
+        todo += unseen
+        seen.update(unseen)
     return False
-
-
-def _is_constant(value: Value | None) -> bool:
-    return value is not None and value.is_constant
 
 
 def _number(model: Model, value: Value | None) -> float | None:

@@ -124,12 +124,9 @@ def _judged(runs: Sequence[Run], tolerance: float, found: _Measured, allowed: _M
     silent = sorted(name for name, scaled in own.items() if scaled == float("inf"))
     note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
     failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
-    return LevelProof(len(counted), tolerance, _finite(worst), reference, failure, note if silent else "")
+    largest = worst if worst < float("inf") else None
+    return LevelProof(len(counted), tolerance, largest, reference, failure, note if silent else "")
 
 
 def _apart(scaled: float) -> str:
     return f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"
-
-
-def _finite(number: float) -> float | None:
-    return number if number < float("inf") else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphkit.graph.names import counted, family_labels
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.base import Outcome, Pass, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
 
 __all__ = ["DropUnusedInputs"]
@@ -42,7 +42,5 @@ class DropUnusedInputs(Pass):
         if any(model.graph.values[name].consumers for name in names):  # which no output depends on either
             model = remove_dead_code(model).model
         proto = copy_proto(model)
-        keep(proto.graph.input, [info.name not in names for info in proto.graph.input])
-        keep(proto.graph.initializer, [tensor.name not in names for tensor in proto.graph.initializer])
-        keep(proto.graph.sparse_initializer, [s.values.name not in names for s in proto.graph.sparse_initializer])
+        drop_inputs(proto.graph, names)
         return Outcome(model.with_proto(proto), (f"{counted(len(names), 'input(s) dropped')}: {family_labels(names)}",))

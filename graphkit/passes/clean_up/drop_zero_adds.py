@@ -73,17 +73,11 @@ def _augend(editor: Editor, node: Node) -> Value | None:
     if node.scope.opset() < 7 or len(node.inputs) != 2 or node.outputs[0] is None:
         return None
     after = editor.shapes[node.outputs[0]]
+    if after.dtype not in ZERO_FLOATS or after.dims is None:
+        return None
     for index in (0, 1) if node.op_type == "Add" else (0,):
         value, other = node.inputs[index], node.inputs[1 - index]
-        if value is None or other is None or not other.is_constant:
-            continue
-        before = editor.shapes[value]
-        if (
-            after.dtype in ZERO_FLOATS
-            and before.dims is not None
-            and before.dims == after.dims
-            and editor.uniform(other) == 0
-        ):
+        if other is not None and editor.shapes.dims(value) == after.dims and editor.uniform(other) == 0:
             return value
     return None
 

@@ -16,7 +16,7 @@ from graphkit.graph.build import build_scopes
 from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
 from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 
@@ -187,9 +187,7 @@ def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bo
             f"{label}: input '{bound.name}' is read, and its shape {shape_text(declared.dims)} is too large for a "
             f"constant - at most {MAX_ELEMENTS:,} elements are written"
         )
-    keep(proto.graph.input, [info.name != bound.name for info in proto.graph.input])
-    keep(proto.graph.initializer, [tensor.name != bound.name for tensor in proto.graph.initializer])
-    keep(proto.graph.sparse_initializer, [s.values.name != bound.name for s in proto.graph.sparse_initializer])
+    drop_inputs(proto.graph, (bound.name,))
     if live:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(_array(declared, number, shape), bound.name))
     return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]

@@ -46,7 +46,7 @@ class CanonicalizeExpand(Rewrite):
             data, to, out = node.input(0), node.input(1), node.outputs[0]
             if data is None or to is None or out is None or node.scope.opset() < EXPAND_SINCE:
                 continue
-            before, after = editor.shapes[data].dims, editor.shapes[out].dims
+            before, after = map(editor.shapes.dims, (data, out))
             if before is None or after is None or not _is_expansion(node, before, after):
                 continue
             if before == after:

@@ -48,13 +48,9 @@ class CanonicalizeSlice(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Slice"):
-            if node.scope.opset() < 10 or node.input(0) is None:
+            data, bounds = node.input(0), slice_bounds(editor, node)
+            if node.scope.opset() < 10 or data is None or bounds is None:
                 continue
-            bounds = slice_bounds(editor, node)
-            if bounds is None:
-                continue
-            data = node.inputs[0]
-            assert data is not None
             if all((start, end) == (0, INT64_MAX) for start, end in bounds):
                 if editor.bypass(node, data):
                     editor.note("Slice(s) without effect removed")
@@ -70,14 +66,8 @@ def _set_constant(editor: Editor, node: Node, index: int, numbers: Sequence[Expr
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype))  # that of the other inputs
     most = int(np.iinfo(dtype).max)
     array = np.array([min(int(n), most) for n in numbers], dtype)
-    editor.set_inputs(
-        node,
-        {
-            index: editor.constant(
-                array, f"{out.name if out is not None else node.label}_{'starts' if index == 1 else 'ends'}"
-            )
-        },
-    )
+    name = f"{out.name if out is not None else node.label}_{'starts' if index == 1 else 'ends'}"
+    editor.set_inputs(node, {index: editor.constant(array, name)})
     editor.note("bound(s) of Slices made constant")
 
 
@@ -91,11 +81,9 @@ def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | in
     if steps is not None and not (steps.elements is not None and all(step == 1 for step in steps.elements)):
         return None
     lower_bounds, upper_bounds = starts.elements, ends.elements
-    if (
-        lower_bounds is None
-        or upper_bounds is None
-        or not all(isinstance(e, Expr) for e in lower_bounds + upper_bounds)
-    ):
+    if lower_bounds is None or upper_bounds is None:
+        return None
+    if not all(isinstance(bound, Expr) for bound in lower_bounds + upper_bounds):
         return None
     positions = _axes(axes, len(lower_bounds), data.dims)
     if positions is None or len(upper_bounds) != len(positions):

@@ -60,10 +60,7 @@ class DropBroadcasts(Rewrite):
 
 def _small(editor: Editor, node: Node) -> Dims | None:
     """Return the dims that the consumers would see instead of the node's output."""
-    data, out = node.input(0), node.outputs[0]
-    if data is None or out is None:
-        return None
-    before, after = editor.shapes[data].dims, editor.shapes[out].dims
+    before, after = map(editor.shapes.dims, (node.input(0), node.outputs[0]))
     if before is None or after is None:
         return None
     if node.op_type == "ConstantOfShape":

@@ -55,12 +55,9 @@ class MergeChains(Rewrite):
 
 
 def _merge_reshapes(editor: Editor, node: Node) -> None:
-    out = node.outputs[0]
-    chain = _chain(editor, node)
-    if out is None or not chain or node.scope.opset() < RESHAPE_SINCE:
-        return
-    after = editor.shapes[out].dims
-    if after is None:
+    out, chain = node.outputs[0], _chain(editor, node)
+    after = editor.shapes.dims(out)
+    if out is None or after is None or not chain or node.scope.opset() < RESHAPE_SINCE:
         return
     for source in reversed(chain):
         before = editor.shapes[source].dims

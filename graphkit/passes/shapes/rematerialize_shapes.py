@@ -125,10 +125,7 @@ def _need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput 
 
 def _least(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
     """Return the simplest elements that serve a node as well."""
-    data, out = node.input(0), node.outputs[0] if node.outputs else None
-    if data is None or out is None:
-        return elements
-    before, after = editor.shapes[data].dims, editor.shapes[out].dims
+    before, after = map(editor.shapes.dims, (node.input(0), node.outputs[0] if node.outputs else None))
     plain: Sequence[Expr | int] | None = None
     if before is None or after is None:
         return elements
@@ -151,11 +148,8 @@ def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], 
         pending = [value.producer for value in scope.outputs]
         for node in scope.nodes:
             if node not in nodes:
-                pending += [
-                    value.producer
-                    for index, value in enumerate(node.inputs)
-                    if value is not None and (node, index) not in met
-                ]
+                read = [value for index, value in enumerate(node.inputs) if (node, index) not in met]
+                pending += [value.producer for value in read if value is not None]
         while pending:
             producer = pending.pop()
             if producer is None or producer not in nodes or producer in needed:
