@@ -23,7 +23,7 @@ from graphkit.cli.output import progress_on_terminal, proving, say, show
 
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
-    from graphkit.workflows.lower import KvLayout
+    from graphkit.workflows.lower_options import KvLayout
 
 __all__ = ["contract", "lower"]
 
@@ -48,7 +48,8 @@ LANGUAGES = ("c", "rust", "typescript")
 @click.option(
     "--mask-floor",
     type=float,
-    help="Added to scores that do not count. Default: -1e9, or -255 for a target that takes quantised models only.",
+    help="Added to scores that do not count. Default: -1e9; for a target that takes quantised models only, -255, or "
+    "twice the largest score where that is lower.",
 )
 @click.option("--pad", type=click.IntRange(min=0), help="Token that pads. Default: what the export says, else 0.")
 @click.option(

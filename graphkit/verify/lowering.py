@@ -23,7 +23,7 @@ from graphkit.verify.lowering_signs import lost_bias, signs
 from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
 from graphkit.verify.original_pipeline import Originals, Reference
 
-__all__ = ["LoweringProof", "SourceRun", "verify_lowering"]
+__all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
 
 GREEDY = 16  # most tokens to decode greedily
 
@@ -155,7 +155,7 @@ class _Proof:
         self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
         self.ties = 0  # greedy tokens of which the original has two
-        self.vocabulary = _vocabulary(self.contract)
+        self.vocabulary = vocabulary(self.contract)
         self.user = {
             port.name: port
             for method in self.contract.methods
@@ -285,7 +285,8 @@ class _Isolated:
         return self.opened[method.name].run(feed)
 
 
-def _vocabulary(contract: Contract) -> int:
+def vocabulary(contract: Contract) -> int:
+    """Return how many tokens all tables of embeddings have rows for."""
     sources = {port.source.of for method in contract.methods for port in method.inputs if port.source is not None}
     rows = [table.rows for table in contract.tables if table.name in sources and table.name.endswith("inputs_embeds")]
     return min(rows, default=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -261,6 +262,46 @@ def test_a_floor_that_spoils_the_scale_of_a_quantised_target_is_refused(
 def test_a_floor_is_what_the_user_says(tmp_path: Path) -> None:
     assert_done(lowered(decoder(FILLED), tmp_path, replace(OPTIONS, mask_floor=-5000.0)))
     assert read_contract(tmp_path / "out" / "contract.json").floor == -5000
+
+
+def with_large_scores(model: onnx.ModelProto) -> onnx.ModelProto:
+    for tensor in model.graph.initializer:
+        if tensor.name == "wq":
+            tensor.CopyFrom(numpy_helper.from_array(100 * numpy_helper.to_array(tensor), "wq"))
+    return model
+
+
+def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path) -> None:
+    report = lowered(with_large_scores(decoder(FILLED)), tmp_path, replace(OPTIONS, target="ethos-u65"))
+    assert report.proof is not None
+    assert report.proof.passed
+    floor = read_contract(tmp_path / "out" / "contract.json").floor
+    assert floor < -255
+    assert min(array.min() for array in floats(tmp_path / "out")) >= floor
+    found = re.fullmatch(r"Scores reach (\S+) in a run of random tokens, and masks add (-\d+)\.", report.scores)
+    assert found is not None
+    assert float(found[2]) == floor
+    assert 2 * float(found[1]) == pytest.approx(-floor, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "told"),
+    [
+        (decoder, LowerOptions("ethos-u65"), r"Scores reach \S+ in a run of random tokens, and masks add -255\."),
+        (
+            lambda masked: with_large_scores(decoder(masked)),
+            LowerOptions("ethos-u65", mask_floor=-50.0),
+            r".*, and masks add -50: what is masked may count - give -\d+ with --mask-floor\.",
+        ),
+        (decoder, LowerOptions("generic-npu"), ""),  # it takes float models, whose floor is far below all scores
+    ],
+)
+def test_a_floor_that_is_enough_or_that_the_user_gives_stays(
+    make: Callable[[str], onnx.ModelProto], options: LowerOptions, told: str, tmp_path: Path
+) -> None:
+    report = lowered(make(FILLED), tmp_path, replace(options, src_len=6, max_cache_len=5, verify=False))
+    assert re.fullmatch(told, report.scores)
+    assert read_contract(tmp_path / "out" / "contract.json").floor in (-255, -50, -1e9)
 
 
 @pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])

@@ -19,9 +19,10 @@ from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.float_bounds import FloatBounds
 from graphkit.targets import Target
 
-__all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "mask_floor"]
+__all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "floor_under", "mask_floor", "told_floor"]
 
 FLOOR, QUANTIZED_FLOOR = -1e9, -255.0  # for targets that take float models, and for those that do not
+TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
 LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
 NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
 HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
@@ -59,6 +60,19 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
             f"{LEAST_QUANTIZED:,.0f}, at least twice the largest score"
         )
     return wanted
+
+
+def floor_under(largest: float, floor: float) -> float:
+    """Return a floor that is low enough for scores of this magnitude: this one, or the next whole number that is."""
+    return min(floor, -float(math.ceil(TIMES * largest)))
+
+
+def told_floor(largest: float, floor: float) -> str:
+    """Return what the scores mean for the floor of masks in a quantised model, in a sentence."""
+    said = f"Scores reach {largest:.3g} in a run of random tokens, and masks add {floor:g}"
+    if floor_under(largest, floor) == floor:
+        return f"{said}."
+    return f"{said}: what is masked may count - give {floor_under(largest, floor):g} with --mask-floor."
 
 
 def elements(editor: Editor, value: Value, itemsize: int) -> np.ndarray | None:

@@ -1,0 +1,112 @@
+"""How large the scores of attentions become to which masks are added, found by running lowered models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract import Method
+from graphkit.graph.view import Value
+from graphkit.host import Host
+from graphkit.model import Model
+from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.shapes import Shapes, infer
+from graphkit.verify.lowering import vocabulary
+from graphkit.workflows.lowering import Lowered
+
+__all__ = ["largest_score"]
+
+MASKS = ("slots_mask", "source_mask", "rows")  # kinds of inputs that carry no activations
+SEED = 0
+
+
+def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
+    """Return the largest magnitude of a score that a mask is added to, None where no mask is.
+
+    A source of the fixed length, or a prompt, of random tokens runs through host and lowered models, to a full cache.
+
+    Args:
+        parts: The lowered models.
+        folder: The folder of `contract.json` and the tables.
+
+    Raises:
+        ModelError: A model does not load or run.
+    """
+    runs = _Runs(parts)
+    if not runs.scores:
+        return None
+    host = Host(folder, runs)
+    rng = np.random.default_rng(SEED)
+    contract = host.contract
+    tokens = rng.integers(0, vocabulary(contract), max(contract.sizes["source"], contract.sizes["positions"])).tolist()
+    user = {
+        port.name: rng.normal(0, 1, port.shape).astype(port.dtype)
+        for method in contract.methods
+        for port in method.inputs
+        if port.source is not None and port.source.kind == "user"
+    }
+    host.start(tokens[: contract.sizes["source"]] if contract.takes_text else (), **user)
+    for token in tokens[: contract.sizes["positions"]]:
+        host.step(token)
+    return runs.largest
+
+
+class _Runs:
+    """Lowered models that give their scores too.
+
+    Attributes:
+        scores: How many there are.
+        largest: The largest magnitude of one so far.
+    """
+
+    def __init__(self, parts: Sequence[Lowered]) -> None:
+        self.scores, self.largest = 0, 0.0
+        self.opened: dict[str, IsolatedSession] = {}
+        for part in parts:
+            shapes = infer(part.model)
+            found = masked_scores(part.model, part.method, shapes)
+            self.scores += len(found)
+            self.opened[part.method.name] = IsolatedSession(_with_scores(part.model, found, shapes))
+
+    def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        given = self.opened[method.name].run(feed)
+        known = {port.name for port in method.outputs}
+        for name, scores in given.items():
+            if name not in known:
+                finite = np.abs(scores[np.isfinite(scores)].astype(np.float64))
+                self.largest = max(self.largest, float(finite.max(initial=0.0)))
+        return given
+
+
+def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, ...]:
+    """Return the scores that masks are added to before a Softmax."""
+    data = _data(model, method)
+    found = []
+    for node in model.graph.nodes:
+        weighed = node.input(0)
+        added = weighed.producer if weighed is not None and node.is_op("Softmax") else None
+        if added is None or not added.is_op("Add"):
+            continue
+        scores = [value for value in added.inputs if value is not None and value in data]
+        if len(scores) == 1 and shapes[scores[0]].sizes() is not None:
+            found.append(scores[0])
+    return tuple(dict.fromkeys(found))
+
+
+def _data(model: Model, method: Method) -> set[Value]:
+    """Return what depends on activations: on any input but masks and rows of positions."""
+    masks = {port.name for port in method.inputs if port.source is not None and port.source.kind in MASKS}
+    data = {value for value in model.graph.inputs if value.name not in masks}
+    for node in model.graph.nodes:
+        if any(value in data for value in node.inputs):
+            data.update(value for value in node.outputs if value is not None)
+    return data
+
+
+def _with_scores(model: Model, scores: Sequence[Value], shapes: Shapes) -> Model:
+    given = dict.fromkeys((*model.graph.outputs, *scores))
+    outputs = [(value.name, NewInput(value.name, shapes[value].dtype, shapes[value].sizes() or ())) for value in given]
+    return with_outputs(model, outputs)
