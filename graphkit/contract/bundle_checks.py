@@ -25,8 +25,8 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
         yield from (f"two have the name of {what} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
     if contract.sizes.get("batch", 0) < 1 or min(contract.sizes.values(), default=0) < 1:
         yield "a size is below 1, or there is no batch"
-    if not contract.lengths or min((length.most for length in contract.lengths), default=0) < 1:
-        yield "it has no length, or one that is always 0"
+    if min((length.most for length in contract.lengths), default=1) < 1:
+        yield "a length is always 0"
     if not 0 <= contract.arena <= MOST:
         yield f"an arena of {contract.arena} bytes"
     for file in (*(method.file for method in contract.methods), *([contract.data] if contract.data else [])):

@@ -74,8 +74,8 @@ class Bundle:
 
     @property
     def length(self) -> int:
-        """How many tokens the decoder has seen."""
-        return int(self._state.lengths[self.contract.lengths[0].name][0])
+        """How many tokens the decoder has seen: the first length, 0 where there is none."""
+        return int(next(iter(self._state.lengths.values()), (0,))[0])
 
     def reset(self) -> None:
         """Give all state its initial value, and forget the sequence."""
@@ -149,9 +149,54 @@ class Bundle:
             RunError: onnxruntime fails.
         """
         method = self._method("step")
-        if not self._state.rows:
+        if not self._state.rows and self.contract.method("once") is not None:
             raise UsageError("no sequence is started - call encode or prefill first")
-        return self._decode(method, tokens, mask, {})
+        return _first(self._decode(method, tokens, mask, {}))
+
+    def run(
+        self, name: str, tokens: Tokens | None = None, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike
+    ) -> dict[str, np.ndarray]:
+        """Run a method by name, such as one that a `bundle.toml` names.
+
+        Args:
+            name: Of the method; `init` and `reorder` have methods of their own here.
+            tokens: Its tokens, for a method that takes some: see `step`.
+            mask: See `step`.
+            inputs: Its other inputs, by name.
+
+        Returns:
+            Its outputs that are no state, by name.
+
+        Raises:
+            UsageError: There is no such method, or an input is missing or does not fit. The state is as before.
+            RunError: onnxruntime fails.
+        """
+        methods = {method.name: method for method in self.contract.methods if method.when in ("once", "step")}
+        if name not in methods:
+            raise UsageError(f"the bundle has no method '{name}': it has {', '.join(methods)}")
+        return self._decode(methods[name], tokens, mask, inputs)
+
+    def rewind(self, length: int, name: str = "") -> None:
+        """Forget the last tokens, so that only so many slots are in use: to try others in their place.
+
+        Args:
+            length: How many tokens stay.
+            name: Which length; by default the first.
+
+        Raises:
+            UsageError: There are not so many tokens, or a ring has lost what would be needed.
+        """
+        lengths = self._state.lengths
+        chosen = name or next(iter(lengths), "")
+        if chosen not in lengths:
+            raise UsageError(f"the bundle has no length '{chosen}': it has {', '.join(lengths) or 'none'}")
+        now = int(lengths[chosen][0])
+        if not 0 <= length <= now:
+            raise UsageError(f"{length} tokens cannot stay of {now}")
+        rings = [s.shape[s.axis or 0] for s in self.contract.states if s.update == "ring" and s.length == chosen]
+        if length < now and any(now > slots for slots in rings):
+            raise UsageError(f"a ring of {min(rings)} slots has lost tokens that {length} would need - start again")
+        lengths[chosen][0] = length
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Let each row of the state be a copy of another: `reorder([0, 0, 1])` makes three rows of two.
@@ -176,7 +221,7 @@ class Bundle:
             shapes[port.writes] = tuple(
                 len(indices) if axis == tensor.batch else size for axis, size in enumerate(state[port.writes].shape)
             )
-            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True))
+            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
         bound.run()
         state.exchange()
         state.rows = len(indices)
@@ -245,40 +290,54 @@ class Bundle:
             tokens = self.contract.tokens.get("start")
             if tokens is None:
                 raise UsageError("the export does not say what the decoder starts with - give its first tokens")
-        return self._decode(method, tokens, mask, inputs)
+        return _first(self._decode(method, tokens, mask, inputs))
 
     def _decode(
-        self, method: BundleMethod, tokens: Tokens, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
-    ) -> np.ndarray:
-        is_start = method.when == "once"
+        self,
+        method: BundleMethod,
+        tokens: Tokens | None,
+        mask: npt.ArrayLike | None,
+        inputs: Mapping[str, npt.ArrayLike],
+    ) -> dict[str, np.ndarray]:
         feeds, rows = self._checked(method, tokens, mask, inputs)
         state = self._state
-        count = feeds[next(p.name for p in method.inputs if p.source is not None and p.source.kind == "tokens")].shape[
-            1
-        ]
-        past = 0 if is_start else self.length
-        most = self.contract.lengths[0].most
-        if past + count > most:
-            raise UsageError(
-                f"{count} tokens do not fit: {past} of {most} slots are in use - reset, or make a bundle of more slots"
-            )
-        if not is_start and rows != state.rows:
-            raise UsageError(f"{rows} rows, and the sequence has {state.rows} - give a token for each")
-        if is_start:
-            state.clear()
-            state.rows = rows
+        for change in method.changes:
+            count, most = feeds[change.input].shape[change.axis], self._most(change.length)
+            past = 0 if method.when == "once" else int(state.lengths[change.length][0])
+            if past + count > most:
+                raise UsageError(
+                    f"{count} tokens do not fit: {past} of {most} slots are in use - reset, or make a bundle of more "
+                    "slots"
+                )
+        if method.when != "once" and state.rows and rows != state.rows:
+            raise UsageError(f"{rows} rows, and the sequence has {state.rows} - give as many")
+        lengths = {change.length for change in method.changes}
+        others = [name for name, length in state.lengths.items() if name not in lengths and length[0]]
+        if method.when == "once":
+            if others and rows != state.rows:
+                raise UsageError(f"{rows} rows, and '{others[0]}' counts {state.rows} - give as many, or reset first")
+            state.clear(lengths)
+        state.rows = rows
         try:
             outputs = self._run(method, feeds, self._sizes(method, feeds))
         except Exception:
-            if is_start:
-                state.clear()
+            if method.when == "once":
+                state.clear(lengths)
+                state.rows = state.rows if others else 0
             raise
         for change in method.changes:
             state.lengths[change.length][0] += feeds[change.input].shape[change.axis]
-        return next(iter(outputs.values()))
+        return outputs
+
+    def _most(self, length: str) -> int:
+        return next(each.most for each in self.contract.lengths if each.name == length)
 
     def _checked(
-        self, method: BundleMethod, tokens: Tokens, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+        self,
+        method: BundleMethod,
+        tokens: Tokens | None,
+        mask: npt.ArrayLike | None,
+        inputs: Mapping[str, npt.ArrayLike],
     ) -> tuple[dict[str, np.ndarray], int]:
         """Return what the caller feeds, by name, and how many rows it has.
 
@@ -294,7 +353,7 @@ class Bundle:
         for port in sorted(method.inputs, key=lambda port: "mask" in port.name):  # a mask follows what it is for
             kind = port.source.kind if port.source is not None else ""
             if kind == "tokens":
-                given: npt.ArrayLike | None = _rows(tokens)
+                given: npt.ArrayLike | None = None if tokens is None else _rows(tokens)
             elif kind == "mask":
                 given = mask
             elif kind == "user":
@@ -413,6 +472,10 @@ class Bundle:
                 self._sessions[method.file] = session
             self._bound[method.name] = BoundSession(self._sessions[method.file])
         return self._bound[method.name]
+
+
+def _first(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    return next(iter(outputs.values()))
 
 
 def _rows(tokens: Tokens) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -108,13 +108,15 @@ class BundleState(Mapping[str, np.ndarray]):
         self._arena, self._spare = self._spare, self._arena
         self.version += 1
 
-    def clear(self) -> None:
-        """Let no slot and no row be in use."""
-        for length in self.lengths.values():
-            length[0] = 0
-        self.rows = 0
-        self._shapes.clear()
-        self.version += 1
+    def clear(self, lengths: Collection[str] | None = None) -> None:
+        """Let no slot be in use, of these lengths or of all; then no row is either."""
+        for name, length in self.lengths.items():
+            if lengths is None or name in lengths:
+                length[0] = 0
+        if lengths is None:
+            self.rows = 0
+            self._shapes.clear()
+            self.version += 1
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -51,7 +51,7 @@ def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) 
 
 def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> None:
     """Give symbolic dims of the first another name where the second has that name for what may be another length."""
-    others = {dim.dim_param for info in behind.input if info.name not in links for dim in _dims(info)}
+    others = {dim.dim_param for info in behind.input if info.name not in links for dim in _dims(info)} - {""}
     for info in (*ahead.input, *ahead.output, *ahead.value_info):
         for dim in _dims(info):
             if dim.dim_param in others and "batch" not in dim.dim_param:

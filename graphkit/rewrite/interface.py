@@ -11,7 +11,7 @@ from onnx import helper
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value, body_graphs
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto, drop_inputs
+from graphkit.rewrite.base import copy_proto, drop_inputs, keep
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
+from graphkit.io.toml import Section, read_toml
 from graphkit.targets.target import ANYTHING, Condition, Fact, Facts, Limit, Source, Spelling, Target, Verdict
-from graphkit.targets.toml import Section, read_toml
 
 __all__ = ["NAMES", "load_target", "tflite_spellings"]
 

@@ -21,7 +21,7 @@ from graphkit.verify.bundle_prompts import Prompt, prompts
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.original_pipeline import Originals
 
-__all__ = ["BundleProof", "BundleRun", "verify_bundle"]
+__all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
 
 TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
 
@@ -176,7 +176,8 @@ def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: b
     counts = prompt.mask.astype(bool)
     steps = 0
     for steps, tokens in enumerate([*prompt.steps, None]):
-        found = _distance(expected, actual, counts)
+        is_same_shape = expected.shape == actual.shape
+        found = distance(expected[counts], actual[counts]) if is_same_shape else float("inf")
         worst = max(worst, found)
         if not found <= allowed:
             where = "the prompt" if steps == 0 else f"step {steps}"
@@ -189,12 +190,15 @@ def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: b
     return BundleRun(optimized, len(prompt.tokens), prompt.source, prompt.tokens.shape[1], steps, worst, failure)
 
 
-def _distance(expected: np.ndarray, actual: np.ndarray, counts: np.ndarray) -> float:
-    """Return the largest difference at tokens that count, over how far logits vary where that is more than 1."""
+def distance(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the largest difference, over how far an output varies where that is more than 1; infinity for a NaN.
+
+    Equal arrays, NaN in the same places included, have the distance 0.
+    """
     if expected.shape != actual.shape:
         return float("inf")
-    one, other = expected[counts].astype(np.float64), actual[counts].astype(np.float64)
-    if np.array_equal(one, other):
+    one, other = expected.astype(np.float64), actual.astype(np.float64)
+    if np.array_equal(one, other, equal_nan=True):
         return 0.0
     if not (np.isfinite(one).all() and np.isfinite(other).all()):
         return float("inf")

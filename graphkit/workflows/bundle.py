@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -18,15 +18,18 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
 from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.bundle_chains import verify_methods
 from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle
-from graphkit.workflows.originals import Pipeline, find_pipeline
+from graphkit.workflows.bundle_toml import BUNDLE_TOML, described_methods, read_description
+from graphkit.workflows.originals import find_pipeline
 
 __all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
 
 CONTRACT, DATA = "bundle.json", "bundle.data"
+NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None, "end": None}
 
 
 @dataclass(frozen=True)
@@ -119,18 +122,23 @@ def bundle_folder(
     path, output = Path(path), Path(output)
     _check(path, output, options)
     progress("reading")
-    pipeline = find_pipeline(path)
+    described = read_description(path / BUNDLE_TOML) if (path / BUNDLE_TOML).is_file() else ()
+    pipeline = find_pipeline(path) if not described else None
     progress("making the methods")
     with isolation(options.limits):
-        methods = derive_methods(pipeline, options.max_cache, options.update)
-    contract = _contract(methods, pipeline, options)
+        if pipeline is not None:
+            methods = derive_methods(pipeline, options.max_cache, options.update)
+        else:
+            methods = described_methods(described, options.max_cache, options.update)
+    contract = _contract(methods, pipeline.tokens if pipeline is not None else NO_TOKENS, options)
     progress("writing")
     contract = _write(output, methods, contract, overwrite=options.overwrite)
-    proof = None
-    if options.verify:
+    proof, exact = None, all(method.is_exact for method in methods)
+    if options.verify and pipeline is None:
+        proof = verify_methods(described, output, exact=exact, limits=options.limits, progress=progress)
+    elif options.verify and pipeline is not None:
         originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
         windows = sorted({state.shape[state.axis or 0] for state in contract.states if state.update == "ring"})
-        exact = all(method.is_exact for method in methods)
         proof = verify_bundle(originals, output, exact=exact, windows=windows, limits=options.limits, progress=progress)
     changes = tuple((method.name, change) for method in methods for change in method.changes)
     return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
@@ -144,10 +152,12 @@ def _check(path: Path, output: Path, options: BundleOptions) -> None:
         raise UsageError(f"{output} is the folder of the export - name another one")
 
 
-def _contract(methods: Sequence[MethodModel], pipeline: Pipeline, options: BundleOptions) -> BundleContract:
+def _contract(
+    methods: Sequence[MethodModel], tokens: Mapping[str, int | None], options: BundleOptions
+) -> BundleContract:
     sizes = BundleSizes(options.batch, options.max_cache, options.max_source, dict(options.dims))
     opset = max(method.model.graph.opset() for method in methods)
-    return build_bundle(methods, sizes, pipeline.tokens, DATA, opset)
+    return build_bundle(methods, sizes, tokens, DATA, opset)
 
 
 def _write(

@@ -39,6 +39,7 @@ class MethodModel:
         kinds: What other inputs are: `tokens`, `mask` or `length`; the others are the user's.
         whole: The states that it replaces as a whole.
         changes: What was done, a sentence each.
+        length: What the number of slots in use is called.
     """
 
     name: str
@@ -50,6 +51,7 @@ class MethodModel:
     kinds: Mapping[str, str]
     whole: frozenset[str] = frozenset()
     changes: tuple[str, ...] = field(default=())
+    length: str = LENGTH
 
     @property
     def is_exact(self) -> bool:
@@ -112,12 +114,40 @@ def _with_tokens(decoder: Model) -> Model:
     return decoder if tokens is None or tokens.name == TOKENS else with_names(decoder, {tokens.name: TOKENS})
 
 
+def folded(model: Model) -> tuple[Model, list[str]]:
+    """Return a model folded, and what was done."""
+    result = fold(model).model
+    before, after = (len(found.graph.nodes) for found in (model, result))
+    return result, [f"folded: {after:,} of {before:,} nodes are left"]
+
+
+def kept_in_slots(
+    name: str, when: str, file: str, model: Model, slots: int, update: Update, reads: Mapping[str, str] = {}
+) -> MethodModel:
+    """Return a method of one decoder, whose KV cache is kept in slots.
+
+    Args:
+        name: What it is called.
+        when: `once` or `step`.
+        file: The file that its model goes to.
+        model: The decoder.
+        slots: How many.
+        update: What writes into them.
+        reads: Inputs that are state of another kind, and what that is called.
+
+    Raises:
+        UsageError: Its cache cannot be kept in slots, or an input is not known.
+    """
+    prepared, changes = _prepared(model, update)
+    later, done = _in_place(prepared, UpdateCacheInPlace(slots, update, rings=0))
+    return _method(name, when, file, later, model, [*changes, *done], reads)
+
+
 def _prepared(model: Model, update: Update) -> tuple[Model, list[str]]:
     """Return a model folded, without copies of grouped heads, and with the operators that writing needs."""
-    folded = fold(model)
-    shared = run_to_fixpoint(folded.model, [ShareKvHeads()])
-    before, after = (len(found.graph.nodes) for found in (model, folded.model))
-    changes = [f"folded: {after:,} of {before:,} nodes are left", *shared.changes]
+    result, changes = folded(model)
+    shared = run_to_fixpoint(result, [ShareKvHeads()])
+    changes += shared.changes
     if shared.model.graph.opset() >= SINCE[update]:
         return shared.model, changes
     converted = _run(shared.model, ConvertOpset(SINCE[update]))
@@ -139,13 +169,23 @@ def _run(model: Model, step: Pass) -> Outcome:
     return outcome
 
 
-def _method(name: str, when: str, file: str, model: Model, original: Model, changes: list[str]) -> MethodModel:
+def _method(
+    name: str,
+    when: str,
+    file: str,
+    model: Model,
+    original: Model,
+    changes: list[str],
+    known: Mapping[str, str] = {},
+) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
-    reads, writes, kinds = {}, {}, {}
+    reads, writes, kinds = dict(known), dict[str, str](), dict[str, str]()
     pasts = {value.name for value in original.roles.pasts}
     for value in model.graph.inputs:
         plain = value.name.removesuffix("_slots")
         role = _role(original, value.name)
+        if value.name in known:
+            continue
         if value.name in pasts:
             reads[value.name] = value.name
         elif plain != value.name and _role(original, plain) == "mask":

@@ -25,8 +25,8 @@ from graphkit.contract.bundle import (
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.roles import Axis
+from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.view import Value
-from graphkit.passes.state.slots import LENGTH
 from graphkit.shapes import Expr, infer
 from graphkit.workflows.bundle_methods import MethodModel
 
@@ -75,6 +75,8 @@ def build_bundle(
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
+    lengths = dict.fromkeys(part.method.length for part in parts if "length" in part.method.kinds.values())
+    lengths |= dict.fromkeys(state.length for state in states if state.length)
     largest = {name: size for part in parts for name, size in part.named_sizes.items()}
     return BundleContract(
         data,
@@ -82,10 +84,10 @@ def build_bundle(
         {"batch": sizes.batch, **largest},
         dict(tokens),
         max((state.offset + _room(state) for state in states), default=0),
-        (Length(LENGTH, sizes.slots, "slots in use: the tokens that the decoder has seen"),),
+        tuple(Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths),
         states,
         tuple(part.made(by_name) for part in parts),
-        "the models count positions, from the slots in use and from the mask",
+        "the models count positions, from the slots in use and from the mask" if lengths else "there are none",
         tuple(_loop(parts)),
     )
 
@@ -169,14 +171,16 @@ class _Part:
             shape = tuple(self._size(state, dim) for dim in dims)
             batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(str(dim)) == "batch"), None)
             axis = self._axis(value, len(dims)) if state not in self.method.whole else None
-            update: Update = "slots" if axis is not None else "swap" if state in self._read else "whole"
+            update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
             if axis is not None and shape[axis] < self.sizes.slots:
                 update = "ring"
+            length = self.method.length if axis is not None else ""
             size = math.prod(shape) * np.dtype(dtype).itemsize
-            yield StateTensor(state, dtype, shape, axis, size, batch, 0, update, LENGTH if axis is not None else "")
+            yield StateTensor(state, dtype, shape, axis, size, batch, 0, update, length)
 
     @property
-    def _read(self) -> set[str]:
+    def read(self) -> set[str]:
+        """The states that the method reads."""
         return set(self.method.reads.values())
 
     def _size(self, state: str, dim: Expr) -> int:
@@ -226,7 +230,8 @@ class _Part:
         """Return the method's place in the contract."""
         method = self.method
         tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
-        changes = (LengthChange(LENGTH, tokens, 1),) if tokens else ()
+        is_counted = bool(tokens) and any(states[name].length == method.length for name in method.writes.values())
+        changes = (LengthChange(method.length, tokens, 1),) if is_counted else ()
         return BundleMethod(
             method.name,
             method.file,
@@ -252,12 +257,22 @@ class _Part:
         if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
             tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
             return self._shape(self.values[tokens])[:2]  # an exporter's name is that of past and new tokens together
-        return tuple(dim.constant if dim.constant is not None else self.symbols.get(str(dim), str(dim)) for dim in dims)
+        declared = declared_type(value)
+        claims = declared.dims if declared is not None and declared.dims is not None else (None,) * len(dims)
+        return tuple(self._named(dim, claim) for dim, claim in zip(dims, claims, strict=True))
+
+    def _named(self, dim: Expr, claim: Dim) -> int | str:
+        """Return a dim as the contract has it; where the nodes do not tell it, what is declared, as a pass left it."""
+        if dim.constant is not None:
+            return dim.constant
+        if str(dim).startswith("?") and claim is not None:
+            return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
+        return self.symbols.get(str(dim), str(dim))
 
     def _input(self, value: Value) -> BundlePort:
         name, method = value.name, self.method
         kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
-        of = method.reads.get(name, LENGTH if kind == "length" else "")
+        of = method.reads.get(name, method.length if kind == "length" else "")
         meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
         return BundlePort(name, self._dtype(value), self._shape(value), meaning, Feed(kind, of))
 
@@ -280,5 +295,8 @@ def _loop(parts: Sequence[_Part]) -> Iterator[str]:
     yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. `init` fills it."
     if once:
         yield f"Set the lengths to 0. Run `{once}`, which writes the state and gives the first logits."
-    yield f"Choose a token from the logits; run `{step}` on it; repeat until it is the end token or the slots are full."
+    if step and any(part.method.kinds.get(name) == "tokens" for part in parts for name in part.method.kinds):
+        yield f"Choose a token from the logits; run `{step}` on it; repeat until it ends or the slots are full."
+    elif step:
+        yield f"Run `{step}` on each input in turn."
     yield "After each run, let each length grow by what the method says."

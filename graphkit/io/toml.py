@@ -31,14 +31,14 @@ def read_toml(path: Path) -> Section:
     """
     try:
         if not path.is_file():
-            raise TargetError("there is no such file", file=str(path), hint="name a target or a .toml file")
+            raise TargetError("there is no such file", file=str(path), hint="name another one")
         if path.stat().st_size > MAX_BYTES:
-            raise TargetError(f"it has more than {MAX_BYTES:,} bytes", file=str(path), hint="a target needs a few KB")
+            raise TargetError(f"it has more than {MAX_BYTES:,} bytes", file=str(path), hint="a few KB are enough")
         return Section(str(path), "", tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise TargetError(f"it cannot be read: {error.strerror}", file=str(path), hint="check its path") from error
     except RecursionError as error:
-        raise TargetError("it is nested too deep", file=str(path), hint="a target nests four deep") from error
+        raise TargetError("it is nested too deep", file=str(path), hint="four levels are enough") from error
     except ValueError as error:  # what tomllib, UTF-8 and int raise, and a path with a null byte
         raise TargetError(f"it is not TOML: {error!s:.200}", file=str(path), hint="correct it") from error
 

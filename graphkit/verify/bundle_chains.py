@@ -1,0 +1,236 @@
+"""The proof of a bundle of methods that a `bundle.toml` names, against the models that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract.bundle import BundleMethod, BundlePort
+from graphkit.host.bundle import Bundle
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.bundle import BundleProof, BundleRun, distance
+from graphkit.verify.bundle_original import GrowingPipeline
+from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
+from graphkit.verify.original_pipeline import Originals
+
+__all__ = ["Chain", "verify_methods"]
+
+STEPS = 8
+TOLERANCE = 1e-5
+VOCABULARY = 64
+SIZE = 4  # of a dim that nothing fixes
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A method before it was bundled: models that run one after the other.
+
+    Attributes:
+        name: What it is called.
+        when: `once` or `step`.
+        models: Its models, in order.
+        links: The output that an input of a later model is, by input; others are linked by name.
+        cache: What its KV cache is called; "" where it keeps none in slots.
+        reads: The state that each input is, by input.
+        writes: The state that each output is, by output.
+    """
+
+    name: str
+    when: str
+    models: tuple[Model, ...]
+    links: Mapping[str, str]
+    cache: str
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+
+
+def verify_methods(
+    chains: Sequence[Chain],
+    folder: Path,
+    *,
+    exact: bool,
+    seed: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BundleProof:
+    """Prove that methods give what the chains of models give that they were made of, step after step.
+
+    What runs once runs first; then the others run in turn, on random inputs. All outputs are compared.
+
+    Args:
+        chains: The methods before they were bundled.
+        folder: The bundle.
+        exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within 1e-5.
+        seed: Of the inputs.
+        limits: What an original may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    models = [model for chain in chains for model in chain.models]
+    tolerance, fused = TOLERANCE, max(TOLERANCE, *map(level_tolerance, models))
+    if any(map(has_float16, models)):
+        exact, tolerance = False, FLOAT16_TOLERANCE
+    runs, checks = [], dict[str, str]()
+    with isolation(limits):
+        for optimized in (False, True):
+            progress(f"proving in {'default' if optimized else 'plain'} onnxruntime")
+            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
+            originals = _Originals(chains, bundle, optimize=optimized)
+            allowed = fused if optimized else 0.0 if exact else tolerance
+            for rows in (1, 2) if bundle.contract.sizes["batch"] > 1 else (1,):
+                feeds = _Feeds(bundle, rows, np.random.default_rng(seed))
+                runs.append(_run(originals, bundle, feeds, optimized, allowed))
+            if not optimized:
+                checks = _checks(bundle, seed)
+    return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
+
+
+class _Originals:
+    """The chains, with state in arrays."""
+
+    def __init__(self, chains: Sequence[Chain], bundle: Bundle, *, optimize: bool) -> None:
+        self.chains = {chain.name: chain for chain in chains}
+        self.bundle = bundle
+        self.sessions = {
+            chain.name: [_opened(model, optimize) for model in chain.models] for chain in chains if not chain.cache
+        }
+        self.caches: dict[str, GrowingPipeline] = {}
+        for cache in dict.fromkeys(chain.cache for chain in chains if chain.cache):
+            own = [chain for chain in chains if chain.cache == cache]
+            first = next((chain for chain in own if chain.when == "once"), own[0])
+            later = next((chain for chain in own if chain.when == "step"), own[0])
+            pipeline = Originals(None, first.models[0], later.models[0])
+            self.caches[cache] = GrowingPipeline(pipeline, optimize=optimize)
+        self.state: Arrays = {}
+        self.started: set[str] = set()
+
+    def begin(self, rows: int) -> None:
+        """Give all state its initial value."""
+        self.started.clear()
+        self.state = {}
+        for state in self.bundle.contract.states:
+            if state.axis is None:
+                shape = [rows if axis == state.batch else size for axis, size in enumerate(state.shape)]
+                self.state[state.name] = np.full(shape, state.initial, state.dtype)
+
+    def run(self, name: str, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """Run a method's models."""
+        chain = self.chains[name]
+        if chain.cache:
+            (tokens,) = feed.values()
+            pipeline = self.caches[chain.cache]
+            is_start = chain.when == "once" or chain.cache not in self.started
+            self.started.add(chain.cache)
+            logits = pipeline.start(tokens, np.ones_like(tokens), {}) if is_start else pipeline.step(tokens)
+            roles = chain.models[0].roles
+            return {roles.logits.name: logits} if roles.logits is not None else {}
+        known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}
+        for session in self.sessions[name]:
+            given = {port: known[chain.links.get(port, port)] for port in session.inputs}
+            known |= session.run(given)
+        for port, state in chain.writes.items():
+            self.state[state] = known[port]
+        return known
+
+
+def _opened(model: Model, optimize: bool) -> IsolatedSession:
+    source = model if model.path is None else model.path
+    return IsolatedSession(source, optimize=optimize, prepack=optimize)
+
+
+class _Feeds:
+    """Random inputs of methods."""
+
+    def __init__(self, bundle: Bundle, rows: int, random: np.random.Generator) -> None:
+        self.contract, self.rows, self.random = bundle.contract, rows, random
+
+    def of(self, method: BundleMethod) -> Arrays:
+        """Return what a caller feeds, by name."""
+        kinds = {port.name: port.source.kind for port in method.inputs if port.source is not None}
+        return {port.name: self._array(port) for port in method.inputs if kinds.get(port.name) in ("user", "tokens")}
+
+    def _array(self, port: BundlePort) -> np.ndarray:
+        shape = [dim if isinstance(dim, int) else self._size(dim) for dim in port.shape]
+        made: np.ndarray
+        if np.dtype(port.dtype).kind in "iu":
+            made = self.random.integers(1, VOCABULARY, shape)
+        elif "mask" in port.name or port.dtype == "bool":
+            made = np.ones(shape)
+        else:
+            made = self.random.standard_normal(shape)
+        return made.astype(port.dtype)
+
+    def _size(self, dim: str) -> int:
+        if dim == "batch":
+            return self.rows
+        return 1 if dim == "tokens" else min(SIZE, self.contract.sizes.get(dim, SIZE))
+
+
+def _called(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
+    tokens = next((p.name for p in method.inputs if p.source is not None and p.source.kind == "tokens"), "")
+    others = {name: array for name, array in feed.items() if name != tokens}
+    return bundle.run(method.name, feed.get(tokens), **others)
+
+
+def _order(bundle: Bundle) -> list[BundleMethod]:
+    """Return the methods in the order in which they are run."""
+    once = [method for method in bundle.contract.methods if method.when == "once"]
+    steps = [method for method in bundle.contract.methods if method.when == "step"]
+    most = min(length.most for length in bundle.contract.lengths) if bundle.contract.lengths else STEPS
+    return [*once, *steps * min(STEPS, most - len(once))]
+
+
+def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, allowed: float) -> BundleRun:
+    originals.begin(feeds.rows)
+    bundle.reset()
+    worst, failure, steps = 0.0, "", 0
+    for steps, method in enumerate(_order(bundle), 1):
+        feed = feeds.of(method)
+        expected, actual = originals.run(method.name, feed), _called(bundle, method, feed)
+        for name, array in actual.items():
+            found = distance(expected[name], array)
+            worst = max(worst, found)
+            if not found <= allowed:
+                failure = f"'{name}' of {method.name} differs by {found:.1e} at run {steps}"
+        for state in bundle.contract.states:
+            if state.axis is None and state.name in originals.state and not failure:
+                found = distance(originals.state[state.name], bundle.state[state.name])
+                if not found <= allowed:
+                    failure = f"state '{state.name}' differs by {found:.1e} after run {steps}, of {method.name}"
+        if failure:
+            break
+    return BundleRun(optimized, feeds.rows, 0, 0, steps, worst, failure)
+
+
+def _checks(bundle: Bundle, seed: int) -> dict[str, str]:
+    """Run what was run once more, after a reset, and in two forks in turn."""
+
+    def results(*users: Bundle) -> list[list[bytes]]:
+        feeds = [_Feeds(user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
+        found: list[list[bytes]] = [[] for _ in users]
+        for method in _order(bundle):
+            for user, made, each in zip(users, feeds, found, strict=True):
+                outputs = _called(user, method, made.of(method))
+                each += [array.tobytes() for _, array in sorted(outputs.items())]
+        return found
+
+    used = bundle.fork()
+    first = results(used)
+    used.reset()
+    again = results(used)
+    alone = results(bundle.fork())
+    together = results(bundle.fork(), bundle.fork())
+    return {
+        "nothing is left of an earlier sequence": "" if first == again else "what ran before a reset changes outputs",
+        "two users do not meet": "" if alone[0] == together[0] else "a fork changes what another gives",
+    }

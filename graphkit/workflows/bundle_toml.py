@@ -1,0 +1,151 @@
+"""Methods as a `bundle.toml` names them: chains of models, and which of their inputs and outputs are state.
+
+[[method]]
+name = "step"
+models = ["features.onnx", "encoder.onnx"]    # each reads what those before it give, by name
+links = { frames = "features" }               # or by links: the input, and the output that it becomes
+
+[[state]]
+name = "hidden"
+read = { step = "h_in" }                      # the input that it is, by method
+write = { step = "h_out" }                    # the output that it becomes
+
+[[method]]
+name = "draft"
+models = ["draft.onnx"]
+cache = "draft"                               # its KV cache is kept in slots, under this name
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from graphkit.errors import UsageError
+from graphkit.io.toml import Section, read_toml
+from graphkit.model import Model, load
+from graphkit.passes.state.slots import LENGTH, Update
+from graphkit.rewrite.compose import compose
+from graphkit.rewrite.interface import with_names
+from graphkit.verify.bundle_chains import Chain
+from graphkit.workflows.bundle_methods import MethodModel, folded, kept_in_slots
+
+__all__ = ["BUNDLE_TOML", "described_methods", "read_description"]
+
+BUNDLE_TOML = "bundle.toml"
+WHEN = ("once", "step")
+
+
+def read_description(path: Path) -> tuple[Chain, ...]:
+    """Return the methods that a `bundle.toml` names.
+
+    Raises:
+        TargetError: It is no TOML, or a key is missing or wrong, with its name.
+        UsageError: It names what is not there.
+        ModelError: A model is broken.
+    """
+    file = read_toml(path)
+    file.only("method", "state")
+    states = list(file.sections("state"))
+    found = [_described(section, path.parent, states) for section in file.sections("method")]
+    if not found:
+        raise UsageError(f"{path}: it names no method - write [[method]] with a name and its models")
+    names = [method.name for method in found]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise UsageError(f"{path}: two methods are called '{twice}' - name one anew")
+    for section in states:
+        for place in ("read", "write"):
+            unknown = [name for name in _places(section, place) if name not in names]
+            if unknown:
+                raise UsageError(f"{path}: state '{section.text('name')}' names '{unknown[0]}', which is no method")
+    return tuple(found)
+
+
+def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
+    section.only("name", "when", "models", "links", "cache")
+    name = section.text("name")
+    if not name.isidentifier():
+        raise section.wrong("name", f"{name[:40]!r} is no name", "write letters, digits and underscores")
+    models = []
+    for file in section.texts("models"):
+        if Path(file).name != file:
+            raise section.wrong("models", f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
+        models.append(load(folder / file))
+    if not models:
+        raise section.wrong("models", "it has no model", "name at least one")
+    when = section.choice("when", WHEN) if "when" in section else "step"
+    reads, writes = dict[str, str](), dict[str, str]()
+    for state in states:
+        state.only("name", "read", "write")
+        for place, found in (("read", reads), ("write", writes)):
+            port = _places(state, place).get(name)
+            if port is not None:
+                found[port] = state.text("name")
+    links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
+    return Chain(name, when, tuple(models), links, section.text("cache", ""), reads, writes)
+
+
+def _places(state: Section, place: str) -> dict[str, str]:
+    return state.mapping(place, lambda value: isinstance(value, str), "the name of an input or output")
+
+
+def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:
+    """Return the methods that a `bundle.toml` names, their caches in slots.
+
+    Raises:
+        UsageError: An input or output that it names is not there, or a cache cannot be kept in slots.
+    """
+    return tuple(_made(method, slots, update) for method in described)
+
+
+def chain(method: Chain) -> Model:
+    """Return the models of a method as one.
+
+    Raises:
+        UsageError: They do not fit together.
+    """
+    model = method.models[0]
+    for number, behind in enumerate(method.models[1:]):
+        given = {value.name for value in model.graph.outputs}
+        links = {value.name: method.links.get(value.name, value.name) for value in behind.graph.inputs}
+        links = {name: source for name, source in links.items() if source in given}
+        if not links:
+            raise UsageError(f"{method.name}: {behind.name} reads nothing that the models before it give - add links")
+        prefix = f"{number}/"
+        ports = [value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.tensor is None]
+        both = compose(model, behind, links, prefix)
+        taken = set(both.graph.values)
+        model = with_names(both, {f"{prefix}{name}": name for name in ports if name not in taken})
+    return model
+
+
+def _made(method: Chain, slots: int, update: Update) -> MethodModel:
+    model = chain(method)
+    inputs = {value.name for value in model.graph.inputs}
+    outputs = {value.name for value in model.graph.outputs}
+    for names, there, what in ((method.reads, inputs, "input"), (method.writes, outputs, "output")):
+        if missing := [name for name in names if name not in there]:
+            has = ", ".join(sorted(there))
+            raise UsageError(f"{method.name} has no {what} '{missing[0]}' - it has {has}")
+    file = f"{method.name}.onnx"
+    if not method.cache:
+        made, changes = folded(model)
+        whole = frozenset(method.writes.values())
+        kinds = dict.fromkeys(inputs - set(method.reads), "user")
+        return MethodModel(
+            method.name, method.when, made, file, method.reads, method.writes, kinds, whole, tuple(changes)
+        )
+    return _prefixed(kept_in_slots(method.name, method.when, file, model, slots, update, method.reads), method)
+
+
+def _prefixed(made: MethodModel, method: Chain) -> MethodModel:
+    """Return a method whose cache and length have the names that the description gives."""
+    own = set(method.reads.values())
+    names = {state: state if state in own else f"{method.cache}.{state}" for state in made.reads.values()}
+    return replace(
+        made,
+        reads={port: names[state] for port, state in made.reads.items()},
+        writes={**{port: names[state] for port, state in made.writes.items()}, **method.writes},
+        whole=frozenset(method.writes.values()),
+        length=f"{method.cache}.{LENGTH}",
+    )
