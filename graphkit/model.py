@@ -255,7 +255,15 @@ def load(path: str | Path, *, threshold: int = DEFAULT_THRESHOLD) -> Model:
         path: A model file (.onnx, or a text format that `onnx.load` reads), or `example:NAME`.
         threshold: Tensors of at least so many bytes stay in the file; smaller ones are read.
 
+    Returns:
+        The model, whose large tensors are read when something asks for their values.
+
     Raises:
         ModelError: The file is missing, broken, hostile, or not a model.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.load("example:causal-attention")
+        Model('causal-attention.onnx', 213 nodes)
     """
     return Model(read(resolve(path), threshold))

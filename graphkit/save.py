@@ -75,6 +75,15 @@ def save_models(
     Raises:
         OutputError: A file exists or cannot be written, or the placement is not possible; nothing is left behind.
         ModelError: A file of weights is missing, or has shrunk since its model was read.
+
+    Example:
+        >>> import graphkit
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saved = graphkit.save_models({Path(folder) / "copy.onnx": graphkit.load("example:causal-attention")})
+        >>> [path.name for path in saved]
+        ['copy.onnx_data', 'copy.onnx']
     """
     first = next(iter(models))
     folder = first.parent

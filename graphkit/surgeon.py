@@ -24,7 +24,16 @@ Described = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.ValueInfoP
 
 
 def to_graphsurgeon(model: Model) -> gs.Graph:
-    """Return a model's graph for onnx-graphsurgeon; changes to it do not change the model."""
+    """Return a model's graph for onnx-graphsurgeon; changes to it do not change the model.
+
+    Returns:
+        A `gs.Graph`, whose large tensors are read when their `values` are asked for.
+
+    Example:
+        >>> import graphkit
+        >>> len(graphkit.to_graphsurgeon(graphkit.load("example:causal-attention")).nodes)
+        213
+    """
     G_LOGGER.severity = G_LOGGER.ERROR
     return gs.import_onnx(copy.deepcopy(model.proto))
 
@@ -35,6 +44,15 @@ def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
     Args:
         graph: The graph, perhaps changed.
         model: What `to_graphsurgeon` was called with; the weights stay where they lie for it.
+
+    Returns:
+        The model, with its weights where they lie for the other one.
+
+    Example:
+        >>> import graphkit
+        >>> model = graphkit.load("example:causal-attention")
+        >>> graphkit.from_graphsurgeon(graphkit.to_graphsurgeon(model), model).name
+        'causal-attention.onnx'
     """
     G_LOGGER.severity = G_LOGGER.ERROR
     proto = gs.export_onnx(graph, do_type_check=False)

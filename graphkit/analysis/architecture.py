@@ -70,7 +70,16 @@ class Architecture(Result):
 
 
 def architecture(model: Model) -> Architecture:
-    """Return a model's role and sizes."""
+    """Return a model's role and sizes.
+
+    Returns:
+        The role with its evidence, and the sizes, None for each that names and shapes do not reveal.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.architecture(graphkit.load("example:merged-decoder")).role
+        'merged decoder'
+    """
     cache = kv_cache(model)
     role, reason = _role(model, cache)
     heads, kv_heads, head_dim = _heads(model, cache)

@@ -135,8 +135,17 @@ def blockers(model: Model, target: Target, spec: DimSpec = AS_DECLARED, *, shape
         spec: Sizes of input dims, as if they were frozen.
         shapes: What was inferred of the model at these sizes, where that is known already.
 
+    Returns:
+        The blockers, and the passes that remove them.
+
     Raises:
         UsageError: The model has no such symbol or input, or the sizes contradict each other.
+
+    Example:
+        >>> import graphkit
+        >>> target = graphkit.load_target("ethos-u85")
+        >>> graphkit.blockers(graphkit.load("example:causal-attention"), target).target
+        'ethos-u85'
     """
     return _Model(target, shapes or infer(model, spec)).result(_spec_text(spec))
 

@@ -128,7 +128,16 @@ def _explain(merged: Merged) -> Iterator[Block]:
 
 
 def control_flow(model: Model) -> ControlFlow:
-    """Describe the nodes with bodies of a model, and recognise merged decoders among them."""
+    """Describe the nodes with bodies of a model, and recognise merged decoders among them.
+
+    Returns:
+        Each node with bodies, and each merged decoder.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.control_flow(graphkit.load("example:merged-decoder")).merged[0].condition
+        'use_cache_branch'
+    """
     merged = {found.node: found for found in model.roles.merged}
     past = model.roles.pasts
     nodes = tuple(_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)

@@ -89,6 +89,15 @@ def fit(models: Sequence[Model]) -> Fit:
 
     Args:
         models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
+
+    Returns:
+        What feeds what, which inputs nothing feeds, and which cache outputs nothing takes.
+
+    Example:
+        >>> import graphkit
+        >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])
+        >>> found.links[0].inputs
+        'past_key_values.0.decoder.{key|value}'
     """
     names = _short_names(models)
     roles = {name: architecture(model).role for name, model in names.items()}

@@ -77,6 +77,14 @@ def float16_losses(model: Model) -> Float16Losses:
 
     Args:
         model: The model, whose weights are not read.
+
+    Returns:
+        The numbers that are lost, those of the most constants first.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost
+        ()
     """
     constants: dict[tuple[float, str], list[str]] = defaultdict(list)
     readers: dict[tuple[float, str], Counter[str]] = defaultdict(Counter)

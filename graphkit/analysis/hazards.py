@@ -168,6 +168,14 @@ def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
     Args:
         model: The model.
         shapes: The inferred shapes of the model, if they are known already.
+
+    Returns:
+        The hazards, the worst first, or why none were looked for.
+
+    Example:
+        >>> import graphkit
+        >>> print(graphkit.hazards(graphkit.load("example:causal-attention")).hazards[0])
+        at sequence_length=33, Gather '/Gather_2' fails: index 32 (sequence_length - 1) into an axis of 32
     """
     shapes = shapes or infer(model)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}

@@ -117,7 +117,16 @@ def _remark(port: Port) -> str:
 
 
 def interface(model: Model) -> Interface:
-    """Describe the inputs and outputs of a model."""
+    """Describe the inputs and outputs of a model.
+
+    Returns:
+        The inputs and outputs, a numbered family of them in one row.
+
+    Example:
+        >>> import graphkit
+        >>> [port.label for port in graphkit.interface(graphkit.load("example:causal-attention")).inputs]
+        ['input_ids']
+    """
     cache = model.roles.cache
     contradictions: tuple[str, ...] = ()
     if model.roles.pasts:

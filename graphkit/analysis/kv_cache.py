@@ -195,6 +195,14 @@ def kv_cache(model: Model, context: int = DEFAULT_CONTEXT) -> KVCache:
     Args:
         model: The model; one without a cache gives a result without feeds.
         context: Positions for which to state the memory.
+
+    Returns:
+        What feeds what from step to step, and the memory that it takes.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.kv_cache(graphkit.load("example:merged-decoder")).bytes_per_token
+        128
     """
     roles = model.roles
     entries = roles.cache

@@ -132,6 +132,14 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes
         full: Show lists in full, not just three items, and name all nodes and sources of each group.
         optimized: Whether the model is one after onnxoptimizer.
         shapes: The inferred shapes of the model, if they are known already.
+
+    Returns:
+        The groups in the order of the report, each with the tensors that its shapes depend on.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.origins(graphkit.load("example:causal-attention")).groups[0].op
+        'Reshape'
     """
     inferred = shapes or infer(model)
     tensors = model.shape_tensors

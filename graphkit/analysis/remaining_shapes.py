@@ -82,6 +82,14 @@ def remaining_shapes(model: Model, *, without: Collection[str] = ()) -> Remainin
     Args:
         model: The model.
         without: Paths of bodies to leave out.
+
+    Returns:
+        Each Shape and Size node, with the inputs that it reaches.
+
+    Example:
+        >>> import graphkit
+        >>> print(graphkit.remaining_shapes(graphkit.load("example:causal-attention")).shapes[0].feeds[0])
+        Range /Range (limit)
     """
     left = [scope for scope in model.graph.walk() if scope.path in without]
     nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]

@@ -117,6 +117,11 @@ def report(
 
     Raises:
         ModelError: An analysis finds the model broken, or needs a data file that is missing.
+
+    Example:
+        >>> import graphkit
+        >>> list(graphkit.report(graphkit.load("example:causal-attention")).sections)[:3]
+        ['summary', 'architecture', 'interface']
     """
     wanted = sections_of(options)
     pending = _optimizing(model) if options.optimize and any(section.compares for section in wanted) else None
@@ -170,6 +175,12 @@ def compare(
 
     Raises:
         ModelError: An analysis finds a model broken, or needs a data file that is missing.
+
+    Example:
+        >>> import graphkit
+        >>> models = graphkit.load("example:causal-attention"), graphkit.load("example:merged-decoder")
+        >>> [row.inputs for row in graphkit.compare(models).rows]
+        [1, 8]
     """
     rows = []
     for model in models:

@@ -119,6 +119,14 @@ def shape_ops(model: Model, after: Model | None = None) -> ShapeOps:
     Args:
         model: The model.
         after: The same model after an optimizer, for a comparison.
+
+    Returns:
+        The counts, by operator in the order of the report.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.shape_ops(graphkit.load("example:causal-attention")).on_shapes
+        64
     """
     tensors = model.shape_tensors
     totals: Counter[str] = Counter()

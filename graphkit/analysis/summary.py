@@ -188,6 +188,17 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
     Args:
         model: The model.
         hash_weights: Read all large tensors to find those with the same bytes.
+
+    Returns:
+        The facts that a report begins with.
+
+    Raises:
+        ModelError: A data file is missing whose tensors are to be read.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.summary(graphkit.load("example:causal-attention")).nodes
+        213
     """
     proto = model.proto
     nodes = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))

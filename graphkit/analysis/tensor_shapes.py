@@ -102,8 +102,16 @@ def tensor_shapes(
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
 
+    Returns:
+        A row for each tensor that a node computes, and what must hold for the model to run.
+
     Raises:
         UsageError: A symbol or an input does not exist, or a size contradicts the model.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.tensor_shapes(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).rows[-1].shape
+        '[1, sequence_length, 64]'
     """
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     rows = tuple(_row(shapes, value) for value in shapes if value.kind == "node" and not value.is_constant)
@@ -140,8 +148,16 @@ def why_shape(
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
 
+    Returns:
+        The shape, and a step for each tensor on the way to it.
+
     Raises:
         UsageError: There is no such tensor.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.why_shape(graphkit.load("example:causal-attention"), "logits").shape
+        '[batch_size, sequence_length, 64]'
     """
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     path, separator, inner = name.rpartition("::")

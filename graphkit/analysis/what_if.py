@@ -114,6 +114,14 @@ def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
     Args:
         model: The model.
         shapes: The inferred shapes of the model, if they are known already.
+
+    Returns:
+        How many shape ops there are, how many each set of symbols removes, and which stay.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.what_if(graphkit.load("example:causal-attention")).freezes[1]
+        Freeze(symbols=('sequence_length',), removes=33)
     """
     sets = _Sets(shapes or infer(model))
     gone = sets.vanishing()

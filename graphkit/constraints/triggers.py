@@ -72,7 +72,18 @@ class Triggers:
 
 
 def find_triggers(shapes: Shapes) -> Triggers:
-    """Return the sizes at which a model fails or gives a wrong shape."""
+    """Return the sizes at which a model fails or gives a wrong shape.
+
+    Returns:
+        The triggers, and the sizes at which all is well; or why nothing was searched.
+
+    Example:
+        >>> import graphkit
+        >>> from graphkit.constraints import find_triggers
+        >>> from graphkit.shapes import infer
+        >>> find_triggers(infer(graphkit.load("example:causal-attention"))).triggers[0].dims["sequence_length"]
+        33
+    """
     inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
     symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
     shared = [one for one in collect(shapes) if one.precondition.symbols <= symbols.keys()]

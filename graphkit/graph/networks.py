@@ -22,6 +22,14 @@ def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = 
     Args:
         scopes: Where to take the nodes from.
         keep: Which values to include; all by default. Edges to other values are left out.
+
+    Returns:
+        A directed graph of networkx.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.to_networkx(graphkit.load("example:causal-attention").scopes).number_of_nodes()
+        464
     """
     graph: Network = nx.DiGraph()
     kept = keep or (lambda _: True)
@@ -35,5 +43,19 @@ def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = 
 
 
 def cone(graph: Network, vertex: Node | Value) -> Network:
-    """Return the part of a graph that a vertex is computed from, itself included."""
+    """Return the part of a graph that a vertex is computed from, itself included.
+
+    Returns:
+        A view of the graph with the vertex and its ancestors.
+
+    Raises:
+        NetworkXError: The vertex is not in the graph.
+
+    Example:
+        >>> import graphkit
+        >>> model = graphkit.load("example:causal-attention")
+        >>> whole = graphkit.to_networkx(model.scopes)
+        >>> len(graphkit.cone(whole, model.graph.outputs[0])) <= len(whole)
+        True
+    """
     return graph.subgraph({vertex, *nx.ancestors(graph, vertex)})

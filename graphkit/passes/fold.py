@@ -59,6 +59,11 @@ def fold(
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.fold(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).changes[0]
+        'freeze-dims: batch_size is 1'
     """
     model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
     declined: tuple[Declined, ...] = ()

@@ -32,8 +32,16 @@ Value = Expr | int
 def floor_div(dividend: Value, divisor: Value) -> Expr:
     """Return `dividend // divisor`, rounded down.
 
+    Returns:
+        The quotient in normal form.
+
     Raises:
         ZeroDivisionError: The divisor is 0.
+
+    Example:
+        >>> from graphkit.shapes import floor_div, symbol
+        >>> print(floor_div(symbol("height") - 1, 2) + 1)
+        (height + 1) // 2
     """
     return _floor_div(Expr.of(dividend), Expr.of(divisor))
 
@@ -98,8 +106,16 @@ def _is_division(atom: Symbol | Call) -> bool:
 def ceil_div(dividend: Value, divisor: Value) -> Expr:
     """Return `dividend / divisor`, rounded up.
 
+    Returns:
+        The quotient in normal form.
+
     Raises:
         ZeroDivisionError: The divisor is 0.
+
+    Example:
+        >>> from graphkit.shapes import ceil_div, symbol
+        >>> print(ceil_div(symbol("height"), 2))
+        (height + 1) // 2
     """
     dividend, divisor = Expr.of(dividend), Expr.of(divisor)
     if lower(divisor) >= 1:
@@ -123,12 +139,30 @@ def _modulo(dividend: Expr, divisor: Expr) -> Expr:
 
 
 def minimum(*args: Value) -> Expr:
-    """Return the least of some expressions."""
+    """Return the least of some expressions.
+
+    Returns:
+        One of them, or a `min` of those that may be the least.
+
+    Example:
+        >>> from graphkit.shapes import minimum, symbol
+        >>> print(minimum(symbol("past"), symbol("past") + 1))
+        past
+    """
     return _extreme("min", frozenset(map(Expr.of, args)))
 
 
 def maximum(*args: Value) -> Expr:
-    """Return the greatest of some expressions."""
+    """Return the greatest of some expressions.
+
+    Returns:
+        One of them, or a `max` of those that may be the greatest.
+
+    Example:
+        >>> from graphkit.shapes import maximum, symbol
+        >>> print(maximum(symbol("past"), symbol("past") + 1))
+        past + 1
+    """
     return _extreme("max", frozenset(map(Expr.of, args)))
 
 

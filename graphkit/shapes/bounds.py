@@ -21,13 +21,31 @@ MAX_CASES = 1 << 12  # tried for one expression: each replaced call multiplies t
 
 
 def lower(expr: Expr) -> Bound:
-    """Return a number that the expression is never below, minus infinity if none is known."""
+    """Return a number that the expression is never below, minus infinity if none is known.
+
+    Returns:
+        A bound; it may be lower than necessary.
+
+    Example:
+        >>> from graphkit.shapes import lower, symbol
+        >>> lower(2 * symbol("batch") - 1)
+        1
+    """
     value = expr.constant
     return value if value is not None else _lower(expr, MAX_DEPTH)
 
 
 def upper(expr: Expr) -> Bound:
-    """Return a number that the expression is never above, infinity if none is known."""
+    """Return a number that the expression is never above, infinity if none is known.
+
+    Returns:
+        A bound; it may be higher than necessary.
+
+    Example:
+        >>> from graphkit.shapes import symbol, upper
+        >>> upper(3 - symbol("batch"))
+        2
+    """
     return -lower(-expr)
 
 

@@ -294,7 +294,19 @@ _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}
 
 
 def const(value: int) -> Expr:
-    """Return a number as an expression; TooComplexError if it does not fit into an integer tensor."""
+    """Return a number as an expression; TooComplexError if it does not fit into an integer tensor.
+
+    Returns:
+        An expression without symbols.
+
+    Raises:
+        TooComplexError: The number does not fit into an integer tensor.
+
+    Example:
+        >>> from graphkit.shapes import const
+        >>> const(3) + 1 == 4
+        True
+    """
     known = _SMALL.get(value)
     if known is not None:
         return known
@@ -304,7 +316,16 @@ def const(value: int) -> Expr:
 
 
 def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:
-    """Return a symbol, by default at least 1, or at least 0 if its name starts with `past`."""
+    """Return a symbol, by default at least 1, or at least 0 if its name starts with `past`.
+
+    Returns:
+        The expression that is this symbol.
+
+    Example:
+        >>> from graphkit.shapes import symbol
+        >>> print(symbol("sequence_length") + 1)
+        sequence_length + 1
+    """
     if lower is None:
         lower = 0 if name.startswith("past") else 1
     return Expr.from_atom(Symbol(name, lower, upper))

@@ -63,8 +63,17 @@ def infer(
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`.
 
+    Returns:
+        What is known of each value, and what must hold for the model to run.
+
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+
+    Example:
+        >>> import graphkit
+        >>> from graphkit.shapes import infer
+        >>> print(infer(graphkit.load("example:causal-attention"))["logits"])
+        [batch_size, sequence_length, 64]
     """
     spec = spec | DimSpec.of(dims, inputs, ranges)
     if spec == AS_DECLARED and not values:

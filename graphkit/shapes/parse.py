@@ -37,6 +37,9 @@ class _NotAnExpressionError(Exception):
 def parse(text: str, make_symbol: Callable[[str], Expr] = symbol) -> Expr:
     """Return the expression that a dim's name stands for, or a symbol of that name.
 
+    Returns:
+        An expression in symbols that `make_symbol` makes.
+
     Example:
         >>> print(parse("floor(height/2) + 1"))
         height // 2 + 1

@@ -127,8 +127,17 @@ def program(
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`. The program is then for these only, and
             for the sizes that are given.
 
+    Returns:
+        The program, which writes itself as JSON, Python or JavaScript.
+
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+
+    Example:
+        >>> import graphkit
+        >>> from graphkit.shapes import program
+        >>> [source.symbol for source in program(graphkit.load("example:causal-attention")).sources]
+        ['batch_size', 'sequence_length']
     """
     model = declarations(model).model
     shapes = infer(model, spec | DimSpec.of(dims, inputs, ranges), values=values)

@@ -175,7 +175,13 @@ def unknown(reason: str, dtype: int = 0) -> Tensor:
 
 
 def is_known(expr: Expr) -> bool:
-    """Whether an expression has no symbol for something unknown."""
+    """Whether an expression has no symbol for something unknown.
+
+    Example:
+        >>> from graphkit.shapes import is_known, symbol
+        >>> is_known(symbol("batch_size")), is_known(symbol("?1.NonZero"))
+        (True, False)
+    """
     return not any(name[:1] == "?" for name in expr.symbols)
 
 

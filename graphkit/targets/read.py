@@ -29,9 +29,17 @@ def load_target(name: str | Path) -> Target:
     Args:
         name: One of `NAMES`, or the path of a TOML file.
 
+    Returns:
+        The target.
+
     Raises:
         UsageError: There is no target of that name.
         TargetError: The file cannot be read, or says what no target can; it names the file and the key.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.load_target("ethos-u85").needs_static_shapes
+        True
     """
     if name in NAMES:
         return _built_in(str(name))

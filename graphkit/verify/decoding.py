@@ -116,8 +116,18 @@ def decode(
         given: Inputs by name to take instead, such as `encoder_hidden_states` or `input_ids`.
         like: The model for which inputs are generated, where another decoder is to get the same; it has them all.
 
+    Returns:
+        The tokens, and the logits of each step.
+
     Raises:
         ModelError: The model has no logits or no token input, or fails.
+
+    Example:
+        >>> import graphkit
+        >>> from graphkit.verify import Decoder, Sizes, decode
+        >>> decoder = Decoder.open(graphkit.load("example:causal-attention"))
+        >>> decode(decoder, sizes=Sizes(sequence=3), steps=2).tokens.shape
+        (1, 2)
     """
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
     feed = InputMaker(like or decoder.first, seed).make(prompt, given)

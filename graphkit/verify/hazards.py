@@ -49,6 +49,15 @@ def check_hazards(
         found: Its hazards.
         shapes: What was inferred of the model, where that is known already.
         limits: What the model may take of time and memory, in a process of its own, which it may end.
+
+    Returns:
+        The hazards, each with a check. One that cannot be run says why.
+
+    Example:
+        >>> import graphkit
+        >>> model = graphkit.load("example:causal-attention")
+        >>> graphkit.check_hazards(model, graphkit.hazards(model)).hazards[0].check.confirmed
+        True
     """
     if not any(one.dims for one in found.hazards):
         return found

@@ -91,6 +91,12 @@ def verify_rewrite(
     Raises:
         UsageError: The models have not the same inputs, or a symbol or input does not exist.
         ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
+
+    Example:
+        >>> import graphkit
+        >>> model = graphkit.load("example:causal-attention")
+        >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
+        True
     """
     with isolation(limits):
         spec |= DimSpec.of(dims, inputs, ranges)

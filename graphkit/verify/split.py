@@ -67,6 +67,19 @@ def verify_split(
     Raises:
         UsageError: `merged` is not a merged decoder, or a model was not read from a file.
         ModelError: A data file is missing, onnxruntime does not load the merged decoder, or that fails at all sizes.
+
+    Example:
+        >>> import graphkit
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = graphkit.split_merged(graphkit.load("example:merged-decoder"))
+        ...     paths = Path(folder) / "first.onnx", Path(folder) / "later.onnx"
+        ...     saved = graphkit.save_models(dict(zip(paths, (made.first, made.with_past))))
+        ...     pair = map(graphkit.load, paths)
+        ...     proof = graphkit.verify_split(graphkit.load("example:merged-decoder"), *pair, steps=2)
+        >>> proof.passed
+        True
     """
     with isolation(limits):
         return _proof(merged, first, with_past, steps, tolerance, seed, progress)

@@ -89,9 +89,17 @@ def compare_models(
         inputs: Arrays for inputs by name, or an .npz file of them; what is missing is generated.
         progress: Called with the name of each step before it starts.
 
+    Returns:
+        Where the models part, and why; `passed` says whether nothing differs.
+
     Raises:
         UsageError: B has other inputs, or a name does not exist.
         ModelError: A file cannot be read, or a model does not run.
+
+    Example:
+        >>> import graphkit
+        >>> graphkit.compare_models("example:causal-attention", "example:causal-attention").passed
+        True
     """
     with isolation(options.limits):
         return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()

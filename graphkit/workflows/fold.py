@@ -135,6 +135,14 @@ def fold_file(
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
+
+    Example:
+        >>> import graphkit
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx")
+        >>> made.proof.passed
+        True
     """
     model, output = model if isinstance(model, Model) else load(model), Path(output)
     if options.verify:

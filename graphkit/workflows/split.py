@@ -161,6 +161,14 @@ def split_file(
         UsageError: The model is not a merged decoder, with the reason.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run a model.
+
+    Example:
+        >>> import graphkit
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False))
+        >>> [file.name for file in made.after]
+        ['decoder_shared.onnx_data', 'decoder_model.onnx', 'decoder_with_past_model.onnx']
     """
     model, folder = model if isinstance(model, Model) else load(model), Path(folder)
     progress("splitting")

@@ -20,7 +20,7 @@ __all__ = ["RULES"]
 
 
 def attention(ctx: InferenceContext) -> list[Tensor]:
-    """Attention of opset 23: Q, K, V of rank 4, or of rank 3 with the heads in attributes."""
+    """Infer Attention of opset 23: Q, K and V have rank 4, or rank 3 with the number of heads in attributes."""
     query, key, value = (_heads(ctx, index, name) for index, name in enumerate(("q", "kv", "kv")))
     dtype = ctx.tensor().dtype
     total = key[2] + (ctx.dims(4)[2] if ctx.has(4) else 0)
@@ -43,7 +43,7 @@ def _heads(ctx: InferenceContext, index: int, name: str) -> Dims:
 
 
 def packed(ctx: InferenceContext) -> list[Tensor]:
-    """com.microsoft Attention and its kin: input and one weight for queries, keys and values."""
+    """Infer com.microsoft Attention and its kin, where one weight makes queries, keys and values."""
     dims = ctx.dims()
     past = 8 if ctx.node.op_type == "QAttention" else 4
     sizes = ctx.attr("qkv_hidden_sizes", ())
@@ -58,7 +58,7 @@ def packed(ctx: InferenceContext) -> list[Tensor]:
 
 
 def multi_head(ctx: InferenceContext) -> list[Tensor]:
-    """MultiHeadAttention(query, key, value, bias, mask, attention_bias, past_key, past_value, past_length, ...)."""
+    """Infer MultiHeadAttention(query, key, value, bias, mask, attention_bias, past_key, past_value, past_length)."""
     dims, dtype = ctx.dims(), ctx.tensor().dtype
     if len(dims) == 5:  # queries, keys and values in one
         return [Tensor(dtype, (dims[0], dims[1], dims[2] * dims[4]))]
@@ -68,7 +68,7 @@ def multi_head(ctx: InferenceContext) -> list[Tensor]:
 
 
 def decoder(ctx: InferenceContext) -> list[Tensor]:
-    """DecoderMaskedMultiHeadAttention(query, key, value, mask, attention_bias, past_key, past_value, past_length)."""
+    """Infer DecoderMaskedMultiHeadAttention(query, key, value, mask, bias, past_key, past_value, past_length)."""
     if ctx.has(1):
         return _separate(ctx, 5, shares=bool(ctx.attr("past_present_share_buffer", 0)))
     dims, heads = ctx.dims(), ctx.attr("num_heads", 1)  # queries, keys and values side by side
@@ -105,7 +105,7 @@ def _lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple
 
 
 def grouped(ctx: InferenceContext) -> list[Tensor]:
-    """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, ...)."""
+    """Infer GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, ...)."""
     dims, dtype, groups = ctx.dims(), ctx.tensor().dtype, ctx.attr("kv_num_heads", 1)
     heads, head = _head_size(ctx, groups)
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
@@ -118,7 +118,7 @@ def grouped(ctx: InferenceContext) -> list[Tensor]:
 
 
 def sparse(ctx: InferenceContext) -> list[Tensor]:
-    """SparseAttention(query, key, value, past_key, past_value, ...): past and present share a buffer."""
+    """Infer SparseAttention(query, key, value, past_key, past_value, ...): past and present share a buffer."""
     dims = ctx.dims()
     heads, head = _head_size(ctx, ctx.attr("kv_num_heads", 1))
     caches = [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (3, 4)]
@@ -132,7 +132,7 @@ def _head_size(ctx: InferenceContext, groups: int) -> tuple[int, Expr]:
 
 
 def linear(ctx: InferenceContext) -> list[Tensor]:
-    """LinearAttention(query, key, value, past_state, ...): a state of one matrix a head."""
+    """Infer LinearAttention(query, key, value, past_state, ...): the state is one matrix for each head."""
     groups = ctx.attr("kv_num_heads", 0)
     heads = max(ctx.attr("q_num_heads", 0), groups)
     if groups < 1:
@@ -147,24 +147,24 @@ def linear(ctx: InferenceContext) -> list[Tensor]:
 
 
 def convolution(ctx: InferenceContext) -> list[Tensor]:
-    """CausalConvWithState(input, weight, bias, past_state): the state keeps its dims."""
+    """Infer CausalConvWithState(input, weight, bias, past_state): the state keeps its dims."""
     return [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (0, 3) if ctx.has(index)]
 
 
 def relative_bias(ctx: InferenceContext) -> Tensor:
-    """RelativePositionBias(table, query_length, key_length): one batch, heads, both lengths."""
+    """Infer RelativePositionBias(table, query_length, key_length): one batch, heads, both lengths."""
     lengths = [ctx.exprs(index)[0] for index in (1, 2)]
     return Tensor(ctx.tensor().dtype, (1, ctx.dims()[1], *lengths))
 
 
 def gated_relative_bias(ctx: InferenceContext) -> Tensor:
-    """GatedRelativePositionBias(query, ...): batch, heads, length, length."""
+    """Infer GatedRelativePositionBias(query, ...): batch, heads, and the length twice."""
     dims = ctx.dims()
     return Tensor(ctx.tensor().dtype, (dims[0], ctx.attr("num_heads", 1), dims[1], dims[1]))
 
 
 def beams(ctx: InferenceContext) -> list[Tensor]:
-    """BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
+    """Infer BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
     batch, length = ctx.dims()[0], ctx.size(1)
     kept = ctx.size(4)
     scores = ctx.tensor(5).dtype if ctx.has(5) else 0  # that of the length penalty
@@ -172,7 +172,7 @@ def beams(ctx: InferenceContext) -> list[Tensor]:
 
 
 def greedy(ctx: InferenceContext) -> Tensor:
-    """GreedySearch, Sampling(ids, max_length, ...)."""
+    """Infer GreedySearch and Sampling(ids, max_length, ...)."""
     return Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1)))
 
 

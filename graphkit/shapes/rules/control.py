@@ -28,7 +28,7 @@ MAX_DEPTH = 3  # loops in loops that are inferred more than once
 
 
 def if_(ctx: InferenceContext) -> list[Tensor]:
-    """The branch that the condition chooses, or what both branches agree on."""
+    """Return the outputs of the branch that the condition chooses, or what both branches agree on."""
     condition = ctx.data(0)
     is_false = None if condition is None or condition.size != 1 else compare("==", condition.ravel()[0], 0)
     then = _branch(ctx, "then_branch", None if is_false is None else not is_false)
@@ -74,7 +74,7 @@ def _merged(ctx: InferenceContext, index: int, pair: tuple[Tensor, Tensor]) -> T
 
 
 def loop(ctx: InferenceContext) -> list[Tensor]:
-    """States after the last iteration, then what each iteration gives, stacked."""
+    """Return the states after the last iteration, then the outputs of all iterations, stacked."""
     body = ctx.node.bodies.get("body")
     if body is None:
         raise UnknownError("the body is missing")
@@ -183,7 +183,7 @@ def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:
 
 
 def scan(ctx: InferenceContext) -> list[Tensor]:
-    """States after the last step, then what each step gives, stacked; opset 9 and newer."""
+    """Return the states after the last step, then the outputs of all steps, stacked; for opset 9 and newer."""
     body, count = ctx.node.bodies.get("body"), ctx.attr("num_scan_inputs", 0)
     if body is None or ctx.opset < 9 or not 0 < count <= len(ctx.inputs):
         raise UnknownError("a Scan without body, or of opset 8")

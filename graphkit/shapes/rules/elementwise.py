@@ -20,14 +20,14 @@ __all__ = ["RULES", "finished"]
 
 
 def unary(ctx: InferenceContext) -> Tensor:
-    """The dims of the first input, of its dtype or of bool."""
+    """Return the dims of the first input; the dtype is that of the input, or bool."""
     found = ctx.tensor()
     dtype = TensorProto.BOOL if ctx.node.op_type in _TRUTH else found.dtype
     return Tensor(dtype, found.dims, _propagated(ctx, dtype, [found], found.dims), found.reason)
 
 
 def broadcasting(ctx: InferenceContext) -> Tensor:
-    """All inputs broadcast, of the first one's dtype or of bool."""
+    """Return what all inputs broadcast to; the dtype is that of the first one, or bool."""
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
     dtype = TensorProto.BOOL if ctx.node.op_type in value_propagation.COMPARISONS else tensors[0].dtype
     dims = ctx.broadcast(*(ctx.dims(index) for index in range(len(tensors))))
@@ -78,7 +78,7 @@ def finished(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
 
 
 def where(ctx: InferenceContext) -> Tensor:
-    """All inputs broadcast; each element is chosen where the condition is known."""
+    """Return what all inputs broadcast to; each element is chosen where the condition is known."""
     dims = ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(2))
     dtype = ctx.tensor(1).dtype or ctx.tensor(2).dtype
     arrays = _arrays([ctx.tensor(index) for index in range(3)], dims)
@@ -87,7 +87,7 @@ def where(ctx: InferenceContext) -> Tensor:
 
 
 def cast(ctx: InferenceContext) -> Tensor:
-    """The dims of the input in another dtype, elements too."""
+    """Return the dims and the elements of the input in another dtype."""
     found = ctx.tensor()
     to = ctx.attr("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
@@ -98,29 +98,29 @@ def cast(ctx: InferenceContext) -> Tensor:
 
 
 def dropout(ctx: InferenceContext) -> list[Tensor]:
-    """The input, and a mask of its dims."""
+    """Return the dims of the input, for the output and for the mask."""
     found = ctx.tensor()
     return [found.of_dtype(found.dtype), found.of_dtype(TensorProto.BOOL if ctx.opset >= 12 else found.dtype)]
 
 
 def second(ctx: InferenceContext) -> Tensor:
-    """NGramRepeatBlock(ids, scores): the dims of the second input."""
+    """Return the dims of the second input of NGramRepeatBlock(ids, scores)."""
     return Tensor(ctx.tensor(1).dtype, ctx.dims(1))
 
 
 def hash_(ctx: InferenceContext) -> Tensor:
-    """MurmurHash3: the dims of the input in 32 bits."""
+    """Return the dims of the input of a MurmurHash3, which gives 32 bits."""
     return ctx.tensor().of_dtype(TensorProto.UINT32 if ctx.attr("positive", 1) else TensorProto.INT32)
 
 
 def half(ctx: InferenceContext) -> Tensor:
-    """BiasSplitGelu: half of the last dim."""
+    """Return the dims of a BiasSplitGelu, which halves the last dim."""
     dims = ctx.dims()
     return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.quotient(dims[-1], const(2), "the hidden size")))
 
 
 def clip(ctx: InferenceContext) -> Tensor:
-    """The dims of the input; elements between known limits."""
+    """Return the dims of the input, and its elements where the limits are known."""
     found = ctx.tensor()
     data = found.data if found.may_have_data and ctx.opset >= 11 else None
     for index, limit in ((1, "Max"), (2, "Min")):

@@ -21,7 +21,7 @@ Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
 
 def slice_(ctx: InferenceContext) -> Tensor:
-    """Per axis the number of steps from start to end; the rank stays, whatever is not known."""
+    """Count the steps from start to end along each axis; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     if unknown := _unknown_axes(ctx):
         return moved(ctx, tuple(ctx.new_symbol(unknown) for _ in dims), None)
@@ -119,7 +119,7 @@ def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
 
 
 def gather(ctx: InferenceContext) -> Tensor:
-    """The indices' dims in the place of the axis."""
+    """Put the dims of the indices in the place of the axis."""
     dims, indices = ctx.dims(0), ctx.dims(1)
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     array = small_data(ctx)
@@ -144,12 +144,12 @@ def _gathered(ctx: InferenceContext, array: Array, axis: int) -> Array | None:
 
 
 def gather_elements(ctx: InferenceContext) -> Tensor:
-    """The indices' dims."""
+    """Return the dims of the indices."""
     return Tensor(ctx.tensor().dtype, ctx.dims(1))
 
 
 def gather_nd(ctx: InferenceContext) -> Tensor:
-    """Batch dims, the indices' dims less the last, and the data's dims that the last does not index."""
+    """Return the batch dims, the dims of the indices but the last, and the dims of the data that they do not index."""
     dims, indices, batch = ctx.dims(0), ctx.dims(1), ctx.attr("batch_dims", 0)
     depth = indices[-1].constant if indices else None
     if depth is None:
@@ -160,7 +160,7 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
 
 
 def scatter(ctx: InferenceContext) -> Tensor:
-    """The dims of the data; elements where indices are numbers."""
+    """Return the dims of the data, and its elements where the indices are numbers."""
     found = ctx.tensor()
     array = found.data if found.may_have_data else None
     data = None

@@ -41,7 +41,7 @@ matmul, matmul_integer = _product(), _product(TensorProto.INT32)
 
 
 def fused_matmul(ctx: InferenceContext) -> Tensor:
-    """FusedMatMul: either factor may be transposed; with transBatch the batch dims come after the rows."""
+    """Infer FusedMatMul: either factor may be transposed; with transBatch, the batch dims come after the rows."""
     factors = []
     for index, letter in enumerate("AB"):
         dims = ctx.dims(index)
@@ -54,44 +54,44 @@ def fused_matmul(ctx: InferenceContext) -> Tensor:
 
 
 def matmul_blocks(ctx: InferenceContext) -> Tensor:
-    """MatMulNBits, MatMulBnb4: the weight is packed, its dims are the attributes K and N."""
+    """Infer MatMulNBits and MatMulBnb4: the weight is packed, and the attributes K and N are its dims."""
     dims = ctx.dims()
     ctx.same(dims[-1], const(ctx.attr("K", 0)), INNER)
     return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.attr("N", 0)))
 
 
 def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
-    """MatMulFpQ4(A, B, B_shape): the weight is packed, its dims are the third input's elements."""
+    """Infer MatMulFpQ4(A, B, B_shape): the weight is packed, and the elements of the third input are its dims."""
     return Tensor(ctx.tensor().dtype, matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2))))
 
 
 def mlp(ctx: InferenceContext) -> list[Tensor]:
-    """MatMulNBitsMlp(A, skip, ...): two projections to N, multiplied; then the sum of input and residual."""
+    """Infer MatMulNBitsMlp(A, skip, ...): the product of two projections to N, then the sum of input and residual."""
     found, dims = ctx.tensor(), ctx.dims()
     return [Tensor(found.dtype, (*dims[:-1], ctx.attr("N", 0))), Tensor(found.dtype, dims)]
 
 
 def qkv(ctx: InferenceContext) -> list[Tensor]:
-    """MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv; then the sum of input and residual."""
+    """Infer MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv, then the sum of input and residual."""
     found, dims = ctx.tensor(), ctx.dims()
     sizes = [ctx.attr(name, 0) for name in ("Nq", "Nkv", "Nkv")]
     return [*(Tensor(found.dtype, (*dims[:-1], size)) for size in sizes), Tensor(found.dtype, dims)]
 
 
 def distances(ctx: InferenceContext) -> Tensor:
-    """CDist(A, B): from each row of A to each row of B."""
+    """Infer CDist(A, B): the distances from each row of A to each row of B."""
     (rows, size), (others, size_of_others) = ctx.dims(0), ctx.dims(1)
     ctx.same(size, size_of_others, "the sizes of rows")
     return Tensor(ctx.tensor().dtype, (rows, others))
 
 
 def gemm(ctx: InferenceContext) -> Tensor:
-    """Two matrices, either transposed."""
+    """Infer the product of two matrices, either of which may be transposed."""
     return Tensor(ctx.tensor().dtype, _gemm_dims(ctx, 0, 1))
 
 
 def qgemm(ctx: InferenceContext) -> Tensor:
-    """QGemm(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero): float without y_zero."""
+    """Infer QGemm(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero): without y_zero, it gives floats."""
     return Tensor(ctx.tensor(8).dtype if ctx.has(8) else TensorProto.FLOAT, _gemm_dims(ctx, 0, 3))
 
 
@@ -106,7 +106,7 @@ def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
 
 
 def einsum(ctx: InferenceContext) -> Tensor:
-    """Each letter is a dim; equal letters are equal dims."""
+    """Infer Einsum: each letter is a dim, and equal letters are equal dims."""
     equation = re.sub(r"\s", "", ctx.attr("equation", ""))
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -140,7 +140,7 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Ex
 
 
 def recurrent(ctx: InferenceContext) -> list[Tensor]:
-    """RNN, GRU, LSTM: all hidden states, the last one, and the last cell of an LSTM."""
+    """Infer RNN, GRU and LSTM: all hidden states, the last one, and the last cell of an LSTM."""
     dims = ctx.dims()
     hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
     directions = const(2 if ctx.attr("direction", "forward") == "bidirectional" else 1)

@@ -23,7 +23,7 @@ __all__ = ["RULES"]
 
 
 def shape(ctx: InferenceContext) -> Tensor:
-    """The dims as elements, from `start` to `end`."""
+    """Return the dims from `start` to `end` as elements."""
     found = ctx.tensor()
     if found.dims is None:
         dims = (ctx.new_symbol("the rank of the input is unknown"),)
@@ -36,12 +36,12 @@ def shape(ctx: InferenceContext) -> Tensor:
 
 
 def size(ctx: InferenceContext) -> Tensor:
-    """The number of elements."""
+    """Return the number of elements."""
     return Tensor(TensorProto.INT64, (), array_of([plain(product(ctx.dims()))], ()))
 
 
 def constant(ctx: InferenceContext) -> Tensor:
-    """The attribute that is given."""
+    """Return the tensor of the attribute that is given."""
     is_plain = ctx.attributes is ctx.node.attributes
     tensor = ctx.node.constant if is_plain else constant_tensor(ctx.attributes)
     if tensor is not None:
@@ -53,7 +53,7 @@ def constant(ctx: InferenceContext) -> Tensor:
 
 
 def constant_of_shape(ctx: InferenceContext) -> Tensor:
-    """The input's elements as dims, filled with one value."""
+    """Return a tensor whose dims are the elements of the input, filled with one value."""
     value = ctx.attr("value", ZERO)
     if ctx.data(0) is None:
         return Tensor(value.data_type, unknown_values(ctx, 0))
@@ -67,7 +67,7 @@ def constant_of_shape(ctx: InferenceContext) -> Tensor:
 
 
 def range_(ctx: InferenceContext) -> Tensor:
-    """As many elements as steps from start to limit."""
+    """Count the steps from start to limit: as many elements there are."""
     dtype = ctx.tensor().dtype
     missing = [ctx.name(index) for index in range(3 if ctx.has(2) else 2) if ctx.data(index) is None]
     if missing:
@@ -100,7 +100,7 @@ def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element
 
 
 def non_zero(ctx: InferenceContext) -> Tensor:
-    """A row for each dim, a column for each element that is not zero."""
+    """Return a row for each dim, and a column for each element that is not zero."""
     rank = const(max(len(ctx.dims()), 1))
     data = small_data(ctx)
     if data is not None and data.ndim:
@@ -114,7 +114,7 @@ def non_zero(ctx: InferenceContext) -> Tensor:
 
 
 def top_k(ctx: InferenceContext) -> list[Tensor]:
-    """K in the place of the axis, for values and indices."""
+    """Put K in the place of the axis, for values and indices."""
     dims = list(ctx.dims())
     axis = ctx.axis(ctx.attr("axis", -1), len(dims))
     dims[axis] = const(ctx.attr("k", 1)) if ctx.opset < 10 else ctx.size(1)
@@ -122,7 +122,7 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
 
 
 def one_hot(ctx: InferenceContext) -> Tensor:
-    """The indices' dims and one of the depth."""
+    """Insert the depth into the dims of the indices."""
     dims, data = ctx.dims(), ctx.data(1)
     place = ctx.axis(ctx.attr("axis", -1), len(dims) + 1)
     depth = data.ravel()[0] if data is not None and data.size else None
@@ -132,17 +132,17 @@ def one_hot(ctx: InferenceContext) -> Tensor:
 
 
 def like(ctx: InferenceContext) -> Tensor:
-    """The dims of the input, of the dtype given."""
+    """Return the dims of the input; the dtype is given."""
     return ctx.tensor().of_dtype(ctx.attr("dtype", ctx.tensor().dtype))
 
 
 def random(ctx: InferenceContext) -> Tensor:
-    """The dims of the attribute."""
+    """Return the dims that the attribute gives."""
     return Tensor(ctx.attr("dtype", TensorProto.FLOAT), ctx.attr("shape", ()))
 
 
 def compress(ctx: InferenceContext) -> Tensor:
-    """As many along the axis as the condition has True."""
+    """Keep as many along the axis as the condition has True."""
     count = ctx.new_symbol(f"it is how many elements of {ctx.name(1)} are True")
     if "axis" not in ctx.attributes:
         return Tensor(ctx.tensor().dtype, (count,))
@@ -152,7 +152,7 @@ def compress(ctx: InferenceContext) -> Tensor:
 
 
 def unique(ctx: InferenceContext) -> list[Tensor]:
-    """As many as are distinct."""
+    """Keep as many as are distinct."""
     count = ctx.new_symbol("it is how many distinct elements there are", 1)
     dims, total = [count], product(ctx.dims())
     if "axis" in ctx.attributes:
@@ -164,14 +164,14 @@ def unique(ctx: InferenceContext) -> list[Tensor]:
 
 
 def unique_vector(ctx: InferenceContext) -> list[Tensor]:
-    """com.microsoft Unique: as many as are distinct, where each stands, how often each is there."""
+    """Infer com.microsoft Unique: as many as are distinct, where each stands, how often each is there."""
     (total,) = ctx.dims()
     count = ctx.new_symbol("it is how many distinct elements there are")
     return [Tensor(ctx.tensor().dtype, (count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
 
 
 def multinomial(ctx: InferenceContext) -> Tensor:
-    """A row for each batch."""
+    """Return a row of samples for each batch."""
     return Tensor(ctx.attr("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.attr("sample_size", 1)))
 
 

@@ -19,7 +19,7 @@ __all__ = ["RULES"]
 
 
 def reshape(ctx: InferenceContext) -> Tensor:
-    """Target dims from the second input: 0 copies (allowzero=0), one -1 takes the rest."""
+    """Read the target dims from the second input: 0 copies a dim (allowzero=0), one -1 takes the rest."""
     found = ctx.tensor()
     wanted = target(ctx)
     if found.dims is None:
@@ -94,14 +94,14 @@ def _check_count(ctx: InferenceContext, source: Dims, wanted: Dims) -> None:
 
 
 def flatten(ctx: InferenceContext) -> Tensor:
-    """Two dims: the product of those before the axis and of the others."""
+    """Return two dims: the product of those before the axis, and that of the others."""
     dims, axis = ctx.dims(), ctx.attr("axis", 1)
     split = axis if axis == len(dims) else ctx.axis(axis, max(len(dims), 1))
     return reshaped(ctx, (product(dims[:split]), product(dims[split:])))
 
 
 def transpose(ctx: InferenceContext) -> Tensor:
-    """The dims in another order."""
+    """Return the dims in another order."""
     dims = ctx.dims()
     order = list(ctx.attr("perm", ()) or range(len(dims))[::-1])
     if sorted(order) != list(range(len(dims))):
@@ -111,7 +111,7 @@ def transpose(ctx: InferenceContext) -> Tensor:
 
 
 def squeeze(ctx: InferenceContext) -> Tensor:
-    """Without dims of 1: those named, or all; an empty list names none by ONNX, and all in onnxruntime."""
+    """Remove dims of 1: those named, or all; an empty list names none by ONNX, and all in onnxruntime."""
     dims, axes = ctx.dims(), ctx.axes(1, 13)
     if axes is not None and not axes and any(lower(dim) <= 1 <= upper(dim) for dim in dims):
         raise UnknownError("its list of axes is empty, which onnxruntime takes for all dims of 1, and ONNX for none")
@@ -128,7 +128,7 @@ def squeeze(ctx: InferenceContext) -> Tensor:
 
 
 def unsqueeze(ctx: InferenceContext) -> Tensor:
-    """With dims of 1 at the axes."""
+    """Insert dims of 1 at the axes."""
     dims, axes = ctx.dims(), ctx.axes(1, 13) or []
     rank = len(dims) + len(axes)
     places = {ctx.axis(axis, rank) for axis in axes}
@@ -139,7 +139,7 @@ def unsqueeze(ctx: InferenceContext) -> Tensor:
 
 
 def expand_dims(ctx: InferenceContext) -> Tensor:
-    """com.microsoft ExpandDims: with a dim of 1 at the axis."""
+    """Infer com.microsoft ExpandDims: with a dim of 1 at the axis."""
     dims, axes = ctx.dims(), ctx.numbers(1)
     if len(axes) != 1:
         raise UnknownError(f"{ctx.name(1)} is not a single number")
@@ -148,7 +148,7 @@ def expand_dims(ctx: InferenceContext) -> Tensor:
 
 
 def concat(ctx: InferenceContext) -> Tensor:
-    """The sum along the axis; all other dims must be equal."""
+    """Add the dims along the axis; all other dims must be equal."""
     shapes = [ctx.dims(index) for index in range(len(ctx.inputs))]
     axis = ctx.axis(ctx.attr("axis", 1), len(shapes[0]))
     if len({len(dims) for dims in shapes}) > 1:
@@ -196,7 +196,7 @@ def _filled(ctx: InferenceContext, index: int) -> Array | None:
 
 
 def split(ctx: InferenceContext) -> list[Tensor]:
-    """Parts of the sizes given, or as many equal ones as there are outputs."""
+    """Return parts of the sizes that are given, or as many equal ones as there are outputs."""
     dims = ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     count = len(ctx.node.outputs)
@@ -229,7 +229,7 @@ def split(ctx: InferenceContext) -> list[Tensor]:
 
 
 def depth_to_space(ctx: InferenceContext) -> Tensor:
-    """Channels divided by the square of the block, height and width times the block."""
+    """Divide the channels by the square of the block, and multiply height and width by the block; or the reverse."""
     batch, channels, height, width = ctx.dims()
     size = ctx.attr("blocksize", 1)
     if ctx.node.op_type == "DepthToSpace":

@@ -14,7 +14,7 @@ __all__ = ["RULES"]
 
 
 def layer(ctx: InferenceContext) -> list[Tensor]:
-    """The input's dims; mean and deviation with ones from the axis on."""
+    """Return the dims of the input; those of mean and deviation are 1 from the axis on."""
     found, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", -1), max(len(dims), 1))
     statistics = Tensor(ctx.attr("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
@@ -22,25 +22,25 @@ def layer(ctx: InferenceContext) -> list[Tensor]:
 
 
 def rms(ctx: InferenceContext) -> Tensor:
-    """The input's dims, the scale's dtype."""
+    """Return the dims of the input, with the dtype of the scale."""
     return Tensor(ctx.tensor(1).dtype, ctx.dims())
 
 
 def skip(ctx: InferenceContext) -> list[Tensor]:
-    """The input's dims; the third output is the sum of input and residual."""
+    """Return the dims of the input; the fourth output is the sum of input and residual."""
     found, statistics = Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(TensorProto.FLOAT, (*ctx.dims()[:-1], 1))
     return [found, statistics, statistics, found]
 
 
 def embedding(ctx: InferenceContext) -> list[Tensor]:
-    """EmbedLayerNormalization(ids, segments, words, ...): states, mask index, sum of embeddings."""
+    """Infer EmbedLayerNormalization(ids, segments, words, ...): states, the mask index, the sum of embeddings."""
     ids = ctx.dims()
     states = Tensor(ctx.tensor(2).dtype, (*ids, ctx.dims(2)[-1]))
     return [states, Tensor(TensorProto.INT32, (ids[0],)), states]
 
 
 def batch(ctx: InferenceContext) -> list[Tensor]:
-    """The input's dims; statistics of one dim, of the dtypes of the mean and the variance."""
+    """Return the dims of the input; the statistics have one dim, and the dtypes of the mean and the variance."""
     dims = ctx.dims()
     channels = dims[1] if len(dims) > 1 else const(1)
     mean, variance = (Tensor(ctx.tensor(index).dtype, (channels,)) for index in (3, 4))
@@ -48,7 +48,7 @@ def batch(ctx: InferenceContext) -> list[Tensor]:
 
 
 def group(ctx: InferenceContext) -> list[Tensor]:
-    """SkipGroupNorm: the input's dims, and the sum of input and residual."""
+    """Infer SkipGroupNorm: the dims of the input, also for the sum of input and residual."""
     found = Tensor(ctx.tensor().dtype, ctx.dims())
     return [found, found]
 

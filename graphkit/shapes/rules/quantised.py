@@ -14,40 +14,40 @@ __all__ = ["RULES"]
 
 
 def quantize(ctx: InferenceContext) -> Tensor:
-    """The dims of the input, the dtype of the zero point."""
+    """Return the dims of the input, with the dtype of the zero point."""
     dtype = ctx.attr("output_dtype", 0) or (ctx.tensor(2).dtype if ctx.has(2) else TensorProto.UINT8)
     return ctx.tensor().of_dtype(dtype)
 
 
 def dequantize(ctx: InferenceContext) -> Tensor:
-    """The dims of the input, the dtype of the scale."""
+    """Return the dims of the input, with the dtype of the scale."""
     dtype = ctx.attr("output_dtype", 0) or ctx.tensor(1).dtype
     return ctx.tensor().of_dtype(dtype)
 
 
 def dynamic_quantize(ctx: InferenceContext) -> list[Tensor]:
-    """The dims of the input in uint8, a scale and a zero point."""
+    """Return the dims of the input in uint8, a scale and a zero point."""
     quantised = ctx.tensor().of_dtype(TensorProto.UINT8)
     return [quantised, Tensor(TensorProto.FLOAT, ()), Tensor(TensorProto.UINT8, ())]
 
 
 def binary(ctx: InferenceContext) -> Tensor:
-    """QLinearAdd, QLinearMul(A, a_scale, a_zero, B, b_scale, b_zero, C, c_zero)."""
+    """Infer QLinearAdd and QLinearMul(A, a_scale, a_zero, B, b_scale, b_zero, C, c_zero)."""
     return Tensor(ctx.tensor().dtype, ctx.broadcast(ctx.dims(0), ctx.dims(3)))
 
 
 def where(ctx: InferenceContext) -> Tensor:
-    """QLinearWhere(condition, X, x_scale, x_zero, Y, ...)."""
+    """Infer QLinearWhere(condition, X, x_scale, x_zero, Y, ...)."""
     return Tensor(ctx.tensor(1).dtype, ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(4)))
 
 
 def product(ctx: InferenceContext) -> Tensor:
-    """MulInteger(A, a_zero, B, b_zero): 8-bit factors, int32 product."""
+    """Infer MulInteger(A, a_zero, B, b_zero): the factors have 8 bits, and the product is int32."""
     return Tensor(TensorProto.INT32, ctx.broadcast(ctx.dims(0), ctx.dims(2)))
 
 
 def concat(ctx: InferenceContext) -> Tensor:
-    """QLinearConcat(y_scale, y_zero, x, x_scale, x_zero, ...)."""
+    """Infer QLinearConcat(y_scale, y_zero, x, x_scale, x_zero, ...)."""
     shapes = [ctx.dims(index) for index in range(2, len(ctx.inputs), 3)]
     axis = ctx.axis(ctx.attr("axis", 0), len(shapes[0]))
     total = sum((dims[axis] for dims in shapes), const(0))
@@ -55,7 +55,7 @@ def concat(ctx: InferenceContext) -> Tensor:
 
 
 def gather_blocks(ctx: InferenceContext) -> Tensor:
-    """GatherBlockQuantized(data, indices, scales, zeros): the scales' dtype; uint8 data may hold several numbers."""
+    """Infer GatherBlockQuantized(data, indices, scales, zeros), where a byte may hold several numbers."""
     dims, indices = list(ctx.dims(0)), ctx.dims(1)
     axis = ctx.axis(ctx.attr("gather_axis", 0), len(dims))
     if ctx.tensor().dtype == TensorProto.UINT8:

@@ -18,7 +18,7 @@ STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin"
 
 
 def reduce(ctx: InferenceContext) -> Tensor:
-    """All axes where none are given, unless `noop_with_empty_axes` says otherwise."""
+    """Reduce the axes that are given, or all of them unless `noop_with_empty_axes` says otherwise."""
     found = ctx.tensor()
     dims = ctx.dims()
     since = 13 if ctx.node.op_type == "ReduceSum" else 18
@@ -53,7 +53,7 @@ def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
 
 
 def arg_extreme(ctx: InferenceContext) -> Tensor:
-    """ArgMax, ArgMin: one axis, indices."""
+    """Infer ArgMax and ArgMin, which reduce one axis and give indices."""
     dims = ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(ctx.attr("keepdims", 1))))

@@ -18,7 +18,7 @@ __all__ = ["RULES"]
 
 
 def expand(ctx: InferenceContext) -> Tensor:
-    """The input's dims and the target shape broadcast."""
+    """Return what the dims of the input and the target shape broadcast to."""
     shape = tuple(Expr.of(element) for element in target(ctx, low=0))  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
         raise ctx.impossible(f"a target shape of [{', '.join(map(str, shape))}]", "the target shape has a dim below 0")
@@ -30,7 +30,7 @@ def expand(ctx: InferenceContext) -> Tensor:
 
 
 def tile(ctx: InferenceContext) -> Tensor:
-    """Each dim times its repeats."""
+    """Multiply each dim by its repeats."""
     dims, repeats = ctx.dims(), ctx.exprs(1)
     if len(repeats) != len(dims):
         raise ctx.impossible(f"{len(repeats)} repeats for rank {len(dims)}", "the repeats do not fit the rank")
@@ -42,7 +42,7 @@ def tile(ctx: InferenceContext) -> Tensor:
 
 
 def pad(ctx: InferenceContext) -> Tensor:
-    """Each dim with what is added before and after."""
+    """Add to each dim what is put before and after."""
     dims = list(ctx.dims())
     pads: list[Element] = list(ctx.attr("pads", ())) if _has_attributes(ctx) else ctx.values(1)
     axes = list(range(len(dims)))

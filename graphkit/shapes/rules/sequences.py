@@ -21,17 +21,17 @@ MAX_ITEMS = 64  # tensors of a longer sequence are not followed one by one
 
 
 def construct(ctx: InferenceContext) -> Tensor:
-    """SequenceConstruct: the inputs."""
+    """Infer SequenceConstruct: a sequence of the inputs."""
     return TensorSequence.of(tuple(ctx.tensor(index) for index in range(len(ctx.inputs))))
 
 
 def empty(ctx: InferenceContext) -> Tensor:  # noqa: ARG001 - one signature for all
-    """SequenceEmpty."""
+    """Infer SequenceEmpty."""
     return TensorSequence.of(())
 
 
 def insert(ctx: InferenceContext) -> Tensor:
-    """SequenceInsert(sequence, tensor, position): at the end where no position is given."""
+    """Infer SequenceInsert(sequence, tensor, position), which inserts at the end where no position is given."""
     found, new = _sequence(ctx), ctx.tensor(1)
     place = _position(ctx, 2, found) if ctx.has(2) else len(found.items or ())
     if found.items is not None and len(found.items) < MAX_ITEMS and place is not None:
@@ -41,7 +41,7 @@ def insert(ctx: InferenceContext) -> Tensor:
 
 
 def erase(ctx: InferenceContext) -> Tensor:
-    """SequenceErase(sequence, position): the last one where no position is given."""
+    """Infer SequenceErase(sequence, position), which erases the last tensor where no position is given."""
     found = _sequence(ctx)
     if found.length == 0:
         raise UnknownError("there is nothing to erase in an empty sequence")
@@ -52,7 +52,7 @@ def erase(ctx: InferenceContext) -> Tensor:
 
 
 def at(ctx: InferenceContext) -> Tensor:
-    """SequenceAt(sequence, position)."""
+    """Infer SequenceAt(sequence, position)."""
     found, place = _sequence(ctx), None
     if found.items and (place := _position(ctx, 1, found)) is not None and place < len(found.items):
         return found.items[place]
@@ -60,14 +60,14 @@ def at(ctx: InferenceContext) -> Tensor:
 
 
 def length(ctx: InferenceContext) -> Tensor:
-    """SequenceLength."""
+    """Infer SequenceLength."""
     found = _sequence(ctx).length
     value = ctx.new_symbol("it is the length of a sequence") if found is None else found
     return Tensor(TensorProto.INT64, (), array_of([plain(value)], ()))
 
 
 def concat_from(ctx: InferenceContext) -> Tensor:
-    """ConcatFromSequence: along an axis, or stacked along a new one."""
+    """Infer ConcatFromSequence, which joins along an axis, or stacks along a new one."""
     found, is_new = _sequence(ctx), bool(ctx.attr("new_axis", 0))
     if found.items and not is_new:
         return concat(InferenceContext(ctx.node, found.items, ctx.attributes, ctx.engine))
@@ -83,7 +83,7 @@ def concat_from(ctx: InferenceContext) -> Tensor:
 
 
 def split_to(ctx: InferenceContext) -> Tensor:
-    """SplitToSequence(input, split): parts of the sizes given, of one size, or of 1."""
+    """Infer SplitToSequence(input, split): parts of the sizes that are given, of one size, or of 1."""
     found, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     if ctx.has(1) and len(ctx.dims(1)) == 1:
@@ -116,7 +116,7 @@ def _part(found: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:
 
 
 def identity(ctx: InferenceContext) -> Tensor:
-    """The input, a sequence too."""
+    """Return the input, which may be a sequence."""
     found = ctx.tensor()
     return found if isinstance(found, TensorSequence) else unary(ctx)
 

@@ -16,7 +16,7 @@ __all__ = ["RULES"]
 
 
 def stft(ctx: InferenceContext) -> Tensor:
-    """STFT(signal, frame_step, window, frame_length): batch, frames, frequencies, real and imaginary part."""
+    """Infer STFT(signal, frame_step, window, frame_length): batch, frames, frequencies, real and imaginary part."""
     dims, step = ctx.dims(), ctx.size(1)
     length = ctx.size(3) if ctx.has(3) else ctx.dims(2)[0]
     if step == 0 or len(dims) < 2:
@@ -27,7 +27,7 @@ def stft(ctx: InferenceContext) -> Tensor:
 
 
 def dft(ctx: InferenceContext) -> Tensor:
-    """DFT(input, length, axis): the transformed axis has the length, half of it where one-sided."""
+    """Infer DFT(input, length, axis): the transformed axis has the length, or half of it where it is one-sided."""
     dims = list(ctx.dims())
     if ctx.opset >= 20:
         axis = ctx.numbers(2)[0] if ctx.has(2) else -2
@@ -44,12 +44,12 @@ def dft(ctx: InferenceContext) -> Tensor:
 
 
 def window(ctx: InferenceContext) -> Tensor:
-    """As many elements as the input says."""
+    """Return as many elements as the input says."""
     return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (ctx.size(0),))
 
 
 def unfold(ctx: InferenceContext) -> Tensor:
-    """UnfoldTensor: windows along a dim, their elements in a new last dim."""
+    """Infer UnfoldTensor: windows along a dim, with their elements in a new last dim."""
     dims, size, step = list(ctx.dims()), ctx.attr("size", 1), ctx.attr("step", 1)
     place = ctx.axis(ctx.attr("dim", -1), len(dims))
     ctx.at_least(dims[place] - size, 0, "the window does not fit")

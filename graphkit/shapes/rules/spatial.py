@@ -87,7 +87,7 @@ def _conv(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
 
 
 def conv_transpose(ctx: InferenceContext) -> Tensor:
-    """The inverse of Conv's dims, or the attribute output_shape."""
+    """Return the dims that a Conv would make those of the input, or the attribute output_shape."""
     dims, kernel = ctx.dims(0), ctx.dims(1)
     if len(dims) != len(kernel) or len(dims) < 3:
         raise UnknownError("the ranks of input and weight differ")
@@ -108,7 +108,7 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
 
 
 def pool(ctx: InferenceContext) -> list[Tensor]:
-    """Batch, channels, windows; MaxPool gives their indices too."""
+    """Return batch, channels and windows; MaxPool gives their indices too."""
     batch, channels, spatial = _parts(ctx)
     kernel = [const(size) for size in _list(ctx, "kernel_shape", len(spatial), 1)]
     result = _image(ctx, batch, channels, _windows(ctx, spatial, kernel))
@@ -116,13 +116,13 @@ def pool(ctx: InferenceContext) -> list[Tensor]:
 
 
 def global_pool(ctx: InferenceContext) -> Tensor:
-    """Batch, channels, ones."""
+    """Return batch and channels, with ones for the spatial dims."""
     batch, channels, spatial = _parts(ctx)
     return _image(ctx, batch, channels, [1] * len(spatial))
 
 
 def resize(ctx: InferenceContext) -> Tensor:
-    """The sizes that are given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
+    """Return the sizes given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     at_scales, at_sizes = (2, 3) if ctx.opset >= 11 and ctx.node.op_type == "Resize" else (1, -1)
     axes = [ctx.axis(axis, len(dims)) for axis in ctx.attr("axes", ()) or range(len(dims))]
@@ -179,29 +179,29 @@ def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
 
 
 def roi_align(ctx: InferenceContext) -> Tensor:
-    """Regions, channels, the output's height and width; RoiAlign and MaxRoiPool."""
+    """Infer RoiAlign and MaxRoiPool: regions, channels, the output's height and width."""
     sizes = ctx.attr("pooled_shape", ()) or (ctx.attr("output_height", 1), ctx.attr("output_width", 1))
     return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
 def crop(ctx: InferenceContext) -> Tensor:
-    """CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
+    """Infer CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
     return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *ctx.exprs(3)))
 
 
 def grid_sample(ctx: InferenceContext) -> Tensor:
-    """Batch and channels of the input, the grid's spatial dims."""
+    """Return batch and channels of the input, and the spatial dims of the grid."""
     return Tensor(ctx.tensor().dtype, (*ctx.dims(0)[:2], *ctx.dims(1)[1:-1]))
 
 
 def reorder_output(ctx: InferenceContext) -> Tensor:
-    """Channels without the padding of the blocked layout."""
+    """Return the channels without the padding of the blocked layout."""
     dims = ctx.dims()
     return _image(ctx, dims[0], ctx.attr("channels", 0), dims[2:])
 
 
 def col_to_image(ctx: InferenceContext) -> Tensor:
-    """Batch, channels, the image's shape: Col2Im(input, image_shape, block_shape)."""
+    """Infer Col2Im(input, image_shape, block_shape): batch, channels, the shape of the image."""
     dims = ctx.dims()
     channels = ctx.quotient(dims[1], product(ctx.exprs(2)), "channels")
     return Tensor(ctx.tensor().dtype, (dims[0], channels, *ctx.exprs(1)))
