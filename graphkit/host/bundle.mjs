@@ -1,0 +1,249 @@
+/**
+ * Run a bundle in JavaScript: methods over one state, driven by nothing but its `bundle.json`:
+ *     const bundle = await Bundle.open(ort, 'opus.bundle'); // ort: the module onnxruntime-node or onnxruntime-web
+ *     const [tokens] = await bundle.generate(ids, { maxNewTokens: 50, beams: 4 });
+ */
+const ARRAYS = new Map(Object.entries({
+  float32: Float32Array, float64: Float64Array, float16: globalThis.Float16Array ?? Uint16Array, bool: Uint8Array,
+  int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
+  uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array }));
+const need = (holds, problem) => { if (!holds) throw new BundleError(problem); };
+const quoted = (value) => JSON.stringify(value)?.replace(/[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, '?');
+const volume = (dims) => dims.reduce((product, size) => product * size, 1);
+const otherPlace = ({ offset, bytes, update }) => offset + (update === 'swap' ? Math.ceil(bytes / 64) * 64 : 0);
+const isMask = ({ name }) => name.includes('mask');
+const rank = (port) => 2 * isMask(port) + (port.source.kind === 'tokens'); // what takes sizes of others comes last
+const portOf = (method, kind) => method.inputs.find(({ source }) => source.kind === kind);
+const asRows = (ids) => (ids.dims || typeof ids[0] === 'object' ? ids : [ids]);
+const lastOf = ({ dims: [rows, tokens, size], data }) => Array.from({ length: rows }, // logits of each row's last token
+  (_, row) => data.subarray((row * tokens + tokens - 1) * size, (row + 1) * tokens * size));
+
+/** What the caller, or `bundle.json`, has wrong: an error before anything runs. */
+export class BundleError extends Error { name = 'BundleError'; }
+
+/**
+ * The methods of a bundle, and the state of one user. Inputs are numbers, arrays, nested arrays, typed arrays, tensors.
+ *
+ * `encode`, for an encoder-decoder, `prefill`, for a decoder alone, or `start`, for either, starts a sequence. Inputs
+ * go by name; `tokens` and `mask` also name the decoder's, by default its start token, and ones. `step` goes on with a
+ * token, one for each row, or [batch, tokens]. Each returns the logits, [batch, tokens, vocabulary]. `reorder([0, 0])`
+ * makes rows of the state copies of others; `reset` gives it its initial value; `fork` returns a bundle for another
+ * user, with the same sessions and a state of its own. `state` has views of the arena, all slots of the rows in use.
+ * `generate` returns, for each row, the tokens of the largest mean of log probabilities, or, for one beam, greedy ones.
+ * `ids` and `mask` are the source for an encoder, else the prompt; `prompt` is what a decoder beside one starts with.
+ */
+export class Bundle {
+  #ort; #sessions; #inPlace; #arena; #states; #lengths; #rows; #busy = false;
+  /**
+   * Open the bundle in a folder, a path or URL, or of files by name, as bytes. `inPlace` is whether methods write into
+   * the state itself; onnxruntime-web leaves outputs that it is given at zero, silently. `session` has its options.
+   */
+  static async open(ort, source, { inPlace = Boolean(ort.env?.versions?.node), session = {} } = {}) {
+    const { read, locate } = await reader(source);
+    const contract = readContract(new TextDecoder().decode(await read('bundle.json')));
+    const [byPath, path] = [locate && ort.env?.versions?.node, contract.data]; // by path, it finds the weights itself
+    const weights = path && !byPath ? { externalData: [{ path, data: await read(path) }] } : {};
+    const [options, sessions] = [{ logSeverityLevel: 3, ...session, ...weights }, new Map()]; // a copy logs a warning
+    for (const file of new Set(contract.methods.map((method) => method.file)))
+      sessions.set(file, await ort.InferenceSession.create(byPath ? locate(file) : await read(file), { ...options }));
+    return new Bundle(ort, contract, sessions, inPlace);
+  }
+  constructor(ort, contract, sessions, inPlace) {
+    [this.#ort, this.contract, this.#sessions, this.#inPlace] = [ort, contract, sessions, inPlace];
+    try { this.#arena = new ArrayBuffer(contract.arena); } catch (cause) {
+      throw new BundleError(`there is no memory for ${contract.arena} bytes of state`, { cause });
+    }
+    this.#states = new Map(contract.states.map((state) => [state.name, { ...state, other: otherPlace(state) }]));
+    this.#clear();
+  }
+  get state() { return Object.fromEntries([...this.#states].map(([name, state]) => [name, this.#view(state)])); }
+  get length() { return this.#lengths.get(this.contract.lengths[0].name); }
+  fork() { return new Bundle(this.#ort, this.contract, this.#sessions, this.#inPlace); }
+  encode(inputs) { return this.start(inputs, 'encode'); }
+  prefill(inputs) { return this.start(inputs, 'prefill'); }
+  start(inputs = {}, name = '') { return this.#alone(() => this.#decode(this.#method('once', name), inputs)); }
+  step(tokens, { mask } = {}) { return this.#alone(() => this.#decode(this.#method('step'), { tokens, mask })); }
+  reorder(rows) { return this.#alone(() => this.#reorder([...rows])); }
+  reset() { return this.#alone(() => this.#reset()); }
+  generate(ids, { maxNewTokens, eos, beams = 1, prompt, mask, inputs = {} } = {}) {
+    return this.#alone(async () => {
+      need([maxNewTokens, beams].every((n) => Number.isInteger(n) && n > 0), 'give at least 1 maxNewTokens and beams');
+      const [once, next, given] = [this.#method('once'), this.#method('step'), { tokens: prompt, ...inputs }];
+      const users = once.inputs.filter(({ source }) => source.kind === 'user');
+      if (ids != null) given[users.find((port) => !isMask(port))?.name ?? 'tokens'] = asRows(ids);
+      if (mask != null) given[users.find(isMask)?.name ?? 'mask'] = asRows(mask);
+      const first = lastOf(await this.#decode(once, given, beams));
+      const steps = Math.min(maxNewTokens, this.contract.lengths[0].most - this.length + 1);
+      const rows = first.map((logits) => ({ open: [{ text: [], score: 0, logits }], ended: [] }));
+      for (let step = 1; ; step += 1) {
+        rows.forEach((row, at) => advance(row, at * row.open.length, eos ?? this.contract.tokens.end, beams));
+        if (step === steps || rows.every(({ ended }) => ended.length >= beams)) break;
+        const open = rows.flatMap((row) => row.open);
+        if (beams > 1) await this.#reorder(open.map(({ source }) => source));
+        const logits = lastOf(await this.#decode(next, { tokens: open.map(({ text }) => text.at(-1)) }));
+        open.forEach((one, at) => { one.logits = logits[at]; });
+      }
+      const better = (one, other) => (other.score / other.text.length > one.score / one.text.length ? other : one);
+      return rows.map(({ ended, open }) => [...ended, ...(ended.length < beams ? open : [])].reduce(better).text);
+    });
+  }
+  async #alone(work) {
+    need(!this.#busy, 'another method of this bundle is running - await it first, or use a fork');
+    try { this.#busy = true; return await work(); } finally { this.#busy = false; }
+  }
+  #method(when, name = '') {
+    const method = this.contract.methods.find((one) => one.when === when && ['', one.name].includes(name));
+    need(method, `no '${name || when}': the bundle has ${quoted(this.contract.methods.map((one) => one.name))}`);
+    return method;
+  }
+  #clear(rows = 0) {
+    [this.#rows, this.#lengths] = [rows, new Map(this.contract.lengths.map(({ name }) => [name, 0]))];
+    for (const state of this.#states.values()) state.dims = null;
+  }
+  #reset() {
+    this.#clear(this.contract.sizes.batch);
+    return this.#run(this.#method('init'), {}).finally(() => this.#clear());
+  }
+  async #reorder(rows) {
+    const [method, { batch }] = [this.#method('reorder'), this.contract.sizes];
+    const areRows = rows.every((row) => Number.isInteger(row) && row >= 0 && row < this.#rows);
+    need(areRows && rows.length && rows.length <= batch, `rows ${quoted(rows)} of ${this.#rows}, at most ${batch}`);
+    await this.#run(method, { [portOf(method, 'indices').name]: this.#tensor('int64', rows, [rows.length]) }, false);
+    this.#rows = rows.length;
+  }
+  async #decode(method, given, beams = 1) {
+    const [starts, { sizes: { batch }, lengths }] = [method.when === 'once', this.contract];
+    need(starts || this.#rows, 'no sequence is started - call encode or prefill first');
+    const feeds = this.#feeds(method, given, starts);
+    const [rows] = feeds[portOf(method, 'tokens').name].dims;
+    need(starts || rows === this.#rows, `${rows} rows, and the sequence has ${this.#rows} - give a token for each`);
+    need(rows * beams <= batch, `${rows * beams} rows, and the bundle takes ${batch} - make one of a larger --batch`);
+    const after = new Map(lengths.map(({ name }) => [name, starts ? 0 : this.#lengths.get(name)]));
+    for (const { length: of, input, axis } of method.changes) after.set(of, after.get(of) + feeds[input].dims[axis]);
+    const full = lengths.find(({ name, most }) => after.get(name) > most);
+    need(!full, `${after.get(full?.name)} tokens do not fit into ${full?.most} slots - reset it, or make one of more`);
+    const recurs = ({ source }) => source.kind === 'state' && this.#states.get(source.of).axis === null;
+    if (starts && method.inputs.some(recurs)) await this.#reset();
+    if (starts) this.#clear(rows);
+    const outputs = await this.#run(method, feeds).catch((error) => { if (starts) this.#clear(); throw error; });
+    this.#lengths = after;
+    return outputs[method.outputs.find((port) => !port.writes).name];
+  }
+  #feeds(method, inputs, starts) {
+    const ports = method.inputs.filter(({ source }) => ['user', 'tokens', 'mask'].includes(source.kind));
+    const entries = Object.entries(inputs).filter(([, value]) => value != null);
+    const named = new Map(entries.map(([key, value]) => [portOf(method, key)?.name ?? key, value]));
+    for (const key of named.keys()) need(ports.some(({ name }) => name === key), `there is no input ${quoted(key)}`);
+    const [feeds, sizes, most] = [{}, new Map(), this.contract.sizes];
+    for (const port of ports.sort((a, b) => rank(a) - rank(b))) {
+      const [{ name, shape, dtype }, isTokens] = [port, port.source.kind === 'tokens'];
+      const dims = shape.map((dim) => sizes.get(dim) ?? dim);
+      const ones = isMask(port) && dims.every(Number.isInteger) ? { dims, data: Array(volume(dims)).fill(1) } : null;
+      const given = named.get(name) ?? (isTokens && starts ? this.contract.tokens.start : ones);
+      need(given != null, `${method.name} needs ${quoted(name)}, ${dtype}${quoted(shape)}`);
+      const rows = sizes.get(shape[0]) ?? (starts ? 1 : this.#rows); // one token is for all
+      const { dims: found, data } = flattened(isTokens && typeof given !== 'object' ? Array(rows).fill(given) : given);
+      if (isTokens && found.length === 1) found.push(1);
+      const fits = (size, dim) => dim === size || (typeof dim === 'string' && size > 0 && !(size > most[dim]));
+      need(found.length === dims.length && found.every((size, axis) => fits(size, dims[axis])),
+        `${quoted(name)} is ${quoted(found)}, and must be ${quoted(dims)}, up to ${quoted(most)}`);
+      shape.forEach((dim, axis) => sizes.set(dim, found[axis]));
+      feeds[name] = this.#tensor(dtype, data, found, name);
+    }
+    return feeds;
+  }
+  #tensor(dtype, data, dims, name = '') {
+    const [Type, kinds] = [ARRAYS.get(dtype), dtype.startsWith('float') ? /bool|bigint|number/ : /bool|bigint/];
+    const [ready, isOne] = [data instanceof Type, (one) => kinds.test(typeof one) || Number.isInteger(one)];
+    need(ready || (data.every(isOne) && (dtype !== 'float16' || Type !== Uint16Array)), `no ${dtype}: ${quoted(name)}`);
+    return new this.#ort.Tensor(dtype, ready ? data : Type.from(data, /int64/.test(dtype) ? BigInt : Number), dims);
+  }
+  /** Run a method, and let the state that it has not written in place go to where that lies. */
+  async #run({ file, inputs, outputs }, feeds, inPlace = this.#inPlace) {
+    const [fed, fetches, sizes] = [{ ...feeds }, {}, new Map()];
+    for (const { name, shape, dtype, source: { kind, of } } of inputs) {
+      if (kind === 'state') fed[name] = this.#view(this.#states.get(of));
+      else if (kind === 'length') fed[name] = this.#tensor(dtype, [this.#lengths.get(of)], [1]);
+      else shape.forEach((dim, axis) => sizes.set(dim, feeds[name].dims[axis]));
+    }
+    for (const { name, shape, writes } of outputs) {
+      const [state, dims] = [this.#states.get(writes), shape.map((dim) => sizes.get(dim) ?? dim)];
+      const isKnown = state && (state.axis !== null || dims.every(Number.isInteger));
+      fetches[name] = inPlace && isKnown ? this.#view(state, state.axis === null ? dims : null, state.other) : null;
+    }
+    const results = await this.#sessions.get(file).run(fed, fetches);
+    for (const { name, writes } of outputs.filter((port) => port.writes)) {
+      const [state, { data, dims }] = [this.#states.get(writes), results[name]];
+      if (!fetches[name]) this.#view(state, dims, state.other).data.set(data);
+      if (state.axis === null) [state.dims, state.offset, state.other] = [dims, state.other, state.offset];
+    }
+    return results;
+  }
+  #view({ name, dtype, shape, batch, bytes, offset, dims }, size = dims, at = offset) {
+    const [Type, sizes] = [ARRAYS.get(dtype), size ?? shape.map((dim, axis) => (axis === batch ? this.#rows : dim))];
+    need(volume(sizes) * Type.BYTES_PER_ELEMENT <= bytes, `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
+    return new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes);
+  }
+}
+/** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */
+function advance(row, begin, end, beams) {
+  const [found, count] = [[], beams > 1 ? 2 * beams : 1];
+  for (const [at, { text, score, logits }] of row.open.entries()) {
+    const most = logits.reduce((a, b) => Math.max(a, b));
+    const log = count > 1 ? Math.log(logits.reduce((sum, one) => sum + Math.exp(one - most), 0)) : 0;
+    logits.forEach((logit, token) => {
+      const total = score + (logit - most - log);
+      if (found.length === count && !(total > found[count - 1].score)) return;
+      const place = found.findIndex((other) => total > other.score);
+      found.splice(place < 0 ? count : place, 0, { text: [...text, token], score: total, source: begin + at });
+      found.length = Math.min(found.length, count);
+    });
+  }
+  const next = found.filter(({ text }) => text.at(-1) !== end);
+  row.ended.push(...found.filter(({ text }) => text.at(-1) === end));
+  const none = { text: [...row.open[0].text, 0], score: -Infinity, source: begin }; // where too few go on
+  row.open = Array.from({ length: beams }, (_, at) => next[at] ?? { ...none });
+}
+function flattened(value) {
+  if (value.dims) return { dims: [...value.dims], data: value.data };
+  if (ArrayBuffer.isView(value)) return { dims: [value.length], data: value };
+  if (!Array.isArray(value)) return { dims: [], data: [value] };
+  const parts = value.map(flattened);
+  need(parts.every(({ dims }) => `${dims}` === `${parts[0].dims}`), 'rows of an array differ in length');
+  return { dims: [parts.length, ...(parts[0]?.dims ?? [])], data: parts.flatMap(({ data }) => [...data]) };
+}
+/** Return what reads a file of a bundle and, where that is a folder, what says its path. */
+async function reader(source) {
+  if (typeof source === 'object' && !(source instanceof URL)) return { read: (name) => source[name] };
+  if (globalThis.process?.versions?.node && !/^https?:/.test(source)) {
+    const [{ readFile }, { fileURLToPath }] = [await import('node:fs/promises'), await import('node:url')];
+    const locate = (name) => `${/^file:/.test(source) ? fileURLToPath(source) : source}/${name}`;
+    return { locate, read: (name) => readFile(locate(name)) };
+  }
+  const bytesOf = (answer) => (need(answer.ok, `${quoted(answer.url)}: ${answer.status}`), answer.arrayBuffer());
+  return { read: async (name) => new Uint8Array(await bytesOf(await fetch(`${source}/${encodeURIComponent(name)}`))) };
+}
+/** Return what `bundle.json` says. Anybody may have written it: no file elsewhere, no state outside its own place. */
+function readContract(text) {
+  try {
+    const contract = JSON.parse(text), { version, data, arena, lengths, states, methods } = contract;
+    need(version === 1 && lengths.length, `it is of version ${quoted(version)}`);
+    const files = [...methods.map(({ file }) => file), ...(data ? [data] : [])];
+    need(files.every((file) => !/[/\\\0]|^\.{0,2}$/.test(file)), `its files are not beside it: ${quoted(files)}`);
+    let end = 0;
+    for (const state of [...states].sort((a, b) => a.offset - b.offset)) {
+      const size = volume(state.shape) * ARRAYS.get(state.dtype)?.BYTES_PER_ELEMENT;
+      need(state.bytes === size && state.offset % 64 === 0 && state.offset >= end, `a size in ${quoted(state.name)}`);
+      end = otherPlace(state) + size;
+    }
+    need(end <= arena, 'the state is larger than the arena');
+    for (const { name, dtype, source, writes } of methods.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) {
+      const state = source?.kind === 'state' ? source.of : writes;
+      const isKnown = !state || states.some((one) => one.name === state && one.dtype === dtype);
+      need(ARRAYS.has(dtype) && isKnown, `no dtype, or no state, for ${quoted(name)}`);
+    }
+    return contract;
+  } catch (cause) {
+    throw new BundleError(`bundle.json is not that of a bundle: ${cause.message}`, { cause });
+  }
+}
