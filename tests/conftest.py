@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from bundles import decoder, made, saved
 from hypothesis import settings
-from real_models import MODELS
+from real_models import MODELS, PIPELINES, unpacked
 
 from graphkit.analysis import optimize
 from graphkit.model import Model, load
@@ -40,6 +41,20 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 def real_model(model_file: Callable[[str], Path]) -> Callable[[str], Model]:
     """Load a model of tests/models, once a session: what tests change they copy."""
     return cache(lambda name: load(model_file(name)))
+
+
+@pytest.fixture(scope="session")
+def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Make a bundle of a decoder of `bundles.py` or of a pipeline, once a session: what tests change they copy."""
+    folder = tmp_path_factory.mktemp("bundles")
+
+    @cache
+    def make(name: str) -> Path:
+        source = folder / f"{name}-source"
+        source = unpacked(name, source) if name in PIPELINES else saved(decoder(name), source)
+        return made(source, folder / name)
+
+    return make
 
 
 @pytest.fixture(scope="session", autouse=True)

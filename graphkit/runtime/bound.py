@@ -58,11 +58,11 @@ class BoundSession:
             raise RunError.of(str(error), self._session.label) from error
 
     def free_outputs(self) -> dict[str, np.ndarray]:
-        """Return the outputs that onnxruntime has allocated, by name."""
+        """Return copies of the outputs that onnxruntime has allocated, by name; it takes their memory back."""
         if not self._free:
             return {}
         given = dict(zip(self._outputs, self._binding.get_outputs(), strict=True))
-        return {name: given[name].numpy() for name in self._free}
+        return {name: given[name].numpy().copy() for name in self._free}
 
     def _note(self, name: str) -> None:
         if name not in self._outputs:
