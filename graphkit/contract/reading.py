@@ -6,6 +6,7 @@ import dataclasses
 import json
 import types
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -91,12 +92,17 @@ def _built(kind: Any, plain: Any, at: str) -> Any:
 
 
 def _record(kind: Any, plain: Any, at: str) -> Any:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     if not isinstance(plain, dict):
         raise ValueError(f"{at} is no object")
     if odd := sorted(set(plain) ^ set(hints)):
         raise ValueError(f"{at} has no '{odd[0]}'" if odd[0] in hints else f"{at} has '{odd[0]}', which means nothing")
     return kind(**{name: _built(hint, plain[name], f"{at}.{name}") for name, hint in hints.items()})
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
 def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
