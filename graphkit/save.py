@@ -109,6 +109,12 @@ def save_models(
     return Saved(written, sorted(former - sources - data_files(models)) if former - sources else ())
 
 
+def fits_inline(model: Model) -> bool:
+    """Whether a model fits into one file with its weights."""
+    external = [t for t, _ in tensors.walk_tensors(model.proto) if t.data_location == onnx.TensorProto.EXTERNAL]
+    return model.proto.ByteSize() + sum(piece.length for piece in _pieces(model, external)) <= MAX_PROTO
+
+
 def unused_text(names: Sequence[str]) -> str:
     """Return a sentence that names data files which are no longer used."""
     one = len(names) == 1

@@ -46,6 +46,11 @@ LANGUAGES = ("c", "rust", "typescript")
     help="stacked: one cache for the keys of all layers, one for values: [layers, batch, slots, heads * head_dim].",
 )
 @click.option(
+    "--gelu-to-tanh",
+    is_flag=True,
+    help="Compute Gelus by tanh, for targets without Erf. This changes results; the report says by how much.",
+)
+@click.option(
     "--mask-floor",
     type=float,
     help="Added to scores that do not count. Default: -1e9; for a target that takes quantised models only, -255, or "
@@ -81,6 +86,7 @@ def lower(
     max_cache_len: int,
     batch: int,
     kv_layout: KvLayout,
+    gelu_to_tanh: bool,
     mask_floor: float | None,
     pad: int | None,
     judges: tuple[str, ...],
@@ -112,6 +118,7 @@ def lower(
             judges,
             judge_timeout,
             kv_layout,
+            gelu_to_tanh,
         )
         made = lower_folder(path, output, options, progress=progress)
     show(made, format)

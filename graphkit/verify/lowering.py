@@ -39,6 +39,7 @@ class SourceRun:
         logits: The largest difference of logits over these, None without a decoder.
         greedy: Steps decoded greedily.
         tokens: Different tokens among those that the original chose greedily.
+        others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
         failure: Why it fails, "" for nothing.
     """
 
@@ -48,6 +49,7 @@ class SourceRun:
     logits: float | None
     greedy: int
     tokens: int
+    others: int
     failure: str
 
 
@@ -154,7 +156,6 @@ class _Proof:
         self.tolerance = self.allowance.tolerance
         self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
-        self.ties = 0  # greedy tokens of which the original has two
         self.vocabulary = vocabulary(self.contract)
         self.user = {
             port.name: port
@@ -179,8 +180,8 @@ class _Proof:
         notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: equal tokens tell nothing here, logits do.")
-        if self.ties:
-            times = counted(self.ties, "step(s)")
+        if ties := sum(run.others for run in runs):
+            times = counted(ties, "step(s)")
             notes.append(f"At {times} the two largest logits are as near as the tolerance: either token is right.")
         return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
 
@@ -228,14 +229,15 @@ class _Proof:
             if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
         if not self.contract.sizes["capacity"]:
-            return SourceRun(length, difference, 0, None, 0, 0, failure)
+            return SourceRun(length, difference, 0, None, 0, 0, 0, failure)
         steps = self.contract.sizes["positions"]
         worst, at = self._forced(steps)
         failure = failure or at
         self.host.start(source, **user)
         self.reference.start(source, user)
-        chosen, differs = self._greedy(min(GREEDY, steps))
-        return SourceRun(length, difference, steps, worst, min(GREEDY, steps), len(set(chosen)), failure or differs)
+        greedy = min(GREEDY, steps)
+        chosen, others, differs = self._greedy(greedy)
+        return SourceRun(length, difference, steps, worst, greedy, len(set(chosen)), others, failure or differs)
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self.contract.sizes["positions"])
@@ -260,16 +262,17 @@ class _Proof:
                 failure = f"logits differ by {found:.1e} at step {number + 1}"
         return worst, failure
 
-    def _greedy(self, steps: int) -> tuple[list[int], str]:
-        token, chosen = self._ids(1)[0], []
+    def _greedy(self, steps: int) -> tuple[list[int], int, str]:
+        """Return the tokens of the original, at how many steps the host has another as good, and a failure."""
+        token, chosen, others = self._ids(1)[0], list[int](), 0
         for number in range(steps):
             wanted, found = self.reference.step(token), self.host.step(token)
             token, other = int(wanted.argmax()), int(found.argmax())
             chosen.append(token)
             if other != token and not self.allowance.is_tie(wanted, token, other):
-                return chosen, f"greedy token {number + 1} is {other}, not {token}"
-            self.ties += other != token
-        return chosen, ""
+                return chosen, others, f"greedy token {number + 1} is {other}, not {token}"
+            others += other != token
+        return chosen, others, ""
 
 
 class _Isolated:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from onnx import helper
@@ -34,11 +33,13 @@ class Originals:
         encoder: Or None.
         first: The decoder of the first step; for a decoder-only model the same as `step`; None without a decoder.
         step: The decoder of later steps, or None.
+        is_changed: Whether they are no longer what their files say.
     """
 
     encoder: Model | None = None
     first: Model | None = None
     step: Model | None = None
+    is_changed: bool = False
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -74,12 +75,15 @@ class Reference:
 
     def __post_init__(self) -> None:
         if self.originals.encoder is not None:
-            self.encoder = IsolatedSession(_source(self.originals.encoder))
+            self.encoder = self._session(self.originals.encoder)
         first, step = self.originals.first, self.originals.step
         if first is not None and step is not None:
-            opened = IsolatedSession(_source(first))
-            later = opened if first is step else IsolatedSession(_source(step))
+            opened = self._session(first)
+            later = opened if first is step else self._session(step)
             self.decoder = Decoder(first, step, opened, later)
+
+    def _session(self, model: Model) -> IsolatedSession:
+        return IsolatedSession(model if model.path is None or self.originals.is_changed else model.path)
 
     def nearest_source(self, length: int) -> int | None:
         """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
@@ -168,7 +172,3 @@ class Reference:
             if given is not None and given.dims is not None and array is not None:
                 known.update(zip(given.dims, array.shape, strict=True))
         return [dim if isinstance(dim, int) else known.get(dim, 1) for dim in declared.dims or ()]
-
-
-def _source(model: Model) -> Path | Model:
-    return model if model.path is None else model.path

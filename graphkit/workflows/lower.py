@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,21 +17,23 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
+from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.runtime.isolation import isolation
-from graphkit.save import save_models
+from graphkit.save import Placement, fits_inline, save_models
 from graphkit.targets import load_target
 from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.lowering_deviation import deviation
 from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
-from graphkit.workflows.lower_report import CONTRACT, GUIDE, LoweredFile, LowerReport, lowered_file
+from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes
 from graphkit.workflows.lowering import Lowered, lower_model
-from graphkit.workflows.originals import Pipeline, find_pipeline
+from graphkit.workflows.originals import Pipeline, by_tanh, find_pipeline
 from graphkit.workflows.score_range import largest_score
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
@@ -67,12 +69,14 @@ def lower_folder(
     path, output = Path(path), Path(output)
     check_options(path, output, options)
     progress("reading")
-    pipeline = find_pipeline(path)
+    export = find_pipeline(path)
+    pipeline = by_tanh(export) if options.gelu_to_tanh else export
     with isolation(options.limits):
-        draft, note = _written(pipeline, output, options, progress)
+        draft = _written(pipeline, output, options, progress)
     proof = None
     if options.verify:
-        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
+        is_changed = pipeline is not export
+        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, is_changed)
         proof = verify_lowering(originals, output, limits=options.limits, progress=progress)
     return LowerReport(
         path.resolve().name,  # of "." too
@@ -82,42 +86,57 @@ def lower_folder(
         sum(state.bytes for state in draft.contract.states),
         proof,
         _judged([output / part.method.file for part in draft.parts], options, progress),
-        note,
+        (*draft.notes, *_told_tanh(export, pipeline, output, options, progress)),
+        draft.data,
     )
+
+
+def _told_tanh(
+    export: Pipeline, pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield what computing Gelus by tanh changes."""
+    if options.gelu_to_tanh and pipeline is export:
+        yield "No Gelu is computed by erf: --gelu-to-tanh changed nothing."
+    if pipeline is export:
+        return
+    said = f"Gelus are computed by tanh, which changes each by at most {GeluToTanh.largest_error:g}."
+    if not options.verify:
+        yield said
+        return
+    progress("measuring what tanh changes")
+    originals = Originals(export.encoder, export.first, export.step)
+    found = deviation(originals, output, limits=options.limits, progress=progress)
+    yield f"{said} The proof is against the export with that change. Without it, {found.words()}."
 
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """What is to be written: models, their contract, and the tables by name."""
+    """What is written: models, their contract, and the tables by name; what to know of it; a file of weights."""
 
     parts: Sequence[Lowered]
     contract: Contract
     arrays: Mapping[str, np.ndarray]
+    notes: tuple[str, ...] = ()
+    data: str = ""
 
 
-def _written(
-    pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]
-) -> tuple[_Draft, str]:
-    """Lower and write; for a target that takes quantised models, with a floor that the scores stay above.
-
-    Returns:
-        What was written, and what is known of the scores, in a sentence.
-    """
+def _written(pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
+    """Lower and write; for a target that takes quantised models, with a floor that the scores stay above."""
     sizes = _sizes(pipeline, options)
     draft = _drafted(pipeline, sizes, options, progress)
     progress("writing")
-    _write(output, draft, overwrite=options.overwrite)
+    draft = _write(output, draft, overwrite=options.overwrite)
     if not sizes.target.is_quantized:
-        return draft, ""
+        return draft
     progress("measuring scores")
     largest = largest_score(draft.parts, output)
     if largest is None:
-        return draft, ""
+        return draft
     wanted = floor_under(largest, sizes.floor)
     if wanted < sizes.floor and options.mask_floor is None:
         draft = _drafted(pipeline, replace(sizes, floor=wanted), options, progress)
-        _write(output, draft, overwrite=True)
-    return draft, told_floor(largest, draft.contract.floor)
+        draft = _write(output, draft, overwrite=True)
+    return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
 
 
 def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
@@ -191,12 +210,15 @@ def _decoders(pipeline: Pipeline) -> tuple[Model | None, Model | None]:
     return pipeline.first, pipeline.step
 
 
-def _write(output: Path, draft: _Draft, *, overwrite: bool) -> None:
+def _write(output: Path, draft: _Draft, *, overwrite: bool) -> _Draft:
+    """Write all of it; the weights go into a file of their own where a model is too large for one."""
     contract = draft.contract
     others = {output / CONTRACT: contract.to_json().encode(), output / GUIDE: guide(contract).encode()}
     for table in contract.tables:
         array = draft.arrays[table.name]
         others.setdefault(output / table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
     models = {output / part.method.file: part.model for part in draft.parts}
+    weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
     with made_folder(output):
-        save_models(models, weights="inline", others=others, overwrite=overwrite)
+        save_models(models, weights=weights, data_name=DATA, others=others, overwrite=overwrite)
+    return replace(draft, data=DATA if weights == "shared" else "")

@@ -34,6 +34,7 @@ class LowerOptions:
         limits: What a model may take of time and memory.
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
         judge_seconds: How long a judge may take for a model.
+        gelu_to_tanh: Whether to compute Gelus by tanh first, which changes results.
         kv_layout: `per-layer`: a state for the keys and one for the values of each layer, as the export has them;
             `stacked`: one for the keys and one for the values of all, `[layers, batch, slots, heads * head_dim]`.
     """
@@ -51,6 +52,7 @@ class LowerOptions:
     judges: tuple[str, ...] = ()
     judge_seconds: float = SECONDS
     kv_layout: KvLayout = "per-layer"
+    gelu_to_tanh: bool = False
 
 
 DEFAULTS = LowerOptions()

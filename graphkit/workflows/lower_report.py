@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
+from graphkit.graph.names import counted
+from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.render.blocks import Block, Column, Heading, Prose
 from graphkit.render.blocks import Table as Rows
 from graphkit.render.result import Result
@@ -15,9 +17,9 @@ from graphkit.verify.lowering import LoweringProof
 from graphkit.workflows.judge import Judgements
 from graphkit.workflows.lowering import Lowered
 
-__all__ = ["CONTRACT", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
+__all__ = ["CONTRACT", "DATA", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
 
-CONTRACT, GUIDE = "contract.json", "HOST.md"
+CONTRACT, GUIDE, DATA = "contract.json", "HOST.md", "weights.onnx_data"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class LowerReport(Result):
         state_bytes: Bytes of the state that the host keeps.
         proof: None where it was not run.
         judged: What the judges of the user say, None where there are none.
-        scores: What the largest score means for the floor of masks, in a sentence; "" where nothing asks for it.
+        notes: What else to know, a sentence each.
+        data: The file of weights that do not fit into the models, "" for none.
     """
 
     title: ClassVar[str] = "Lowering"
@@ -65,22 +68,19 @@ class LowerReport(Result):
     state_bytes: int
     proof: LoweringProof | None
     judged: Judgements | None = None
-    scores: str = ""
+    notes: tuple[str, ...] = ()
+    data: str = ""
 
     def heading(self) -> str:
         return f"Lowering of {self.source} for {self.target}"
 
     def findings(self) -> tuple[str, ...]:
-        left = [
-            f"{file.name}: {self.target} refuses {len(file.blockers.blockers):,} nodes"
-            for file in self.files
-            if file.blockers.blockers
-        ]
+        left = [f"{file.name}: {_refused(file, self.target)}" for file in self.files if file.blockers.blockers]
         proven = self.proof.findings() if self.proof is not None else ()
         return (*left, *proven, *(self.judged.findings() if self.judged is not None else ()))
 
     def blocks(self) -> Iterator[Block]:
-        names = [file.name for file in self.files]
+        names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
         yield Prose(f"Wrote {', '.join([*names, *self.tables, CONTRACT, GUIDE])}. {GUIDE} says what the host does.")
         yield Rows(
             (
@@ -95,8 +95,7 @@ class LowerReport(Result):
         )
         if self.state_bytes:
             yield Prose(f"The host keeps {self.state_bytes:,} bytes of state.")
-        if self.scores:
-            yield Prose(self.scores)
+        yield from map(Prose, self.notes)
         for file in self.files:
             if file.blockers.blockers:
                 yield Heading(f"What {self.target} refuses of {file.name}")
@@ -114,6 +113,13 @@ class LowerReport(Result):
         if self.judged is not None:
             yield Heading(self.judged.heading())
             yield from self.judged.blocks()
+
+
+def _refused(file: LoweredFile, target: str) -> str:
+    found = file.blockers.blockers
+    by_tanh = sum(obstacle.pass_name == GeluToTanh.name() for obstacle in found)
+    hint = f", {by_tanh} of which --gelu-to-tanh removes" if by_tanh else ""
+    return f"{target} refuses {counted(len(found), 'node(s)')}{hint}"
 
 
 def lowered_file(part: Lowered) -> LoweredFile:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.passes.npu.extract_embedding import id_input
+from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.shapes.tensor import number
 
-__all__ = ["Pipeline", "find_pipeline"]
+__all__ = ["Pipeline", "by_tanh", "find_pipeline"]
 
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
 CONFIGURATIONS = ("generation_config.json", "config.json")
@@ -69,6 +71,18 @@ def find_pipeline(path: Path) -> Pipeline:
         raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
     folder = path if path.is_dir() else path.parent
     return Pipeline(encoder, first or step, step, merged is not None, _tokens(folder, [encoder, step]))
+
+
+def by_tanh(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline whose Gelus are computed by tanh; the same where there is none."""
+    models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
+    made = {model: run_to_fixpoint(model, [GeluToTanh()]).model for model in dict.fromkeys(models)}
+    if all(model is before for before, model in made.items()):
+        return pipeline
+    encoder, first, step = (
+        made[m] if m is not None else None for m in (pipeline.encoder, pipeline.first, pipeline.step)
+    )
+    return replace(pipeline, encoder=encoder, first=first, step=step)
 
 
 def _of_folder(folder: Path) -> dict[str, Model]:

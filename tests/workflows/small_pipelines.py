@@ -135,8 +135,12 @@ def encoder(inputs: str, x: str, masked: str) -> onnx.ModelProto:
         x: Nodes that make `x`, [batch, length, 8].
         masked: Nodes that make `p`, the weights [batch, length, length] of its attention, of `scores`.
     """
-    text = ENCODER.replace("%INPUTS%", inputs).replace("%X%", x).replace("%MASKED%", masked)
-    return with_weights(parser.parse_model(text), ("token_table", "wk", "conv"))
+    return with_weights(parser.parse_model(encoder_text(inputs, x, masked)), ("token_table", "wk", "conv"))
+
+
+def encoder_text(inputs: str, x: str, masked: str) -> str:
+    """Return the text of a model that runs once; see `encoder`."""
+    return ENCODER.replace("%INPUTS%", inputs).replace("%X%", x).replace("%MASKED%", masked)
 
 
 def half(model: onnx.ModelProto, dtype: int = onnx.TensorProto.FLOAT16) -> onnx.ModelProto:

@@ -12,7 +12,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from small_pipelines import FILLED, decoder, encoder, half, saved, with_wide_ports
+from small_pipelines import (
+    FILLED,
+    WIDTH,
+    decoder,
+    encoder,
+    encoder_text,
+    half,
+    saved,
+    with_weights,
+    with_wide_ports,
+)
 
 from graphkit.contract import read_contract
 from graphkit.errors import ModelError, UsageError
@@ -278,7 +288,7 @@ def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path
     floor = read_contract(tmp_path / "out" / "contract.json").floor
     assert floor < -255
     assert min(array.min() for array in floats(tmp_path / "out")) >= floor
-    found = re.fullmatch(r"Scores reach (\S+) in a run of random tokens, and masks add (-\d+)\.", report.scores)
+    found = re.fullmatch(r"Scores reach (\S+) in a run of random tokens, and masks add (-\d+)\.", *report.notes)
     assert found is not None
     assert float(found[2]) == floor
     assert 2 * float(found[1]) == pytest.approx(-floor, rel=0.02)
@@ -300,7 +310,7 @@ def test_a_floor_that_is_enough_or_that_the_user_gives_stays(
     make: Callable[[str], onnx.ModelProto], options: LowerOptions, told: str, tmp_path: Path
 ) -> None:
     report = lowered(make(FILLED), tmp_path, replace(options, src_len=6, max_cache_len=5, verify=False))
-    assert re.fullmatch(told, report.scores)
+    assert re.fullmatch(told, "".join(report.notes))
     assert read_contract(tmp_path / "out" / "contract.json").floor in (-255, -50, -1e9)
 
 
@@ -464,3 +474,64 @@ def test_the_folder_of_the_export_is_no_output(tmp_path: Path) -> None:
     folder = saved(decoder(FILLED), tmp_path / "model")
     with pytest.raises(UsageError, match="is the folder of the export, whose models it would be mixed with"):
         lower_folder(folder, tmp_path / "model" / ".." / "model", OPTIONS)
+
+
+GELU = """
+    scaled = Div (words, root)
+    bent = Erf (scaled)
+    more = Add (bent, unit)
+    twice = Mul (words, more)
+    x = Mul (twice, half)
+"""
+CONSTANTS = {"root": 1.41421356, "unit": 1.0, "half": 0.5}
+
+
+def with_gelu(gelu: str = GELU) -> onnx.ModelProto:
+    text = encoder_text(TEXT, f"{TABLE.replace('x =', 'words =')}\n{gelu}", PADDED)
+    more = {name: np.array(number, np.float32) for name, number in CONSTANTS.items()}
+    return with_weights(onnx.parser.parse_model(text), ("token_table", "wk"), more)
+
+
+def test_a_gelu_is_computed_by_tanh_where_that_is_asked_for(tmp_path: Path) -> None:
+    report = lowered(with_gelu(), tmp_path, replace(OPTIONS, target="ethos-u65", gelu_to_tanh=True))
+    assert_done(report)
+    assert not [node for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node if node.op_type == "Erf"]
+    found = re.fullmatch(
+        r"Gelus are computed by tanh, which changes each by at most 0\.00048\. The proof is against the export with "
+        r"that change\. Without it, what runs once differs by up to (\S+)\.",
+        report.notes[-1],
+    )
+    assert found is not None
+    assert 1e-5 < float(found[1]) < 1e-2
+
+
+def test_a_gelu_stays_where_tanh_is_not_asked_for(tmp_path: Path) -> None:
+    report = lowered(with_gelu(), tmp_path, replace(OPTIONS, target="ethos-u65"))
+    assert report.findings() == ("encoder.onnx: ethos-u65 refuses 1 node, 1 of which --gelu-to-tanh removes",)
+
+
+def test_an_erf_that_is_no_gelu_stays_where_tanh_is_asked_for(tmp_path: Path) -> None:
+    model = with_gelu(GELU.replace("Mul (words, more)", "Neg (more)"))
+    report = lowered(model, tmp_path, replace(OPTIONS, target="ethos-u65", gelu_to_tanh=True))
+    assert [node.op_type for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node].count("Erf") == 1
+    assert report.notes[-1] == "No Gelu is computed by erf: --gelu-to-tanh changed nothing."
+
+
+def test_weights_of_models_that_are_too_large_for_one_file_have_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoder(FILLED)
+    wide = np.random.default_rng(5).normal(0, 0.1, (WIDTH, 512)).astype(np.float32)
+    for name, array in {"wide": wide, "back": wide.T.copy()}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    last = model.graph.node.pop()
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["y", "wide"], ["wider"]))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["wider", "back"], ["narrow"]))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["narrow", *last.input[1:]], last.output))
+    folder = saved(model, tmp_path / "model")
+    monkeypatch.setattr("graphkit.save.MAX_PROTO", 20_000)
+    report = lower_folder(folder, tmp_path / "out", OPTIONS)
+    assert_done(report)
+    assert report.data == "weights.onnx_data"
+    assert "step.onnx, weights.onnx_data, step.inputs_embeds.bin" in report.to_text()
+    assert (tmp_path / "out" / "step.onnx").stat().st_size < 20_000 < (tmp_path / "out" / report.data).stat().st_size
