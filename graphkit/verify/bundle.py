@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from graphkit.errors import GraphkitError
 from graphkit.host.bundle import Bundle
-from graphkit.host.search import beam_search, greedy_search
+from graphkit.host.search import Stepper, beam_search, greedy_search
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.bundle_checks import CHECKS
+from graphkit.verify.bundle_checks import CHECKS, start, tried
 from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.bundle_prompts import Prompt, prompts
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
@@ -23,6 +25,7 @@ from graphkit.verify.original_pipeline import Originals
 
 __all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
 
+Search = Callable[[Stepper, np.ndarray, int, "int | None"], list[list[int]]]
 TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
 
 
@@ -32,7 +35,8 @@ class BundleRun:
 
     Attributes:
         optimized: Whether onnxruntime fused operators, of both.
-        rows: Rows, of which all but one are padded.
+        rows: Rows.
+        padded: Whether the last of them is padded.
         source: Positions of the source; 0 without an encoder.
         prompt: Tokens that the decoder starts with.
         steps: Steps after these, with given tokens.
@@ -43,6 +47,7 @@ class BundleRun:
 
     optimized: bool
     rows: int
+    padded: bool
     source: int
     prompt: int
     steps: int
@@ -86,6 +91,7 @@ class BundleProof(Result):
             (
                 Column("onnxruntime"),
                 Column("Rows", "number"),
+                Column("Padded", "number"),
                 Column("Source", "number"),
                 Column("Prompt", "number"),
                 Column("Steps", "number"),
@@ -96,6 +102,7 @@ class BundleProof(Result):
                 (
                     "default" if run.optimized else "plain",
                     run.rows,
+                    int(run.padded) or None,
                     run.source or None,
                     run.prompt,
                     run.steps,
@@ -162,32 +169,44 @@ def verify_bundle(
             if not optimized:
                 for name, check in CHECKS.items():
                     progress(f"checking: {name}")
-                    checks[name] = check(bundle, made, folder)
+                    checks[name] = tried(partial(check, bundle, made, folder))
                 progress("searching for tokens")
                 checks |= _searches(pipeline, bundle, made, notes)
+                if bundle.contract.sizes["batch"] > 1:
+                    checks["rows that are reordered"] = _reordered(pipeline, bundle, made, 0.0 if exact else tolerance)
     return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks, tuple(notes))
 
 
 def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: bool, allowed: float) -> BundleRun:
     """Run a prompt and given tokens through both."""
     worst, failure = 0.0, ""
-    expected = pipeline.start(prompt.tokens, prompt.mask, prompt.inputs)
-    actual = bundle.start(prompt.tokens, mask=prompt.mask if prompt.has_mask else None, **prompt.inputs)
     counts = prompt.mask.astype(bool)
+    expected = pipeline.start(prompt.tokens, prompt.mask, prompt.inputs)
+    actual, failure = _given(lambda: start(bundle, prompt))
     steps = 0
     for steps, tokens in enumerate([*prompt.steps, None]):
+        if failure:
+            break
         is_same_shape = expected.shape == actual.shape
         found = distance(expected[counts], actual[counts]) if is_same_shape else float("inf")
         worst = max(worst, found)
         if not found <= allowed:
             where = "the prompt" if steps == 0 else f"step {steps}"
             failure = f"the logits of {where} differ by {found:.1e}"
-            break
-        if tokens is None:
-            break
-        counts = np.ones_like(tokens, bool)
-        expected, actual = pipeline.step(tokens), bundle.step(tokens)
-    return BundleRun(optimized, len(prompt.tokens), prompt.source, prompt.tokens.shape[1], steps, worst, failure)
+        elif tokens is not None:
+            counts = np.ones_like(tokens, bool)
+            expected = pipeline.step(tokens)
+            actual, failure = _given(partial(bundle.step, tokens))
+    rows, length = prompt.tokens.shape
+    return BundleRun(optimized, rows, prompt.is_padded, prompt.source, length, steps, worst, failure)
+
+
+def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:
+    """Return the logits that a bundle gives, or none and why it fails."""
+    try:
+        return call(), ""
+    except GraphkitError as error:
+        return np.empty(0), str(error)
 
 
 def distance(expected: np.ndarray, actual: np.ndarray) -> float:
@@ -208,26 +227,46 @@ def distance(expected: np.ndarray, actual: np.ndarray) -> float:
 def _searches(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt], notes: list[str]) -> dict[str, str]:
     """Decode greedily and by beams with both, and compare the tokens."""
     found: dict[str, str] = {}
-    prompt = made[0]
-    one = prompt.first_row()
+    one = made[0].first_row()
     most = bundle.contract.lengths[0].most - one.tokens.shape[1] + 1
     beams = min(3, bundle.contract.sizes["batch"])
     seen: list[list[int]] = []
-    for name, width in (("greedy tokens", 1), (f"tokens of {beams} beams", beams)):
-        if width > 1 or name.startswith("greedy"):
-            results = []
-            for each in (pipeline, bundle):
-                if each is pipeline:
-                    logits = pipeline.start(one.tokens, one.mask, one.inputs)
-                else:
-                    logits = bundle.start(one.tokens, mask=one.mask if one.has_mask else None, **one.inputs)
-                steps = min(most, 12)
-                search = greedy_search if width == 1 else lambda b, x, s, e: beam_search(b, x, s, e, beams)
-                results.append(search(each, logits[:, -1], steps, None))
-            found[name] = "" if results[0] == results[1] else f"{results[1][0]} instead of {results[0][0]}"
-            seen += results[0]
+    steps = min(most, 12)
+    for width in sorted({1, beams}):
+        search = greedy_search if width == 1 else partial(beam_search, beams=beams)
+        expected = search(pipeline, pipeline.start(one.tokens, one.mask, one.inputs)[:, -1], steps, None)
+        name = "greedy tokens" if width == 1 else f"tokens of {beams} beams"
+        found[name] = tried(partial(_same_tokens, search, bundle, one, steps, expected))
+        seen += expected
     if all(len(set(tokens)) == 1 for tokens in seen):
         notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
     if beams == 1:
         notes.append("A bundle of one row has no beams to try.")
     return found
+
+
+def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, steps: int, expected: list[list[int]]) -> str:
+    """Search with a bundle, and compare the tokens."""
+    actual = search(bundle, start(bundle, prompt)[:, -1], steps, None)
+    return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
+
+
+def _reordered(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt], allowed: float) -> str:
+    """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
+    prompt = max((each for each in made if len(each.tokens) == 2), key=lambda each: min(len(each.steps), 2))
+    if not prompt.steps:
+        return ""
+    rows = [1, 0, 0][: bundle.contract.sizes["batch"]]
+    pipeline.start(prompt.tokens, prompt.mask, prompt.inputs)
+    pipeline.reorder(rows)
+    steps = [tokens[rows] for tokens in prompt.steps[:2]]
+    expected = [pipeline.step(tokens) for tokens in steps]
+
+    def differences() -> str:
+        start(bundle, prompt)
+        bundle.reorder(rows)
+        pairs = [(one, bundle.step(tokens)) for one, tokens in zip(expected, steps, strict=True)]
+        worst = max(_distance(one, other, np.ones(one.shape[:2], bool)) for one, other in pairs)
+        return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
+
+    return tried(differences)

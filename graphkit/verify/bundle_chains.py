@@ -209,7 +209,7 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
                     failure = f"state '{state.name}' differs by {found:.1e} after run {steps}, of {method.name}"
         if failure:
             break
-    return BundleRun(optimized, feeds.rows, 0, 0, steps, worst, failure)
+    return BundleRun(optimized, feeds.rows, False, 0, 0, steps, worst, failure)
 
 
 def _checks(bundle: Bundle, seed: int) -> dict[str, str]:

@@ -8,20 +8,34 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.errors import UsageError
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.graph.in_place import readers_beside
 from graphkit.host.bundle import Bundle
 from graphkit.host.bundle_state import BundleState
+from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["CHECKS", "Check"]
+__all__ = ["CHECKS", "Check", "start", "tried"]
 
 Check = Callable[[Bundle, Sequence[Prompt], Path], str]
 
 
+def tried(check: Callable[[], str]) -> str:
+    """Return what a check finds, or why the bundle does not run."""
+    try:
+        return check()
+    except GraphkitError as error:
+        return str(error)
+
+
+def start(bundle: Bundle, prompt: Prompt) -> np.ndarray:
+    """Run a bundle on a prompt, and return its logits."""
+    return bundle.start(prompt.tokens, mask=prompt.mask if prompt.has_mask else None, **prompt.inputs)
+
+
 def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
     """Return the logits of a prompt and its steps."""
-    mask = prompt.mask if prompt.has_mask else None
-    return [bundle.start(prompt.tokens, mask=mask, **prompt.inputs), *(bundle.step(tokens) for tokens in prompt.steps)]
+    return [start(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps)]
 
 
 def _are_same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
@@ -31,14 +45,48 @@ def _are_same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
 def _unused_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     """Fill all state with NaN, and compare logits with those from a state of zeros."""
     del folder
-    prompt = prompts[-1]
-    fresh, spoilt = bundle.fork(), bundle.fork()
-    for state in spoilt.contract.states:
-        place = spoilt.state.view(state, state.shape)
+    for prompt in (prompts[0], prompts[-1]):  # the first leaves slots free in the shortest ring
+        fresh, spoilt = bundle.fork(), bundle.fork()
+        _fill(spoilt)
+        if not _are_same(_decoded(fresh, prompt), _decoded(spoilt, prompt)):
+            return "what unused slots hold changes the logits"
+    return ""
+
+
+def _fill(bundle: Bundle) -> None:
+    """Fill all state with NaN, and with 1 where that has none."""
+    for state in bundle.contract.states:
+        place = bundle.state.view(state, state.shape)
         place[...] = np.nan if place.dtype.kind == "f" else 1
-    if _are_same(_decoded(fresh, prompt), _decoded(spoilt, prompt)):
-        return ""
-    return "what unused slots hold changes the logits"
+
+
+def _initial(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Fill all state with NaN, reset, and compare it with its initial values."""
+    del prompts, folder
+    fork = bundle.fork()
+    _fill(fork)
+    fork.reset()
+    for state in fork.contract.states:
+        if (fork.state.view(state, state.shape) != state.initial).any():
+            return f"'{state.name}' is not {state.initial:g} after a reset"
+    return ""
+
+
+def _readers(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Look for nodes that read state beside the node that writes it in place."""
+    del prompts
+    places = {state.name for state in bundle.contract.states if state.update in ("slots", "ring")}
+    for method in bundle.contract.methods:
+        if method.when == "reorder":  # which writes to another arena
+            continue
+        values = load(folder / method.file).graph.values
+        outputs = {port.writes: port.name for port in method.outputs if port.writes in places}
+        for port in method.inputs:
+            if port.source is None or port.source.kind != "state" or port.source.of not in outputs:
+                continue
+            for node in readers_beside(values[port.name], values[outputs[port.source.of]]):
+                return f"'{node.label}' ({node.operator}) of {method.name} reads '{port.source.of}' beside its writer"
+    return ""
 
 
 def _leaks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
@@ -61,10 +109,7 @@ def _forks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     pair = prompts[0], prompts[-1]
     alone = [_decoded(bundle.fork(), prompt) for prompt in pair]
     forks = [bundle.fork() for _ in pair]
-    together: list[list[np.ndarray]] = []
-    for fork, prompt in zip(forks, pair, strict=True):
-        mask = prompt.mask if prompt.has_mask else None
-        together.append([fork.start(prompt.tokens, mask=mask, **prompt.inputs)])
+    together = [[start(fork, prompt)] for fork, prompt in zip(forks, pair, strict=True)]
     for step in range(max(len(prompt.steps) for prompt in pair)):
         for fork, prompt, found in zip(forks, pair, together, strict=True):
             if step < len(prompt.steps):
@@ -73,13 +118,22 @@ def _forks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
 
 
 def _writes(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
-    """Compare the bytes of the state before and after a step: only the new slot may change, and no read-only state."""
+    """Compare the bytes of the state before and after: only the new slot may change, and no state that is only read."""
     del folder
     prompt, fork = prompts[0], bundle.fork()
-    step = fork.contract.method("step")
+    once, step = fork.contract.method("once"), fork.contract.method("step")
+    assert once is not None
     assert step is not None
-    fork.start(prompt.tokens, mask=prompt.mask if prompt.has_mask else None, **prompt.inputs)
     place = fork.state.address
+    whole = {
+        state.name: fork.state.view(state, state.shape).reshape(-1).view(np.uint8) for state in fork.contract.states
+    }
+    for array in whole.values():
+        array[...] = 1
+    start(fork, prompt)
+    for name, array in whole.items():
+        if once.access[name] in ("none", "read") and (array != 1).any():
+            return f"{once.name} changes '{name}', which it does not write"
     for tokens in prompt.steps:
         before = {name: fork.state[name].copy() for name in fork.state}
         past = fork.length
@@ -136,6 +190,8 @@ def _refuses(bundle: Bundle, tokens: np.ndarray) -> bool:
 
 
 CHECKS: Mapping[str, Check] = {
+    "what reads state reads what was written": _readers,
+    "a reset gives state its initial value": _initial,
     "unused slots may hold NaN": _unused_slots,
     "nothing is left of an earlier sequence": _leaks,
     "two users do not meet": _forks,

@@ -16,7 +16,7 @@ __all__ = ["Prompt", "prompts"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
-VOCABULARY = 64  # tokens below this are in any vocabulary
+VOCABULARY = 64  # tokens below this will do, where there are so many
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Prompt:
         steps: The tokens of later steps, [batch, 1] each.
         has_mask: Whether the bundle takes the mask.
         source: Positions of the source; 0 without an encoder.
+        is_padded: Whether the last row is padded.
     """
 
     tokens: np.ndarray
@@ -38,6 +39,7 @@ class Prompt:
     steps: tuple[np.ndarray, ...]
     has_mask: bool
     source: int
+    is_padded: bool
 
     def first_row(self) -> Prompt:
         """Return it without the other rows."""
@@ -47,6 +49,8 @@ class Prompt:
 
 def prompts(contract: BundleContract, encoder: Model | None, windows: Sequence[int], seed: int) -> list[Prompt]:
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding.
+
+    Where a bundle takes one row, that is padded too.
 
     Args:
         contract: The bundle.
@@ -60,8 +64,10 @@ def prompts(contract: BundleContract, encoder: Model | None, windows: Sequence[i
     batch = contract.sizes["batch"]
     made: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
-        rows = (1, 2) if batch > 1 else (1,)
-        made += [maker.make(length, count, slots, maker.sources[len(made) % len(maker.sources)]) for count in rows]
+        rows = (1, 2) if batch > 1 else (1, 1) if maker.takes_padding(length) else (1,)
+        for place, count in enumerate(rows):
+            source = maker.sources[len(made) % len(maker.sources)]
+            made.append(maker.make(length, count, slots, source, is_padded=place > 0))
     return made
 
 
@@ -74,6 +80,8 @@ class _Maker:
         self.ports = [port for port in method.inputs if port.source is not None and port.source.kind == "user"]
         kinds = {port.source.kind for port in method.inputs if port.source is not None}
         self.has_mask = "mask" in kinds
+        logits = next((port.shape[-1] for port in method.outputs if not port.writes and port.shape), VOCABULARY)
+        self.vocabulary = min(VOCABULARY, logits) if isinstance(logits, int) else VOCABULARY
         most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
         lengths = {most, (most + 1) // 2, min(2, most)}
         if encoder is not None and most:
@@ -81,16 +89,25 @@ class _Maker:
             lengths = {length for length in nearest if length is not None and length <= most} or {most}
         self.sources = sorted(lengths, reverse=True)
 
-    def make(self, length: int, rows: int, slots: int, source: int) -> Prompt:
-        tokens = self.random.integers(1, VOCABULARY, (rows, length))
-        mask = np.ones_like(tokens)
-        if self.has_mask and rows > 1 and length > 1:
-            mask[1:, : max(1, length // 3)] = 0
-        count = min(slots - length, LONG if length == 1 else STEPS)
-        steps = tuple(self.random.integers(1, VOCABULARY, (rows, 1)) for _ in range(count))
-        return Prompt(tokens, mask, self._inputs(rows, source), steps, self.has_mask, source)
+    def takes_padding(self, length: int) -> bool:
+        """Whether one row of a prompt can be padded."""
+        return (self.has_mask and length > 1) or any("mask" in port.name for port in self.ports)
 
-    def _inputs(self, rows: int, source: int) -> dict[str, np.ndarray]:
+    def make(self, length: int, rows: int, slots: int, source: int, *, is_padded: bool) -> Prompt:
+        """Return a prompt, whose last row is padded."""
+        tokens = self._tokens((rows, length))
+        mask = np.ones_like(tokens)
+        if self.has_mask and is_padded and length > 1:
+            mask[-1, : max(1, length // 3)] = 0
+        count = min(slots - length, LONG if length == 1 else STEPS)
+        padded = is_padded and self.takes_padding(length)
+        steps = tuple(self._tokens((rows, 1)) for _ in range(count))
+        return Prompt(tokens, mask, self._inputs(rows, source, is_padded), steps, self.has_mask, source, padded)
+
+    def _tokens(self, shape: Sequence[int]) -> np.ndarray:
+        return self.random.integers(min(1, self.vocabulary - 1), self.vocabulary, tuple(shape))
+
+    def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
         sizes: dict[str, int] = {"batch": rows, "source": source}
         made: dict[str, np.ndarray] = {}
         for port in self.ports:
@@ -98,9 +115,10 @@ class _Maker:
             array: np.ndarray
             if "mask" in port.name:
                 array = np.ones(shape)
-                array[1:, max(1, shape[-1] * 2 // 3) :] = 0
+                if is_padded and array.ndim > 1:
+                    array[-1, ..., max(1, shape[-1] * 2 // 3) :] = 0
             elif np.dtype(port.dtype).kind in "iu":
-                array = self.random.integers(1, VOCABULARY, shape)
+                array = self._tokens(shape)
             else:
                 array = self.random.standard_normal(shape)
             made[port.name] = array.astype(port.dtype)

@@ -24,6 +24,7 @@ from graphkit.contract.bundle import (
 )
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
+from graphkit.graph.in_place import readers_beside
 from graphkit.graph.roles import Axis
 from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.view import Value
@@ -215,16 +216,15 @@ class _Part:
         Raises:
             UsageError: A node reads it before, or after: onnxruntime runs them in any order.
         """
-        writers = {state: self.values[name].producer for name, state in self.method.writes.items()}
+        outputs = {state: name for name, state in self.method.writes.items()}
         for name, state in self.method.reads.items():
-            if states[state].update not in ("slots", "ring") or state not in writers:
+            if states[state].update not in ("slots", "ring") or state not in outputs:
                 continue
-            for node, index in self.values[name].consumers:
-                if node is not writers[state] or index != 0:
-                    raise UsageError(
-                        f"{self.method.name}: '{node.label}' ({node.operator}) reads state '{state}' beside the node "
-                        "that writes it, in no certain order - let it read what the write gives"
-                    )
+            for node in readers_beside(self.values[name], self.values[outputs[state]]):
+                raise UsageError(
+                    f"{self.method.name}: '{node.label}' ({node.operator}) reads state '{state}' beside the node "
+                    "that writes it, in no certain order - let it read what the write gives"
+                )
 
     def made(self, states: Mapping[str, StateTensor]) -> BundleMethod:
         """Return the method's place in the contract."""

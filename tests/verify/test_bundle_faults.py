@@ -1,0 +1,262 @@
+"""Faults put into a written bundle on purpose: each fails the proof, with a finding that names it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from bundles import WINDOW, decoder
+from onnx import helper, numpy_helper
+
+from graphkit.host.bundle import Bundle
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.original_pipeline import Originals
+
+BundleOf = Callable[[str], Path]
+KEY = "past_key_values.0.key"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_process() -> Iterator[None]:
+    """Run the originals of all tests in one process, and everything on one thread: others would wait in busy loops."""
+    with isolation(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphkit.verify.bundle.Bundle", partial(Bundle, threads=1))
+        patch.setattr("graphkit.verify.bundle_original.IsolatedSession", partial(IsolatedSession, threads=1))
+        yield
+
+
+@pytest.fixture
+def copy_of(bundle_of: BundleOf, tmp_path: Path) -> BundleOf:
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(bundle_of(name), tmp_path / name))
+
+    return copy
+
+
+def proof(folder: Path) -> BundleProof:
+    model = Model.from_proto(decoder(folder.name))
+    windows = [WINDOW] if folder.name == "window" else []
+    return verify_bundle(Originals(None, model, model), folder, exact=not windows, windows=windows)
+
+
+def edit(path: Path, change: Callable[[onnx.GraphProto], None]) -> None:
+    model = onnx.load(path)
+    change(model.graph)
+    onnx.save(model, path)
+
+
+def describe(folder: Path, change: Callable[[Any], None]) -> None:
+    path = folder / "bundle.json"
+    plain = json.loads(path.read_text())
+    change(plain)
+    path.write_text(json.dumps(plain))
+
+
+def node_of(graph: onnx.GraphProto, op_type: str, *, output: str = "") -> onnx.NodeProto:
+    return next(n for n in graph.node if n.op_type == op_type and output in n.output[0])
+
+
+def insert(graph: onnx.GraphProto, before: onnx.NodeProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Put nodes before a node."""
+    place = next(i for i, node in enumerate(graph.node) if node == before)
+    for node in reversed(nodes):
+        graph.node.insert(place, node)
+
+
+def constant(graph: onnx.GraphProto, name: str, array: object, dtype: type = np.int64) -> None:
+    graph.initializer.append(numpy_helper.from_array(np.asarray(array, dtype), name))
+
+
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_without_a_fault_nothing_is_found(name: str, bundle_of: BundleOf) -> None:
+    found = proof(bundle_of(name))
+    assert found.findings() == ()
+    assert {run.padded for run in found.runs} == {False, True}
+    assert [check for check, fault in found.checks.items() if fault] == []
+
+
+def test_a_slot_further_on(copy_of: BundleOf) -> None:
+    def further(graph: onnx.GraphProto) -> None:
+        writer = node_of(graph, "TensorScatter", output=KEY)
+        constant(graph, "further", [1])
+        insert(graph, writer, [helper.make_node("Add", [writer.input[2], "further"], ["written_at"])])
+        node_of(graph, "TensorScatter", output=KEY).input[2] = "written_at"
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", further)
+    found = proof(folder).findings()
+    assert found[0].startswith("prompt of 1, 1 row(s): the logits of step 1 differ by ")
+    assert f"a step changes '{KEY}' at other slots than 1" in "\n".join(found)
+    assert any("onnxruntime fails" in text and "TensorScatter" in text for text in found)  # past the last slot
+
+
+def test_keys_in_the_place_of_values(copy_of: BundleOf) -> None:
+    def swap(plain: Any) -> None:
+        step = next(method for method in plain["methods"] if method["when"] == "step")
+        value = "past_key_values.0.value"
+        other = {KEY: value, value: KEY}
+        for port in step["inputs"]:
+            port["source"]["of"] = other.get(port["source"]["of"], port["source"]["of"])
+        for port in step["outputs"]:
+            port["writes"] = other.get(port["writes"], port["writes"])
+
+    folder = copy_of("causal")
+    describe(folder, swap)
+    assert proof(folder).findings()[0].startswith("prompt of 1, 1 row(s): the logits of step 1 differ by ")
+
+
+def test_a_ring_that_is_too_short(copy_of: BundleOf) -> None:
+    def shorten(graph: onnx.GraphProto) -> None:
+        constant(graph, "shorter", [WINDOW - 1])
+        for node in graph.node:
+            if node.op_type == "Mod":
+                node.input[1] = "shorter"
+
+    folder = copy_of("window")
+    edit(folder / "step.onnx", shorten)
+    findings = proof(folder).findings()
+    assert findings[0].startswith("prompt of 1, 1 row(s): the logits of step 2 differ by ")
+
+
+def test_a_length_that_does_not_grow(copy_of: BundleOf) -> None:
+    def stop(plain: Any) -> None:
+        next(method for method in plain["methods"] if method["when"] == "step")["changes"] = []
+
+    folder = copy_of("causal")
+    describe(folder, stop)
+    assert proof(folder).findings()[0].startswith("prompt of 1, 1 row(s): the logits of step 2 differ by ")
+
+
+def test_a_node_that_reads_what_was_there_before(copy_of: BundleOf) -> None:
+    def read(graph: onnx.GraphProto) -> None:
+        logits = node_of(graph, "MatMul", output="logits")
+        logits.output[0] = "right"
+        constant(graph, "nothing", 0, np.float32)
+        graph.node.extend(
+            [
+                helper.make_node("ReduceSum", [KEY], ["most"], "peek", keepdims=0),
+                helper.make_node("Mul", ["most", "nothing"], ["no_more"]),
+                helper.make_node("Add", ["right", "no_more"], ["logits"]),
+            ]
+        )
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", read)
+    found = proof(folder).checks
+    assert found["what reads state reads what was written"] == (
+        f"'peek' (ReduceSum) of prefill reads '{KEY}' beside its writer"
+    )
+    assert found["unused slots may hold NaN"] == "what unused slots hold changes the logits"
+
+
+def test_a_mask_that_is_not_kept(copy_of: BundleOf) -> None:
+    def forget(graph: onnx.GraphProto) -> None:
+        """Write ones in the place of the mask of the new tokens: padding is not told from tokens."""
+        writer = node_of(graph, "TensorScatter", output="attention_mask")
+        constant(graph, "unit_mask", 1)
+        insert(graph, writer, [helper.make_node("Max", [writer.input[1], "unit_mask"], ["all_ones"])])
+        node_of(graph, "TensorScatter", output="attention_mask").input[1] = "all_ones"
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", forget)
+    findings = proof(folder).findings()
+    assert findings[0].startswith("prompt of 4, 2 row(s): the logits of the prompt differ by ")
+    assert not any("prompt of 4, 1 row(s)" in text for text in findings)
+
+
+def test_a_mask_that_is_not_kept_by_a_bundle_of_one_row(copy_of: BundleOf) -> None:
+    folder = copy_of("causal")
+    test_a_mask_that_is_not_kept(lambda _: folder)
+    describe(folder, lambda plain: plain["sizes"].update(batch=1))
+    assert proof(folder).findings()[0].startswith("prompt of 4, 1 row(s): the logits of the prompt differ by ")
+
+
+def test_a_weight_that_has_changed(copy_of: BundleOf) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        tensor = next(tensor for tensor in graph.initializer if tensor.name == "head")
+        array = numpy_helper.to_array(tensor).copy()
+        array[2, 5] += 1e-6
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", change)
+    assert "differ by " in proof(folder).findings()[0]
+
+
+def test_unused_slots_of_a_ring_that_are_read(copy_of: BundleOf) -> None:
+    """They are free as long as the sequence is shorter than the ring."""
+
+    def read(graph: onnx.GraphProto) -> None:
+        logits = node_of(graph, "MatMul", output="logits")
+        logits.output[0] = "right"
+        written = node_of(graph, "TensorScatter", output=KEY).output[0]
+        constant(graph, "nothing", 0, np.float32)
+        graph.node.extend(
+            [
+                helper.make_node("ReduceSum", [written], ["most"], keepdims=0),
+                helper.make_node("Mul", ["most", "nothing"], ["no_more"]),
+                helper.make_node("Add", ["right", "no_more"], ["logits"]),
+            ]
+        )
+
+    folder = copy_of("window")
+    edit(folder / "step.onnx", read)
+    found = proof(folder).checks
+    assert found["what reads state reads what was written"] == ""
+    assert found["unused slots may hold NaN"] == "what unused slots hold changes the logits"
+
+
+@pytest.mark.parametrize("states", [KEY, ""], ids=["of one state", "of all"])
+def test_rows_that_are_not_reordered(states: str, copy_of: BundleOf) -> None:
+    def stay(graph: onnx.GraphProto) -> None:
+        """Let each row be itself, as far as there are rows."""
+        nodes = [
+            helper.make_node("Shape", ["rows"], ["count"]),
+            helper.make_node("Squeeze", ["count"], ["rows_after"]),
+            helper.make_node("Range", ["first", "rows_after", "unit"], ["all_rows"]),
+            helper.make_node("ReduceMax", ["rows"], ["last_row"], keepdims=0),
+            helper.make_node("Min", ["all_rows", "last_row"], ["same_rows"]),
+        ]
+        constant(graph, "first", 0)
+        constant(graph, "unit", 1)
+        for node in graph.node:
+            if states in node.input[0]:
+                node.input[1] = "same_rows"
+        insert(graph, graph.node[0], nodes)
+
+    folder = copy_of("causal")
+    edit(folder / "reorder.onnx", stay)
+    found = proof(folder).checks["rows that are reordered"]
+    assert found.startswith("the logits of the next steps differ by ")
+
+
+def test_another_initial_value(copy_of: BundleOf) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        node = node_of(graph, "ConstantOfShape", output=KEY)
+        del node.attribute[:]
+        node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.ones(1, np.float32))))
+
+    folder = copy_of("causal")
+    edit(folder / "init.onnx", change)
+    assert proof(folder).checks["a reset gives state its initial value"] == f"'{KEY}' is not 0 after a reset"
+
+
+def test_state_that_is_written_and_should_only_be_read(copy_of: BundleOf) -> None:
+    def change(plain: Any) -> None:
+        for method in plain["methods"][:2]:
+            method["access"][KEY] = "read"
+
+    folder = copy_of("causal")
+    describe(folder, change)
+    found = proof(folder).checks["a step writes its slot alone, and the state stays where it is"]
+    assert found == f"prefill changes '{KEY}', which it does not write"
