@@ -266,7 +266,7 @@ def _reordered(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt]
         start(bundle, prompt)
         bundle.reorder(rows)
         pairs = [(one, bundle.step(tokens)) for one, tokens in zip(expected, steps, strict=True)]
-        worst = max(_distance(one, other, np.ones(one.shape[:2], bool)) for one, other in pairs)
+        worst = max(distance(one, other) for one, other in pairs)
         return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
 
     return tried(differences)
