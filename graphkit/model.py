@@ -184,17 +184,15 @@ class Model:
         return any(entry.key == "location" and entry.value in places for entry in tensor.external_data)
 
     def adopt(self, other: Model) -> onnx.ModelProto:
-        """Return the weightless proto of another model, whose weights this model and what is made of it find.
-
-        Raises:
-            ModelError: A file of its weights is missing.
-        """
+        """Return the weightless proto of another model, whose weights this model and what is made of it find."""
         proto = onnx.ModelProto()
         proto.CopyFrom(other.proto)
         for tensor, _ in tensors.walk_tensors(proto):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
-            path, offset, length = other.piece(tensor)
+            place = external.extent(tensor)
+            path, offset = other._data_path(place.location, place.offset), place.offset
+            length = place.length if place.length is not None else tensors.payload_size(tensor)
             location = f"{self._scratch.location}:{path}"  # which no model file can claim
             self._adopted[location] = path, other
             del tensor.external_data[:]

@@ -42,6 +42,7 @@ UPDATES = ("tensor-scatter", "scatter-nd")
     show_default=True,
     help="The operator that writes into the state. tensor-scatter needs a runtime of opset 24, scatter-nd of opset 16.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would be made. Nothing is written or run.")
 @size_options
 @no_verify_option
 @overwrite_option
@@ -54,6 +55,7 @@ def bundle(
     max_source: int,
     batch: int,
     update: Update,
+    dry_run: bool,
     sizes: SizeWords,
     no_verify: bool,
     overwrite: bool,
@@ -69,7 +71,7 @@ def bundle(
         from graphkit.workflows.bundle import BundleOptions, bundle_folder
 
         options = BundleOptions(
-            max_cache, max_source, batch, update, sizes.read().dims, not no_verify, overwrite, limits
+            max_cache, max_source, batch, update, sizes.read().dims, not no_verify, dry_run, overwrite, limits
         )
         made = bundle_folder(path, output, options, progress=progress)
     show(made, format)

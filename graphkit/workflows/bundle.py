@@ -11,6 +11,7 @@ from graphkit.analysis.bundle import BundleOverview, overview_of
 from graphkit.contract.bundle import BundleContract
 from graphkit.errors import UsageError
 from graphkit.io.transaction import made_folder
+from graphkit.model import Model
 from graphkit.passes.state.slots import Update
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
@@ -43,6 +44,7 @@ class BundleOptions:
         update: What writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
         dims: The largest numbers of other symbols, such as `(("height", 224),)`.
         verify: Whether to run the proof.
+        dry_run: Whether only to say what would be made: nothing is written or run, and the weights need not be there.
         overwrite: Replace files that exist.
         limits: What a model may take of time and memory.
     """
@@ -53,6 +55,7 @@ class BundleOptions:
     update: Update = "tensor-scatter"
     dims: tuple[tuple[str, int], ...] = ()
     verify: bool = True
+    dry_run: bool = False
     overwrite: bool = False
     limits: Limits = DEFAULT_LIMITS
 
@@ -131,12 +134,15 @@ def bundle_folder(
         else:
             methods = described_methods(described, options.max_cache, options.update)
     contract = _contract(methods, pipeline.tokens if pipeline is not None else NO_TOKENS, options)
-    progress("writing")
-    contract = _write(output, methods, contract, overwrite=options.overwrite)
+    contract, models = _completed(contract, methods)
+    if not options.dry_run:
+        progress("writing")
+        _write(output, models, contract, overwrite=options.overwrite)
     proof, exact = None, all(method.is_exact for method in methods)
-    if options.verify and pipeline is None:
+    is_proven = options.verify and not options.dry_run
+    if is_proven and pipeline is None:
         proof = verify_methods(described, output, exact=exact, limits=options.limits, progress=progress)
-    elif options.verify and pipeline is not None:
+    elif is_proven and pipeline is not None:
         originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
         windows = sorted({state.shape[state.axis or 0] for state in contract.states if state.update == "ring"})
         proof = verify_bundle(originals, output, exact=exact, windows=windows, limits=options.limits, progress=progress)
@@ -160,15 +166,16 @@ def _contract(
     return build_bundle(methods, sizes, tokens, DATA, opset)
 
 
-def _write(
-    output: Path, methods: Sequence[MethodModel], contract: BundleContract, *, overwrite: bool
-) -> BundleContract:
-    """Write everything, and return the contract with the methods that every bundle has."""
+def _completed(contract: BundleContract, methods: Sequence[MethodModel]) -> tuple[BundleContract, dict[str, Model]]:
+    """Return the contract with the methods that every bundle has, and the model of each file."""
     generated = [init_method(contract), reorder_method(contract)]
-    models = {output / method.file: method.model for method in methods}
-    models |= {output / method.file: model for method, model in generated}
-    whole = replace(contract, methods=(*contract.methods, *(method for method, _ in generated)))
+    models = {method.file: method.model for method in methods}
+    models |= {method.file: model for method, model in generated}
+    return replace(contract, methods=(*contract.methods, *(method for method, _ in generated))), models
+
+
+def _write(output: Path, models: Mapping[str, Model], contract: BundleContract, *, overwrite: bool) -> None:
+    paths = {output / file: model for file, model in models.items()}
     with made_folder(output):
-        others = {output / CONTRACT: whole.to_json().encode()}
-        save_models(models, weights="shared", data_name=DATA, others=others, overwrite=overwrite)
-    return whole
+        others = {output / CONTRACT: contract.to_json().encode()}
+        save_models(paths, weights="shared", data_name=DATA, others=others, overwrite=overwrite)
