@@ -420,6 +420,9 @@ class Bundle:
             if port.writes and self.contract.state(port.writes).axis is None:
                 self._take(port, given.get(port.name), sizes)
         results = [port.name for port in method.outputs if not port.writes]
+        if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
+            del self._bindings[method.name]
+            return {name: given[name] if name in given else self._fed.pop((method.name, name)) for name in results}
         return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in results}
 
     def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:

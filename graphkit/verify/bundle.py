@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from graphkit.verify.original_pipeline import Originals
 __all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
 
 Search = Callable[[Stepper, np.ndarray, int, "int | None"], list[list[int]]]
+BLOCK = 1 << 22  # elements that are compared at a time: the logits of a long prompt fill gigabytes
 TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
 
 
@@ -188,7 +190,7 @@ def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: b
         if failure:
             break
         is_same_shape = expected.shape == actual.shape
-        found = distance(expected[counts], actual[counts]) if is_same_shape else float("inf")
+        found = distance(_of(expected, counts), _of(actual, counts)) if is_same_shape else float("inf")
         worst = max(worst, found)
         if not found <= allowed:
             where = "the prompt" if steps == 0 else f"step {steps}"
@@ -209,6 +211,11 @@ def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:
         return np.empty(0), str(error)
 
 
+def _of(logits: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the logits of tokens that count, without a copy where all do."""
+    return logits if counts.all() else logits[counts]
+
+
 def distance(expected: np.ndarray, actual: np.ndarray) -> float:
     """Return the largest difference, over how far an output varies where that is more than 1; infinity for a NaN.
 
@@ -216,12 +223,20 @@ def distance(expected: np.ndarray, actual: np.ndarray) -> float:
     """
     if expected.shape != actual.shape:
         return float("inf")
-    one, other = expected.astype(np.float64), actual.astype(np.float64)
-    if np.array_equal(one, other, equal_nan=True):
-        return 0.0
-    if not (np.isfinite(one).all() and np.isfinite(other).all()):
-        return float("inf")
-    return float(np.abs(one - other).max() / max(1.0, one.std()))
+    flat, other = expected.reshape(-1), actual.reshape(-1)
+    worst, count, total, squares = 0.0, 0, 0.0, 0.0
+    for start in range(0, flat.size, BLOCK):
+        one, two = (array[start : start + BLOCK].astype(np.float64) for array in (flat, other))
+        if np.array_equal(one, two, equal_nan=True):
+            one = one[np.isfinite(one)]
+        elif np.isfinite(one).all() and np.isfinite(two).all():
+            worst = max(worst, float(np.abs(one - two).max()))
+        else:
+            return float("inf")
+        count, total, squares = count + one.size, total + float(one.sum()), squares + float((one * one).sum())
+    mean = total / count if count else 0.0
+    varies = math.sqrt(max(squares / count - mean * mean, 0.0)) if count else 0.0
+    return worst / max(1.0, varies)
 
 
 def _searches(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt], notes: list[str]) -> dict[str, str]:
