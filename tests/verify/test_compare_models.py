@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,11 @@ from small_models import model
 
 from graphkit.cli import app
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.verify.layers.result import ModelComparison
+from graphkit.verify.layers.stepping import Steps
 from graphkit.workflows.compare import CompareOptions, compare_models
 
 LAYER = """
@@ -482,3 +484,26 @@ def test_the_command_line_says_where_models_part(tmp_path: Path, capsys: pytest.
     text = capsys.readouterr().out
     assert "All agree within 0.0001" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("place", "most"), [(3, 0.5), (50, 1.1), (126, 1.4)])
+def test_bisection_runs_few_nodes_twice(place: int, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs forward to the part in which something differs, and goes on from there."""
+
+    def chain(wrong: int) -> Model:
+        nodes = [f"v{at + 1} = {'Sin' if at == wrong else 'Cos'} (v{at})" for at in range(128)]
+        text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4] v0) => (float[4] v128) {{ {" ".join(nodes)} }}'
+        return Model.from_proto(onnx.parser.parse_model(text))
+
+    counts = {False: 0, True: 0}
+    run = Steps._run
+
+    def counting(steps: Steps, nodes: set[Node], wanted: Sequence[Value]) -> dict[Value, np.ndarray]:
+        counts[bisecting] += len(nodes)
+        return run(steps, nodes, wanted)
+
+    monkeypatch.setattr(Steps, "_run", counting)
+    for bisecting in counts:
+        found = compare_models(chain(-1), chain(place), options=CompareOptions(bisect=bisecting))
+        assert found.divergences[0].tensor == f"v{place + 1}"
+    assert counts[True] <= most * counts[False]

@@ -12,6 +12,9 @@ from graphkit.verify.layers.sweep import Measured, Progress
 
 __all__ = ["bisect", "first_differing"]
 
+PARTS = 8  # that a bisection runs forward by
+LEAST_PART = 16  # pairs
+
 
 def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
     """Return the pairs that each is computed from, itself included, as bits in their order."""
@@ -40,8 +43,10 @@ def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
 def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
     """Return what was measured to find a pair that differs, though whatever it is computed from agrees.
 
-    As `git bisect` does: what a pair that agrees is computed from counts as agreeing; in the end what the found one is
-    computed from is measured, and the search goes on where that is wrong. Each run goes on from the last that agreed.
+    Both models run forward, a part at a time, until something differs. In that part the search does as `git bisect`:
+    what a pair that agrees is computed from counts as agreeing; in the end what the found one is computed from is
+    measured, and the search goes on where that is wrong. Each run goes on from the last that agreed, so that few nodes
+    run more than once.
     """
     return _Bisection(pairs, side, reader, tolerance, progress).run()
 
@@ -51,20 +56,31 @@ class _Bisection:
         self.pairs, self.side, self.reader, self.tolerance, self.progress = pairs, side, reader, tolerance, progress
         self.above = _ancestors(pairs, side)
         self.known: dict[Pair, Measured] = {}
+        self.agreed = 0  # the pairs of the parts that agree, as bits
 
     def run(self) -> list[Measured]:
-        bad = self._first_bad(_ends(self.pairs, self.above))
-        self.reader.back()
+        bad = self._forward()
         while bad is not None:
+            self.reader.back()
             found = self._narrowed(bad)
             before = [pair for pair in _of(self.above[found], self.pairs) if pair is not found]
             bad = self._first_bad(_ends(before, self.above))
-            self.reader.back()
         return sorted(self.known.values(), key=lambda one: self.side.place[one.pair.a])
+
+    def _forward(self) -> Pair | None:
+        """Return a pair that differs in the first part where one does."""
+        size = max(LEAST_PART, -(-len(self.pairs) // PARTS))
+        for end in range(size, len(self.pairs) + size, size):
+            bad = self._first_bad(_ends(self.pairs[:end], self.above))
+            if bad is not None:
+                return bad
+            self.reader.keep()
+            self.agreed = (1 << min(end, len(self.pairs))) - 1
+        return None
 
     def _narrowed(self, bad: Pair) -> Pair:
         """Return the pair that differs where what it is computed from is taken to agree."""
-        left = self.above[bad]
+        left = self.above[bad] & ~self.agreed or self.above[bad]
         while left.bit_count() > 1:
             total = left.bit_count()
             candidates = [pair for pair in _of(left, self.pairs) if pair is not bad]
