@@ -77,13 +77,15 @@ agraph (
 """
 
 
-def decoder(mask: str = "causal") -> onnx.ModelProto:
+def decoder(mask: str = "causal", opset: int = 17) -> onnx.ModelProto:
     """Return a decoder-only model of one layer.
 
     Args:
         mask: `causal`, or `window`: a token attends to the last ones, itself included.
+        opset: Of the model.
     """
     model = parser.parse_model(DECODER.replace("%MASKED%", MASKED[mask]))
+    model.opset_import[0].version = opset
     rng = np.random.default_rng(5)
     shapes = {"token_table": (VOCABULARY, WIDTH), "position_table": (16, WIDTH), "head": (WIDTH, VOCABULARY)}
     shapes |= dict.fromkeys(("wq", "wk", "wv"), (WIDTH, WIDTH))

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Value, unwrapped
 from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth, growths
@@ -19,7 +19,7 @@ from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_interface
+from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const
 
 __all__ = ["UpdateCacheInPlace"]
@@ -85,7 +85,31 @@ class UpdateCacheInPlace(Pass):
         if opset < SINCE[self.update]:
             reason = f"{self.update} needs opset {SINCE[self.update]}, it has {opset} - run convert-opset first"
             return Outcome(model, declined=(Declined(model.name, reason),))
-        return _Caches(self, model).run()
+        names, declined = _moved_names(model)
+        if declined:
+            return Outcome(model, declined=declined)
+        named = with_names(model, names) if names else model
+        outcome = _Caches(self, named).run()
+        return outcome if outcome.model is not named else Outcome(model, declined=outcome.declined)
+
+
+def _moved_names(model: Model) -> tuple[Mapping[str, str], tuple[Declined, ...]]:
+    """Return other names for values that are called as slots and their length will be, and what cannot be renamed."""
+    ports = (*model.graph.inputs, *model.graph.outputs)
+    taken = names_in(model.scopes)
+    names, declined = dict[str, str](), list[Declined]()
+    for name in (LENGTH, *(_slots(value.name) for value in ports)):
+        value = model.graph.values.get(name)
+        if value is not None and value.producer is not None and value not in ports:
+            names[name] = free_name(name, taken)
+        elif name in taken:
+            declined.append(Declined(name, "slots or their length are to have its name - rename it"))
+    return names, tuple(declined)
+
+
+def _slots(name: str) -> str:
+    """Return the name of the slots of a mask, or of a cache without a past."""
+    return f"{name}_slots"
 
 
 class _Caches:
@@ -115,6 +139,7 @@ class _Caches:
         self.is_start = bool(self.options.start or new)
         self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
         rings = rings_of(self.editor, self.growths, self.options.slots) if self.options.rings else {}
+        self.masks = [v for v in self.roles.all("mask") if new or self.roles.spans_past(v)]
         self._check(new)
         if self.declined:
             return Outcome(self.model, declined=tuple(self.declined))
@@ -158,10 +183,10 @@ class _Caches:
             assert entry.present is not None
             if entry.axis is None or self._dims(entry.present, entry.axis) is None:
                 self._decline(entry.present, f"it is {self.shapes[entry.present]}, and its slots are not known")
+        for value in self.masks[1:]:
+            self._decline(value, f"it is another mask for each token, beside '{self.masks[0].name}'")
         for value in self.roles.all("mask", "positions"):
             dims = self.shapes[value].dims
-            if self.roles.of(value) == "mask" and not self.roles.spans_past(value):
-                continue
             if dims is None or len(dims) != 2 or self.slots.dim(dims[0]) is None:
                 self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
 
@@ -189,7 +214,10 @@ class _Caches:
             wanted = [part for part in parts[slice(start, end)] if part is not None]
             out = node.outputs[0]
             assert out is not None
-            self.editor.replace(node, NewNode("Concat", wanted, [out.name], {"axis": 0}, like=node))
+            made = NewNode(
+                "Concat", wanted or [self.editor.integers([], "int/none")], [out.name], {"axis": 0}, like=node
+            )
+            self.editor.replace(node, made)
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
         """Write what is new into slots, and let attention read those in use."""
@@ -219,19 +247,18 @@ class _Caches:
         assert axis is not None
         dims = self.shapes[present].dims
         assert dims is not None
-        after = self._declare(f"{present.name}_slots", present, dims, axis, self.options.slots)
+        after = self._declare(_slots(present.name), present, dims, axis, self.options.slots)
         self.dropped.add(present.name)
-        self.last += self.slots.write(f"{present.name}_slots", present.name, dims, axis, after)
+        self.last += self.slots.write(_slots(present.name), present.name, dims, axis, after)
 
     def _keep_mask(self) -> str | None:
         """Keep the attention mask in slots; return the mask over past and new tokens, None where there is none."""
-        found = [value for value in self.roles.all("mask") if self.roles.spans_past(value)]
-        if not found:
+        if not self.masks:
             return None
-        (mask,) = found
+        mask = self.masks[0]
         dims = self.shapes[mask].dims
         assert dims is not None
-        slots = f"{mask.name}_slots"
+        slots = _slots(mask.name)
         after = self._declare(slots, mask, dims, 1, self.options.slots)
         self.inputs[mask.name] = NewInput(mask.name, self.shapes[mask].dtype, (dims[0], self.slots.count))
         written = self.slots.write(slots, mask.name, dims, 1, after)
