@@ -41,9 +41,8 @@ export class Bundle {
   static async open(ort, source, { inPlace = Boolean(ort.env?.versions?.node), session = {} } = {}) {
     const { read, locate } = await reader(source);
     const contract = readContract(new TextDecoder().decode(await read('bundle.json')));
-    const [byPath, path] = [locate && ort.env?.versions?.node, contract.data]; // by path, it finds the weights itself
-    const weights = path && !byPath ? { externalData: [{ path, data: await read(path) }] } : {};
-    const [options, sessions] = [{ logSeverityLevel: 3, ...session, ...weights }, new Map()]; // a copy logs a warning
+    const [byPath, path, sessions] = [locate && ort.env?.versions?.node, contract.data, new Map()];
+    const options = byPath || !path ? session : { ...session, externalData: [{ path, data: await read(path) }] };
     for (const file of new Set(contract.methods.map((method) => method.file)))
       sessions.set(file, await ort.InferenceSession.create(byPath ? locate(file) : await read(file), { ...options }));
     return new Bundle(ort, contract, sessions, inPlace);
@@ -107,7 +106,8 @@ export class Bundle {
   async #reorder(rows) {
     const [method, { batch }] = [this.#method('reorder'), this.contract.sizes];
     const areRows = rows.every((row) => Number.isInteger(row) && row >= 0 && row < this.#rows);
-    need(areRows && rows.length && rows.length <= batch, `rows ${quoted(rows)} of ${this.#rows}, at most ${batch}`);
+    need(areRows && rows.length > 0 && rows.length <= batch,
+      `rows ${quoted(rows)}: give 1 to ${batch}, of the ${this.#rows} that the state has, counted from 0`);
     await this.#run(method, { [portOf(method, 'indices').name]: this.#tensor('int64', rows, [rows.length]) }, false);
     this.#rows = rows.length;
   }
@@ -155,7 +155,7 @@ export class Bundle {
   #tensor(dtype, data, dims, name = '') {
     const [Type, kinds] = [ARRAYS.get(dtype), dtype.startsWith('float') ? /bool|bigint|number/ : /bool|bigint/];
     const [ready, isOne] = [data instanceof Type, (one) => kinds.test(typeof one) || Number.isInteger(one)];
-    need(ready || (data.every(isOne) && (dtype !== 'float16' || Type !== Uint16Array)), `no ${dtype}: ${quoted(name)}`);
+    need(ready || (data.every(isOne) && /^(?!float16Uint)/.test(dtype + Type.name)), `${quoted(name)} is no ${dtype}`);
     return new this.#ort.Tensor(dtype, ready ? data : Type.from(data, /int64/.test(dtype) ? BigInt : Number), dims);
   }
   /** Run a method, and let the state that it has not written in place go to where that lies. */
@@ -171,7 +171,7 @@ export class Bundle {
       const isKnown = state && (state.axis !== null || dims.every(Number.isInteger));
       fetches[name] = inPlace && isKnown ? this.#view(state, state.axis === null ? dims : null, state.other) : null;
     }
-    const results = await this.#sessions.get(file).run(fed, fetches);
+    const results = await this.#sessions.get(file).run(fed, fetches, { logSeverityLevel: 3 }); // a copy logs a warning
     for (const { name, writes } of outputs.filter((port) => port.writes)) {
       const [state, { data, dims }] = [this.#states.get(writes), results[name]];
       if (!fetches[name]) this.#view(state, dims, state.other).data.set(data);

@@ -1,0 +1,94 @@
+/** What test_bundle_javascript.py runs, in Node and in a page: it tells as plain JSON what bundles do. */
+
+const numbers = (tensor) => Array.from(tensor.data, Number);
+const same = (one, other) => one.length === other.length && one.every((value, at) => Object.is(value, other[at]));
+
+async function decoded(bundle, start, tokens) {
+  const logits = [numbers(await bundle.start(start))];
+  for (const token of tokens) logits.push(numbers(await bundle.step(token)));
+  return logits;
+}
+
+async function failure(work) {
+  try { await work(); } catch (error) { return `${error.name}: ${error.message}`; }
+  return '';
+}
+
+/** Decode with a bundle in each way that it has. */
+export async function decodes(bundle, { start, other, ids, tokens, prompt, mask }) {
+  const found = { contract: bundle.contract.version, first: await decoded(bundle, start, tokens) };
+  const state = bundle.state;
+  found.states = Object.fromEntries(Object.entries(state).map(([name, tensor]) => [name, [tensor.dims, numbers(tensor)]]));
+  found.length = bundle.length;
+  await bundle.step(tokens[0]);
+  const after = Object.values(bundle.state);
+  found.arenas = new Set([...Object.values(state), ...after].map(({ data }) => data.buffer)).size;
+  const fork = bundle.fork();
+  await bundle.reset();
+  found.cleared = Object.values(bundle.state).every(({ data }) => data.every((value) => Number(value) === 0));
+  const [alone, again] = [await decoded(fork, other, tokens), await decoded(bundle, other, tokens)];
+  found.hasNoLeak = alone.every((logits, at) => same(logits, again[at]));
+  await Promise.all([bundle.start(start), fork.start(other)]);
+  const turns = [];
+  for (const token of tokens) turns.push(numbers(await bundle.step(token)), numbers(await fork.step(token)));
+  found.forksAreApart = tokens.every((_, at) => same(turns[2 * at], found.first[at + 1]) && same(turns[2 * at + 1], alone[at + 1]));
+  const options = { maxNewTokens: 9, eos: -1, prompt, mask };
+  found.greedy = await bundle.generate(ids, options);
+  found.beams = await bundle.generate(ids, { ...options, beams: 2 });
+  found.ended = await bundle.generate(ids, { ...options, beams: 2, eos: found.beams[0][3] });
+  await bundle.start(start);
+  await bundle.reorder([1, 1, 0]);
+  found.reordered = numbers(await bundle.step([...tokens[0], tokens[0][0]]));
+  return found;
+}
+
+/** Return what a bundle of an encoder and a decoder says to what it cannot do. */
+export async function fails(bundle, BundleError) {
+  const source = { input_ids: [[5, 6]], tokens: 4 };
+  const said = {
+    early: await failure(() => bundle.step(1)),
+    missing: await failure(() => bundle.encode({ tokens: 4 })),
+    odd: await failure(() => bundle.encode({ ...source, '\u001b[31m': 1 })),
+    method: await failure(() => bundle.prefill(source)),
+    rank: await failure(() => bundle.encode({ input_ids: [5, 6], tokens: 4 })),
+    ragged: await failure(() => bundle.encode({ input_ids: [[5, 6], [7]], tokens: 4 })),
+    kind: await failure(() => bundle.encode({ input_ids: [[5.5, 6]], tokens: 4 })),
+    long: await failure(() => bundle.encode({ input_ids: [new Array(99).fill(5)], tokens: 4 })),
+    tokens: await failure(() => bundle.generate([[5]], { maxNewTokens: 0 })),
+    wide: await failure(() => bundle.generate([[5], [6], [7]], { maxNewTokens: 2, beams: 2, prompt: 4 })),
+  };
+  await bundle.encode(source);
+  const before = numbers(await bundle.step(7));
+  said.rows = await failure(() => bundle.step([1, 2]));
+  said.reorder = await failure(() => bundle.reorder([0, 3]));
+  const [, second] = await Promise.allSettled([bundle.step(7), bundle.step(7)]);
+  said.busy = await failure(() => Promise.reject(second.reason));
+  while (bundle.length < bundle.contract.lengths[0].most) await bundle.step(7);
+  said.full = await failure(() => bundle.step(7));
+  await bundle.encode(source);
+  said.isUnharmed = same(before, numbers(await bundle.step(7)));
+  said.isTyped = await bundle.step([[1], [2]]).catch((error) => error instanceof BundleError);
+  return said;
+}
+
+/** Return what is said to files that are no bundle. */
+export async function refuses(open, text) {
+  const changes = {
+    version: (contract) => { contract.version = 2; },
+    file: (contract) => { contract.methods[0].file = '../encode.onnx'; },
+    data: (contract) => { contract.data = '/etc/passwd'; },
+    overlap: (contract) => { contract.states[1].offset = contract.states[0].offset; },
+    outside: (contract) => { contract.states.at(-1).offset += 2 ** 40; },
+    large: (contract) => { contract.arena = 2 ** 52; },
+    negative: (contract) => { contract.states[0].shape[0] *= -1; },
+    unknown: (contract) => { contract.methods[1].inputs.find(({ source }) => source.kind === 'state').source.of = 'x'; },
+    none: (contract) => { delete contract.methods; },
+  };
+  const said = { text: await failure(() => open('{')) };
+  for (const [name, change] of Object.entries(changes)) {
+    const contract = JSON.parse(text);
+    change(contract);
+    said[name] = await failure(() => open(JSON.stringify(contract)));
+  }
+  return said;
+}

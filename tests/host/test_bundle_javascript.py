@@ -1,0 +1,279 @@
+"""The host of bundles in JavaScript says what that in Python does: in Node, and in a page."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from real_models import unpacked
+
+import graphkit
+from graphkit.workflows.bundle import BundleOptions, bundle_folder
+
+HOST = Path(graphkit.__file__).parent / "host" / "bundle.mjs"
+VERSION = "1.30"  # of onnxruntime in JavaScript: it has TensorScatter
+ROWS = [[5, 6, 7, 8, 9], [3, 4, 5, 6, 7]]
+STEPS = [[7, 8], [9, 1], [2, 2]]
+BUNDLES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "marian-tiny": (
+        ["in place", "copied", "web"],
+        {
+            "start": {"input_ids": ROWS, "attention_mask": [[1] * 5, [1, 1, 1, 0, 0]], "tokens": [4, 5]},
+            "other": {"input_ids": [[9, 8, 7], [1, 2, 3]], "tokens": [[4, 6], [6, 4]]},
+            "prompt": 4,
+        },
+    ),
+    "qwen2-tiny": (
+        ["in place", "web"],
+        {
+            "start": {"tokens": ROWS, "mask": [[1] * 5, [0, 0, 1, 1, 1]]},
+            "other": {"tokens": [[9, 8], [7, 1]]},
+            "mask": [[1] * 5, [0, 0, 1, 1, 1]],
+        },
+    ),
+}
+
+
+def given(name: str) -> dict[str, Any]:
+    return {**BUNDLES[name][1], "tokens": STEPS, "ids": ROWS}
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """A folder with onnxruntime for Node and for pages, kept outside the repository."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("there is no Node, or no npm")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(tempfile.gettempdir()) / "graphkit-tests")
+    folder = cache / f"graphkit-onnxruntime-{VERSION}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as made:
+        (Path(made) / "package.json").write_text("{}")
+        quickly = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0", "--fetch-timeout=20000"]
+        packages = [f"onnxruntime-node@{VERSION}", f"onnxruntime-web@{VERSION}"]
+        try:
+            subprocess.run(["npm", "install", *quickly, *packages], cwd=made, check=True, capture_output=True, timeout=180)
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"onnxruntime for Node cannot be installed: {error}")
+        try:
+            Path(made).rename(folder)
+        except OSError:
+            assert folder.is_dir()  # another process was first
+        else:
+            Path(made).mkdir()  # what the context removes
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("bundles")
+    for name in BUNDLES:
+        export = unpacked(name, folder / f"{name}.export")
+        bundle_folder(export, folder / name, BundleOptions(24, 20, 4, verify=False))
+    return {name: folder / name for name in BUNDLES}
+
+
+@pytest.fixture(scope="session")
+def found(modules: Path, bundles: dict[str, Path]) -> dict[str, Any]:
+    """What the scenarios say in Node."""
+    plan = {
+        "modules": str(modules),
+        "host": str(HOST),
+        "failing": "marian-tiny",
+        "bundles": {
+            name: {"folder": str(bundles[name]), "ways": ways, "given": given(name)}
+            for name, (ways, _) in BUNDLES.items()
+        },
+    }
+    script = Path(__file__).with_name("bundle_in_node.mjs")
+    ran = subprocess.run(["node", script, json.dumps(plan)], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""  # no warning that an update is not in place
+    result: dict[str, Any] = json.loads(ran.stdout)
+    return result
+
+
+def decoded(bundle: graphkit.Bundle, inputs: dict[str, Any]) -> list[np.ndarray]:
+    return [bundle.start(**inputs), *(bundle.step(tokens) for tokens in STEPS)]
+
+
+def generated(bundle: graphkit.Bundle, inputs: dict[str, Any], **options: Any) -> list[list[int]]:
+    kept = {name: [inputs[name]] * 2 if name == "prompt" else inputs[name] for name in ("prompt", "mask") if name in inputs}
+    return bundle.generate(ROWS, max_new_tokens=9, **kept, **options)
+
+
+def close(numbers: list[float], array: np.ndarray) -> None:
+    np.testing.assert_allclose(np.asarray(numbers).reshape(array.shape), array, rtol=0, atol=2e-5)
+
+
+def check(said: dict[str, Any], folder: Path, inputs: dict[str, Any]) -> None:
+    """Check what JavaScript says of a bundle against what Python does with it."""
+    bundle = graphkit.Bundle(folder)
+    for numbers, array in zip(said["first"], decoded(bundle, inputs["start"]), strict=True):
+        close(numbers, array)
+    assert said["length"] == bundle.length
+    assert set(said["states"]) == set(bundle.state)
+    for name, (dims, numbers) in said["states"].items():
+        assert tuple(dims) == bundle.state[name].shape
+        close(numbers, bundle.state[name])
+    assert said["arenas"] == 1
+    assert said["cleared"]
+    assert said["hasNoLeak"]
+    assert said["forksAreApart"]
+    greedy, beams = generated(bundle, inputs, eos=-1), generated(bundle, inputs, eos=-1, beams=2)
+    assert said["greedy"] == greedy
+    assert said["beams"] == beams
+    assert said["ended"] == generated(bundle, inputs, eos=beams[0][3], beams=2)
+    bundle.start(**inputs["start"])
+    bundle.reorder([1, 1, 0])
+    close(said["reordered"], bundle.step([*STEPS[0], STEPS[0][0]]))
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name, (ways, _) in BUNDLES.items() for way in ways])
+def test_node_decodes_as_python_does(found: dict[str, Any], bundles: dict[str, Path], name: str, way: str) -> None:
+    check(found[name][way], bundles[name], given(name))
+
+
+def test_what_cannot_be_done_is_an_error_before_anything_runs(found: dict[str, Any]) -> None:
+    largest = 'up to {"batch":4,"source":20,"tokens":24}'
+    said = dict(found["failures"])
+    assert said.pop("isUnharmed")
+    assert said.pop("isTyped")
+    assert said == {
+        "early": "BundleError: no sequence is started - call encode or prefill first",
+        "missing": 'BundleError: encode needs "input_ids", int64["batch","source"]',
+        "odd": 'BundleError: there is no input "\\u001b[31m"',
+        "method": """BundleError: no 'prefill': the bundle has ["encode","step","init","reorder"]""",
+        "rank": f'BundleError: "input_ids" is [2], and must be ["batch","source"], {largest}',
+        "ragged": "BundleError: rows of an array differ in length",
+        "kind": 'BundleError: "input_ids" is no int64',
+        "long": f'BundleError: "input_ids" is [1,99], and must be ["batch","source"], {largest}',
+        "tokens": "BundleError: give at least 1 maxNewTokens and beams",
+        "wide": "BundleError: 6 rows, and the bundle takes 4 - make one of a larger --batch",
+        "rows": "BundleError: 2 rows, and the sequence has 1 - give a token for each",
+        "reorder": "BundleError: rows [0,3]: give 1 to 4, of the 1 that the state has, counted from 0",
+        "busy": "BundleError: another method of this bundle is running - await it first, or use a fork",
+        "full": "BundleError: 25 tokens do not fit into 24 slots - reset it, or make one of more",
+    }
+
+
+def test_what_is_no_bundle_is_refused(found: dict[str, Any]) -> None:
+    said = found["refusals"]
+    large = said.pop("large")
+    assert large == f"BundleError: there is no memory for {2**52} bytes of state"
+    assert all(text.startswith("BundleError: bundle.json is not that of a bundle: ") for text in said.values()), said
+    assert "../encode.onnx" in said["file"]
+    assert "/etc/passwd" in said["data"]
+
+
+PAGE = """<!doctype html>
+<script type="module">
+let said;
+try {
+  const ort = await import('/onnxruntime/ort.wasm.min.mjs');
+  const { Bundle } = await import('/host/bundle.mjs');
+  const { decodes } = await import('/tests/bundle_scenarios.mjs');
+  Object.assign(ort.env.wasm, { numThreads: 1, wasmPaths: '/onnxruntime/' });
+  const bundle = await Bundle.open(ort, '/bundle');
+  said = await decodes(bundle, await (await fetch('/given')).json());
+} catch (error) {
+  said = { error: String(error.stack ?? error) };
+}
+await fetch('/said', { method: 'POST', body: JSON.stringify(said) });
+</script>
+"""
+TYPES = {".mjs": "text/javascript", ".wasm": "application/wasm"}
+
+
+class Site(http.server.BaseHTTPRequestHandler):
+    """Serves a page, what it needs, and takes what it says."""
+
+    def __init__(self, *args: Any, folders: dict[str, Path], given: dict[str, Any], said: list[Any], **kw: Any) -> None:
+        self.folders, self.given, self.said = folders, given, said
+        super().__init__(*args, **kw)
+
+    def do_GET(self) -> None:
+        _, place, *rest = self.path.split("/")
+        if place == "":
+            self.answer(PAGE.encode(), "text/html")
+        elif place == "given":
+            self.answer(json.dumps(self.given).encode(), "application/json")
+        elif place in self.folders and (file := self.folders[place] / rest[0]).is_file():
+            self.answer(file.read_bytes(), TYPES.get(file.suffix, "application/octet-stream"))
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.said.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.answer(b"", "text/plain")
+
+    def answer(self, body: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A Chromium; where GRAPHKIT_INSTALL_CHROMIUM is set, Debian's, installed first."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    if os.environ.get("GRAPHKIT_INSTALL_CHROMIUM") and not any(map(shutil.which, names)) and shutil.which("apt-get"):
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
+        subprocess.run(install, check=False, capture_output=True, timeout=300)
+    path = next((path for name in names if (path := shutil.which(name)) is not None), None)
+    if path is None:
+        pytest.skip("there is no Chromium: GRAPHKIT_INSTALL_CHROMIUM=1 lets root install Debian's")
+    return path
+
+
+@pytest.fixture
+def site(modules: Path, bundles: dict[str, Path]) -> Iterator[tuple[str, list[Any]]]:
+    """The address of a page, and what it says."""
+    said: list[Any] = []
+    web = modules / "node_modules" / "onnxruntime-web" / "dist"
+    folders = {"onnxruntime": web, "host": HOST.parent, "tests": Path(__file__).parent, "bundle": bundles["marian-tiny"]}
+    handler = functools.partial(Site, folders=folders, given=given("marian-tiny"), said=said)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", said
+        server.shutdown()
+        thread.join()
+
+
+def test_a_page_decodes_as_python_does(
+    chromium: str, site: tuple[str, list[Any]], bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    address, said = site
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    browser = subprocess.Popen(
+        [chromium, *flags, f"--user-data-dir={tmp_path}", address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(1200):
+            if said or browser.poll() is not None:
+                break
+            threading.Event().wait(0.05)
+    finally:
+        browser.terminate()
+        browser.wait(20)
+    assert said, "the page has said nothing within a minute"
+    assert "error" not in said[0], said[0]
+    check(said[0], bundles["marian-tiny"], given("marian-tiny"))
