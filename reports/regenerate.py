@@ -15,6 +15,7 @@ from graphkit.analysis.sections import ReportOptions
 from graphkit.model import Model, load
 from graphkit.render.result import Result
 from graphkit.targets import load_target
+from graphkit.workflows.bundle import BundleOptions, BundleReport, bundle_folder
 from graphkit.workflows.fold import fold_file
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.workflows.split import SplitReport, split_file
@@ -34,6 +35,10 @@ REPORTS = {
 }
 SPLITS = {"nllb-tiny-split": "nllb-tiny/decoder_model_merged_quantized"}
 FOLDS = {"marian-tiny-fold": "marian-tiny/decoder_model_merged"}
+BUNDLES = {
+    "opus-mt-en-fr-bundle": ("opus-mt-en-fr", BundleOptions(128, 64, 4, dry_run=True)),  # there are no weights to prove
+    "marian-tiny-bundle": ("marian-tiny", BundleOptions(16, 12, 2)),
+}
 LOWERED = {"marian-tiny-mt8371": ("marian-tiny", LowerOptions(target="mt8371", src_len=16, max_cache_len=16))}
 
 
@@ -50,6 +55,8 @@ def reports() -> Iterator[tuple[str, Result]]:
             yield name, fold_file(_load(model, folder), folder / f"{name}.onnx")
         for name, (export, lowering) in LOWERED.items():
             yield name, _lower(export, lowering, folder)
+        for name, (export, bundling) in BUNDLES.items():
+            yield name, _bundle(export, bundling, folder, folder / name)
 
 
 def _load(model: str, folder: Path) -> Model:
@@ -67,6 +74,12 @@ def _lower(export: str, options: LowerOptions, folder: Path) -> LowerReport:
     for packed in (MODELS / export).glob("*.onnx.xz"):
         _load(f"{export}/{packed.name.removesuffix('.onnx.xz')}", folder)
     return lower_folder(folder / export, folder / "lowered", options)
+
+
+def _bundle(export: str, options: BundleOptions, folder: Path, target: Path) -> BundleReport:
+    for packed in (MODELS / export).glob("*.onnx.xz"):
+        _load(f"{export}/{packed.name.removesuffix('.onnx.xz')}", folder)
+    return bundle_folder(folder / export, target, options)
 
 
 def main() -> None:

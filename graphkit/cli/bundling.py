@@ -71,7 +71,7 @@ def bundle(
         from graphkit.workflows.bundle import BundleOptions, bundle_folder
 
         options = BundleOptions(
-            max_cache, max_source, batch, update, sizes.read().dims, not no_verify, dry_run, overwrite, limits
+            max_cache, max_source, batch, update, sizes.read_dims(), not no_verify, dry_run, overwrite, limits
         )
         made = bundle_folder(path, output, options, progress=progress)
     show(made, format)

@@ -110,7 +110,7 @@ def lower(
             max_cache_len,
             batch,
             mask_floor,
-            sizes.read().dims,
+            sizes.read_dims(),
             pad,
             not no_verify,
             overwrite,

@@ -95,6 +95,18 @@ class SizeWords(NamedTuple):
     input: Sequence[str]
     range: Sequence[str]
 
+    def read_dims(self) -> tuple[tuple[str, int], ...]:
+        """Parse the texts of --dim, where that is all that serves.
+
+        Raises:
+            UsageError: A text cannot be parsed, or there is another option.
+        """
+        from graphkit.errors import UsageError
+
+        if self.input or self.range:
+            raise UsageError("--input and --range do nothing here - give the sizes of symbols with --dim")
+        return self.read().dims
+
     def read(self) -> DimSpec:
         """Parse the texts.
 

@@ -4,6 +4,7 @@ from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
+from graphkit.verify.original_pipeline import Originals
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
@@ -12,6 +13,7 @@ __all__ = [
     "Decoded",
     "Decoder",
     "InputMaker",
+    "Originals",
     "OutputProof",
     "RewriteProof",
     "RunProof",

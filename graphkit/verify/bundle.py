@@ -225,8 +225,8 @@ def distance(expected: np.ndarray, actual: np.ndarray) -> float:
         return float("inf")
     flat, other = expected.reshape(-1), actual.reshape(-1)
     worst, count, total, squares = 0.0, 0, 0.0, 0.0
-    for start in range(0, flat.size, BLOCK):
-        one, two = (array[start : start + BLOCK].astype(np.float64) for array in (flat, other))
+    for first in range(0, flat.size, BLOCK):
+        one, two = (array[first : first + BLOCK].astype(np.float64) for array in (flat, other))
         if np.array_equal(one, two, equal_nan=True):
             one = one[np.isfinite(one)]
         elif np.isfinite(one).all() and np.isfinite(two).all():

@@ -114,9 +114,10 @@ def _states(parts: Sequence[_Part]) -> list[StateTensor]:
 
 
 def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
-    """Return states one behind the other, each at an aligned offset."""
+    """Return states one behind the other, each at an aligned offset; those that are alike are neighbours."""
+    kinds = list(dict.fromkeys((state.dtype, state.shape, state.update) for state in states))
     placed, end = [], 0
-    for state in states:
+    for state in sorted(states, key=lambda state: kinds.index((state.dtype, state.shape, state.update))):
         placed.append(replace(state, offset=end))
         end += _room(state)
     return tuple(placed)

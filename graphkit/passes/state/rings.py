@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import walk_tensors
+from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence, dependences
@@ -221,7 +224,8 @@ def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
         outputs.append((mask.value.name, NewInput(f"mask_{number}", shapes[mask.value].dtype, dims)))
     part = with_outputs(model, outputs)
     lengths = range(slots) if slots <= ALL_LENGTHS else sorted({*np.linspace(0, slots - 1, ALL_LENGTHS, dtype=int)})
-    session = IsolatedSession(part)
+    is_whole = all(t.data_location != TensorProto.EXTERNAL for t, _ in walk_tensors(part.proto))
+    session = IsolatedSession(Model.from_proto(part.proto) if is_whole else part)  # which needs no file of weights
     window: int | None = None
     for past in reversed(lengths):  # the longest first: it tells the window
         feed = _feed(editor, part.graph.inputs, int(past))
