@@ -293,11 +293,11 @@ def _loop(parts: Sequence[_Part]) -> Iterator[str]:
     """Yield what a host does, a sentence each."""
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
     step = next((part.method.name for part in parts if part.method.when == "step"), "")
-    yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. `init` fills it."
+    yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."
     if once:
-        yield f"Set the lengths to 0. Run `{once}`, which writes the state and gives the first logits."
+        yield f"Set the lengths to 0. Run {once}, which writes the state and gives the first logits."
     if step and any(part.method.kinds.get(name) == "tokens" for part in parts for name in part.method.kinds):
-        yield f"Choose a token from the logits; run `{step}` on it; repeat until it ends or the slots are full."
+        yield f"Choose a token from the logits; run {step} on it; repeat until it ends or the slots are full."
     elif step:
-        yield f"Run `{step}` on each input in turn."
+        yield f"Run {step} on each input in turn."
     yield "After each run, let each length grow by what the method says."

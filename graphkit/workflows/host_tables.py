@@ -7,26 +7,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from onnx import helper
 
-from graphkit.errors import ModelError, UsageError
-from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.types import declared_type
-from graphkit.host.masks import slots_mask, source_mask
+from graphkit.errors import UsageError
+from graphkit.graph.roles import Role
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput
 from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
-from graphkit.shapes import Expr, Shapes, parse
+from graphkit.shapes import Expr, Shapes
+from graphkit.workflows.host_feeds import By, is_of_source, other_tokens, run_feed
+from graphkit.workflows.host_masks import columns_of, in_slots, raised, window_of
 from graphkit.workflows.lower_sizes import Setting
 
 __all__ = ["HostTable", "host_tables"]
 
-TOKENS = range(8)  # that stand for all others, but for the one that pads
-MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
 Kind = Literal["mask", "rows", "constant"]
-By = Literal["position", "valid_length"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +94,7 @@ def _runs(
     runs: list[dict[str, np.ndarray]] = []
     for number in numbers:
         try:
-            runs.append(session.run(_feed(part, roles, setting, which, number)))
+            runs.append(session.run(run_feed(part, roles, setting, which, number)))
         except RunError as error:
             if which == "position" and number == setting.capacity > 0:
                 break
@@ -127,18 +123,14 @@ def _check_tokens(
     if not any(roles.get(value.name) in ("tokens", "encoder tokens") for value in part.graph.inputs):
         return
     number = 1 if which == "position" else setting.source
-    tokens: list[int | Sequence[int]] = [*_tokens(setting), _tokens(setting), _tokens(setting)[::-1]]
-    runs = [session.run(_feed(part, roles, setting, which, number, each)) for each in tokens]
+    tokens: list[int | Sequence[int]] = [*other_tokens(setting), other_tokens(setting), other_tokens(setting)[::-1]]
+    runs = [session.run(run_feed(part, roles, setting, which, number, each)) for each in tokens]
     for each in wanted:
         if any(not np.array_equal(run[each.name], runs[0][each.name]) for run in runs):
             raise UsageError(
                 f"'{each.source.value.name}' depends on which tokens there are - a host that knows positions and "
                 "lengths cannot make it"
             )
-
-
-def _tokens(setting: Setting) -> list[int]:
-    return [token for token in TOKENS if token != setting.pad]
 
 
 def _named(each: HostInput, shapes: Shapes) -> NewInput:
@@ -154,7 +146,7 @@ def _chosen_by(each: HostInput, model: Model, setting: Setting) -> By:
     by_position = bool(known.symbols & growing)
     by_length = False
     for name in known.inputs:
-        if _is_of_source(model.roles.of(model.graph.values[name]), setting):
+        if is_of_source(model.roles.of(model.graph.values[name]), setting):
             by_length = True
         else:
             by_position = True
@@ -166,85 +158,19 @@ def _chosen_by(each: HostInput, model: Model, setting: Setting) -> By:
     return "position" if by_position else "valid_length"
 
 
-def _is_of_source(role: Role, setting: Setting) -> bool:
-    """Whether an integer input says which tokens of the source are valid."""
-    return role == "encoder mask" or not setting.capacity
-
-
-def _feed(
-    part: Model,
-    roles: Mapping[str, Role],
-    setting: Setting,
-    which: By,
-    number: int,
-    token: int | Sequence[int] | None = None,
-) -> dict[str, np.ndarray]:
-    """Return inputs of the part; `token` is what all tokens are, or tokens that repeat."""
-    dims = setting.at(number if which == "position" else min(1, setting.capacity))
-    valid = number if which == "valid_length" else setting.source
-    token = _tokens(setting)[0] if token is None else token
-    feed = {}
-    for value in part.graph.inputs:
-        if value.tensor is not None:
-            continue
-        declared = declared_type(value)
-        if declared is None or declared.dims is None:
-            raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
-        shape = tuple(_size(dim, dims) for dim in declared.dims)
-        kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
-        feed[value.name] = _content(roles.get(value.name, "other"), shape, kind, setting, number, valid, token)
-    return feed
-
-
-def _size(dim: int | str | None, dims: Mapping[str, int]) -> int:
-    if isinstance(dim, int):
-        return dim
-    if dim is None:
-        raise ModelError("a dim of an input is not declared", hint="give it a name")
-    return int(parse(dim).evaluate(dims))
-
-
-def _content(
-    role: Role,
-    shape: tuple[int, ...],
-    kind: np.dtype[np.generic],
-    setting: Setting,
-    number: int,
-    valid: int,
-    token: int | Sequence[int],
-) -> np.ndarray:
-    """Return what an input holds after `number` tokens, or where so many tokens of the source are valid."""
-    if kind.kind == "f":
-        return np.zeros(shape, kind)
-    if role in MASKS:
-        ones = np.ones(shape, kind)
-        if setting.is_padded and role != "image mask" and _is_of_source(role, setting) and shape:
-            ones[..., valid:] = 0
-        return ones
-    if role == "positions":
-        start = number if setting.capacity else 0
-        return np.broadcast_to(np.arange(start, start + shape[-1]), shape).astype(kind)
-    if role == "token types":
-        return np.zeros(shape, kind)
-    ids = np.resize(np.asarray(token, kind), shape)
-    if _is_of_source(role, setting) and shape:
-        ids[..., valid:] = setting.pad
-    return ids
-
-
 def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
     dims = shapes[each.source.value].dims
     assert dims is not None
     varies = any(not np.array_equal(found, arrays[-1]) for found in arrays)
     if not varies and (by == "valid_length" or len(arrays) > 1):
-        return HostTable(each.name, "constant", by, 0, _raised(arrays[-1], setting) if each.is_mask else arrays[-1])
+        return HostTable(each.name, "constant", by, 0, raised(arrays[-1], setting) if each.is_mask else arrays[-1])
     if by == "position":
         shapes_seen = zip(*(found.shape for found in arrays), strict=True)  # an axis may grow that no symbol tells of
         slots = [axis for axis, seen in enumerate(shapes_seen) if len(set(seen)) > 1]
         if slots:
             if not each.is_mask or len(slots) > 1:
                 raise UsageError(f"'{each.source.value.name}' is as long as the cache, and is no mask")
-            arrays = [_in_slots(found, slots[0], past, setting) for past, found in enumerate(arrays)]
+            arrays = [in_slots(found, slots[0], past, setting) for past, found in enumerate(arrays)]
     else:
         lengths = [axis for axis, dim in enumerate(dims) if _is_source(dim, setting)]
         is_added = all(node.is_op("Add") for node, _ in each.source.uses)
@@ -253,16 +179,11 @@ def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: li
     rows = np.stack(arrays)
     if not each.is_mask:
         return HostTable(each.name, "rows", by, 0, rows)
-    rows = _raised(rows, setting)
-    window: int | None = _window(rows, setting) if by == "position" else _columns(rows, setting)
+    rows = raised(rows, setting)
+    window: int | None = window_of(rows, setting) if by == "position" else columns_of(rows, setting)
     if window is None:
         return HostTable(each.name, "rows", by, 0, rows)
     return HostTable(each.name, "mask", by, window, rows)
-
-
-def _raised(mask: np.ndarray, setting: Setting) -> np.ndarray:
-    """Return a mask with the floor where nothing counts."""
-    return np.where(mask <= MASKED, np.float32(setting.floor), mask).astype(mask.dtype)
 
 
 def _is_source(dim: Expr, setting: Setting) -> bool:
@@ -270,17 +191,6 @@ def _is_source(dim: Expr, setting: Setting) -> bool:
         return bool(dim.symbols) and int(dim.evaluate(setting.dims)) == setting.source
     except KeyError:
         return False
-
-
-def _in_slots(found: np.ndarray, axis: int, past: int, setting: Setting) -> np.ndarray:
-    """Return what is added to scores, moved to the slots: the past first, the new token last, the floor between."""
-    if found.shape[axis] != past + 1:
-        raise UsageError(f"a mask has {found.shape[axis]} keys after {past} tokens, not {past + 1}")
-    moved = np.moveaxis(found, axis, -1)
-    fixed = np.full((*moved.shape[:-1], setting.capacity + 1), setting.floor, found.dtype)
-    fixed[..., :past] = moved[..., :past]
-    fixed[..., -1] = moved[..., -1]
-    return np.moveaxis(fixed, -1, axis)
 
 
 def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
@@ -291,34 +201,3 @@ def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
         if not np.array_equal(found[part], full[part]):
             return False
     return True
-
-
-def _window(rows: np.ndarray, setting: Setting) -> int | None:
-    """Return the window of a mask over slots, 0 for none, None where it is another function of the position."""
-    if rows.shape[-1] != setting.capacity + 1:
-        return None
-    windows: list[int] = [0, *range(1, setting.capacity + 1)]
-    for window in windows:
-        if all(
-            np.array_equal(row, _broadcast(slots_mask(past, setting.capacity, window, setting.floor), row))
-            for past, row in enumerate(rows)
-        ):
-            return window
-    return None
-
-
-def _columns(rows: np.ndarray, setting: Setting) -> int | None:
-    """Return 0 where a mask hides the columns past the valid ones, at all valid rows; None where it does not."""
-    if rows.shape[-1] != setting.source:  # of a source that convolutions have made shorter
-        return None
-    for valid, row in enumerate(rows, 1):
-        expected = source_mask(valid, setting.source, setting.floor)
-        queries = valid if row.ndim > 1 and row.shape[-2] == setting.source else row.shape[-2] if row.ndim > 1 else 1
-        seen = row[..., :queries, :]
-        if not np.array_equal(seen, _broadcast(expected, seen)):
-            return None
-    return 0
-
-
-def _broadcast(mask: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(mask.astype(like.dtype), like.shape)

@@ -11,11 +11,9 @@ import onnx.numpy_helper
 from onnx import helper
 
 from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.contract import By, Method, Port, Source, State
+from graphkit.contract import By, Method, Source, State
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.kv import CacheEntry
-from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.fold import fold
@@ -32,10 +30,11 @@ from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Pass, copy_proto, keep
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs, with_first_output
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import infer
 from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.host_tables import HostTable, host_tables
 from graphkit.workflows.lower_sizes import LowerSizes, setting_of
+from graphkit.workflows.lowered_interface import Interface
 
 __all__ = ["Lowered", "lower_model"]
 
@@ -101,18 +100,14 @@ class _Lowering:
         self.changes: list[str] = []
         self.declined: list[Declined] = []
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
-        self.pasts = {value.name: entry for value, entry in model.roles.pasts.items()}
-        self.setting = setting_of(self.model, model, sizes, is_decoder=bool(self.pasts))
+        self.interface = Interface(model)
+        self.setting = setting_of(self.model, model, sizes, is_decoder=self.is_decoder)
         self.tables: dict[str, np.ndarray] = {}
-        self.sources: dict[str, tuple[Source, str]] = {}
-        self.writes: dict[str, str] = {}
-        self.axes: dict[str, int] = {}
-        self.became: dict[str, str] = {}
 
     @property
     def is_decoder(self) -> bool:
         """Whether it runs at each step, on a cache."""
-        return bool(self.pasts)
+        return bool(self.original.roles.pasts)
 
     def extract_embeddings(self) -> None:
         """Let the host look up rows of tables.
@@ -128,7 +123,7 @@ class _Lowering:
             table = f"{self.name}.{found.name}"
             self.tables[table] = self.model.array(tensor)
             meaning = f"the rows of '{found.table.name}' at '{found.ids.name}'"
-            self.became[found.ids.name] = found.name
+            self.interface.became[found.ids.name] = found.name
             role = self.model.roles.of(found.ids)
             if role == "other":
                 raise UsageError(
@@ -136,9 +131,9 @@ class _Lowering:
                 )
             by: By = "type" if role == "token types" else "token" if self.is_decoder else "source"
             if self.is_decoder and role == "positions":
-                self.sources[found.name] = Source("rows", table, "position"), meaning
+                self.interface.sources[found.name] = Source("rows", table, "position"), meaning
             else:
-                self.sources[found.name] = Source("embedding", table, by), meaning
+                self.interface.sources[found.name] = Source("embedding", table, by), meaning
         self._run(ExtractEmbedding())
 
     def _fix_positions(self) -> None:
@@ -161,7 +156,10 @@ class _Lowering:
         """Insert the masks that the export lacks."""
         for found in missing_masks(self.model, infer(self.model)):
             kind = "slots_mask" if found.over == "slots" else "source_mask"
-            self.sources[found.name] = Source("slots_mask" if kind == "slots_mask" else "source_mask"), MASKS[kind]
+            self.interface.sources[found.name] = (
+                Source("slots_mask" if kind == "slots_mask" else "source_mask"),
+                MASKS[kind],
+            )
         self._run(InsertAttentionMask())
 
     def extract_host_values(self) -> None:
@@ -177,22 +175,22 @@ class _Lowering:
                 self._bake(table)
                 continue
             for name in each.source.dependence.inputs:
-                self.became[name] = table.name
+                self.interface.became[name] = table.name
             if table.kind == "mask" and table.by == "position":
-                self.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
+                self.interface.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
             elif table.kind == "mask":
-                self.sources[table.name] = Source("source_mask"), MASKS["source_mask"]
+                self.interface.sources[table.name] = Source("source_mask"), MASKS["source_mask"]
             else:
                 rows = f"{self.name}.{table.name}"
                 self.tables[rows] = table.array
-                self.sources[table.name] = Source("rows", rows, table.by), f"'{original}' at this {table.by}"
+                self.interface.sources[table.name] = Source("rows", rows, table.by), f"'{original}' at this {table.by}"
 
     def fix_cache(self) -> None:
         """Give the cache its slots."""
         for found in growths(self.model, infer(self.model), []):
             assert found.entry.past is not None
-            self.axes[found.entry.past.name] = found.axis
-            self.writes[found.given] = found.entry.past.name
+            self.interface.axes[found.entry.past.name] = found.axis
+            self.interface.writes[found.given] = found.entry.past.name
         step = StaticKvCache(self.sizes.capacity)
         outcome = step.run(self.model)
         if outcome.declined:
@@ -224,8 +222,9 @@ class _Lowering:
         """Give stacked caches as few axes as the target takes."""
         if (limit := self.sizes.target.max_rank) is None:
             return
-        found = reduce_cache_rank(self.model, self.axes, self.writes, limit.value)
-        self.model, self.axes, self.writes = found.model, dict(found.axes), dict(found.writes)
+        found = reduce_cache_rank(self.model, self.interface.axes, self.interface.writes, limit.value)
+        self.model = found.model
+        self.interface.axes, self.interface.writes = dict(found.axes), dict(found.writes)
         self.changes += found.changes
 
     def _remedies(self) -> Iterator[Rewrite]:
@@ -240,52 +239,16 @@ class _Lowering:
         """Return the model with its place in the contract; the logits are its first output."""
         if self.is_decoder and (logits := self.original.roles.logits) is not None:
             self.model = with_first_output(self.model, logits.name)
-        shapes = infer(self.model)
-        inputs = tuple(self._input(value, shapes) for value in self.model.graph.inputs)
-        outputs = tuple(self._output(value, shapes) for value in self.model.graph.outputs)
-        kept = {port.name for port in inputs}
-        became = {
-            value.name: value.name if value.name in kept else self.became.get(value.name, "nothing: its value is fixed")
-            for value in self.original.graph.inputs
-            if value.tensor is None
-        }
-        when = "step" if self.is_decoder else "once"
-        method = Method(self.name, f"{self.name}.onnx", "step" if when == "step" else "once", inputs, outputs, became)
-        states = tuple(self._state(port) for port in inputs if port.source is not None and port.source.kind == "state")
+        method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
         return Lowered(
             method,
             self.model,
             self.tables,
-            states,
+            self.interface.states(method),
             tuple(self.changes),
             tuple(self.declined),
             blockers(self.model, self.sizes.target),
         )
-
-    def _input(self, value: Value, shapes: Shapes) -> Port:
-        shape, dtype = _fixed(value, shapes)
-        if value.name in self.sources:
-            source, meaning = self.sources[value.name]
-        elif value.name in self.pasts:
-            source, meaning = Source("state", value.name), self._of_cache(self.pasts[value.name])
-        else:
-            source, meaning = Source("user"), f"'{value.name}' of the original"
-        return Port(value.name, dtype, shape, meaning, source)
-
-    def _output(self, value: Value, shapes: Shapes) -> Port:
-        shape, dtype = _fixed(value, shapes)
-        state = self.writes.get(value.name, "")
-        meaning = f"goes into the next slot of '{state}'" if state else f"'{value.name}' of the original"
-        return Port(value.name, dtype, shape, meaning, writes=state)
-
-    def _state(self, port: Port) -> State:
-        size = int(np.prod(port.shape)) * np.dtype(port.dtype).itemsize
-        return State(port.name, port.dtype, port.shape, self.axes.get(port.name), size)
-
-    def _of_cache(self, entry: CacheEntry) -> str:
-        attention = "cross-attention" if self.original.roles.is_cross(entry) else "self-attention"
-        layer = ".".join(map(str, entry.slot.index))
-        return f"the {entry.slot.kind} cache of the {attention}" + (f" of layer {layer}" if layer else "")
 
     def _fix_dims(self, table: HostTable) -> None:
         """Declare the dims of an input as they are: not all of them need follow from the dims of others."""
@@ -316,11 +279,3 @@ class _Lowering:
         self.model = outcome.model
         self.changes += outcome.changes
         self.declined += outcome.declined
-
-
-def _fixed(value: Value, shapes: Shapes) -> tuple[tuple[int, ...], str]:
-    dims = shapes[value].dims
-    sizes = [dim.constant for dim in dims or ()]
-    if dims is None or None in sizes:
-        raise UsageError(f"'{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
-    return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
