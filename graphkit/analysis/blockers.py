@@ -18,7 +18,7 @@ from graphkit.model import Model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.targets import Target
 
 __all__ = ["Blockers", "Share", "blockers"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from graphkit.graph.view import Node
 from graphkit.shapes import Expr, Shapes, const
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 
 __all__ = ["macs"]
 

@@ -12,7 +12,7 @@ from graphkit.constraints.evaluate import Assignment, Constraint, Values, column
 from graphkit.constraints.precondition import Related
 from graphkit.constraints.symbol_sizes import Role
 from graphkit.shapes import Relation
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 
 __all__ = ["Variable", "nearest"]
 

@@ -81,15 +81,12 @@ class FlatRegions:
             for nodes in self._parts(part):
                 region = self._region(nodes, lead)
                 if not region.saved:
-                    self._keep(region, "no Reshape would go")
+                    for value in region.sources:
+                        self.reasons.setdefault(self.makers[value], "no Reshape would go")
                 else:
                     if self.editor.keep_fusions:
                         self._set_apart(region)
                     yield region
-
-    def _keep(self, region: Region, reason: str) -> None:
-        for value in region.sources:
-            self.reasons.setdefault(self.makers[value], reason)
 
     def _set_apart(self, region: Region) -> None:
         """Keep a Reshape before each Transpose that onnxruntime would else merge with the one before it.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from graphkit.shapes import Expr, const, lower
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["MAX_SIZE", "merged", "open_spec", "reshape_spec"]

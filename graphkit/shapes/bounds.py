@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from graphkit.shapes.expr import Call, Expr, Monomial, Operation, TooComplexError
+from graphkit.shapes.expr import Call, Expr, Monomial, Operation
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
 __all__ = ["is_nonzero", "lower", "upper"]

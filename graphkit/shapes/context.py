@@ -13,7 +13,8 @@ from graphkit.graph.view import Node, Scope
 from graphkit.model import Model
 from graphkit.shapes.algebra import divide_exactly, maximum, without_common_factor
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Call, Expr, TooComplexError, const
+from graphkit.shapes.expr import Call, Expr, const
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.node_view import NodeView, UnknownError
 from graphkit.shapes.notes import Finding, Notes
 from graphkit.shapes.relations import Requirement

@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from graphkit.graph.view import Scope, Value
 from graphkit.shapes.algebra import without_common_factor
-from graphkit.shapes.expr import OPERATIONS, Call, Expr, TooComplexError
+from graphkit.shapes.expr import OPERATIONS, Call, Expr
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Tensor

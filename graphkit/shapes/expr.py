@@ -11,31 +11,20 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from numbers import Integral
 from typing import Literal
 from weakref import WeakValueDictionary
 
+from graphkit.shapes.expr_limits import MAX_TERMS, TooComplexError, check_call, check_number, check_terms
 from graphkit.shapes.expr_text import call_text, sum_text
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
-__all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "TooComplexError", "const", "symbol"]
+__all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "const", "symbol"]
 
 Operation = Literal["//", "%", "min", "max"]
 FUNCTIONS: Mapping[Operation, Callable[..., int]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
-
-# What a model can make an expression grow to; all of a real one are below a fifth of these
-MAX_TERMS = 48
-MAX_DEGREE = 16  # atoms of a product
-MAX_ARGS = 8  # of a min or max
-MAX_SIZE = 160  # atoms, those in the arguments of calls included
-MAX_NUMBER = 1 << 64  # no dim, and no element of an integer tensor, is larger
-MAX_TEXT = 2000  # characters of a call
-
-
-class TooComplexError(ArithmeticError):
-    """An expression has grown too large to be read or used."""
 
 
 class Call:
@@ -54,12 +43,12 @@ class Call:
         """Return the only call of this operation with these arguments; TooComplexError if they are too many."""
         known = cls._known.get((op, args))
         if known is None:
-            if len(args) > MAX_ARGS:
-                raise TooComplexError(f"a {op} of more than {MAX_ARGS} expressions")
+            text = call_text(op, args)
+            check_call(op, args, text)
             known = super().__new__(cls)
             known.op, known.args, known.interval = op, args, None
             known.size = 1 + sum(atom.size for arg in args for monomial, _ in arg.terms for atom in monomial)
-            known.key = (1, _text(op, args), 0, 0)
+            known.key = (1, text, 0, 0)
             cls._known[(op, args)] = known
         return known
 
@@ -108,7 +97,7 @@ class Expr:
         kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
         if not kept or (len(kept) == 1 and not kept[0][0]):
             return const(kept[0][1] if kept else 0)
-        _check_size(kept)
+        check_terms(kept)
         if len(kept) > 1:
             kept.sort(key=_order)
         return Expr(tuple(kept))
@@ -266,25 +255,6 @@ def _substituted(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
     return OPERATIONS[atom.op](*(arg.substitute(assignment) for arg in atom.args))
 
 
-def _text(op: Operation, args: tuple[Expr, ...]) -> str:
-    text = call_text(op, args)
-    if len(text) > MAX_TEXT:
-        raise TooComplexError("an expression of too many nested operations")
-    return text
-
-
-def _check_size(terms: Sequence[tuple[Monomial, int]]) -> None:
-    if len(terms) > MAX_TERMS:
-        raise TooComplexError("an expression of too many terms")
-    for monomial, factor in terms:
-        if not -MAX_NUMBER <= factor <= MAX_NUMBER:
-            raise TooComplexError("a number of more than 64 bits")
-        if len(monomial) > MAX_DEGREE:
-            raise TooComplexError("a product of too many factors")
-    if sum(atom.size for monomial, _ in terms for atom in monomial) > MAX_SIZE:
-        raise TooComplexError("an expression of too many operations")
-
-
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str, Bound, Bound]]]:
     """Graded lexicographic order: admissible, so that polynomial division ends."""
     return -len(term[0]), [atom.key for atom in term[0]]
@@ -294,7 +264,7 @@ _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}
 
 
 def const(value: int) -> Expr:
-    """Return a number as an expression; TooComplexError if it does not fit into an integer tensor.
+    """Return a number as an expression.
 
     Returns:
         An expression without symbols.
@@ -310,8 +280,7 @@ def const(value: int) -> Expr:
     known = _SMALL.get(value)
     if known is not None:
         return known
-    if not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise TooComplexError("a number of more than 64 bits")
+    check_number(value)
     return Expr((((), int(value)),))
 
 

@@ -23,7 +23,8 @@ from graphkit.model import Model
 from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.equalities import replacement, rewriter_of, simplified
-from graphkit.shapes.expr import Expr, TooComplexError
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.fallback import infer_node
 from graphkit.shapes.inputs import Inputs
 from graphkit.shapes.learned_ranges import learned_ranges, narrower

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 
 from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum, modulo
-from graphkit.shapes.expr import Expr, TooComplexError, const, symbol
+from graphkit.shapes.expr import Expr, const, symbol
+from graphkit.shapes.expr_limits import TooComplexError
 
 __all__ = ["parse"]
 

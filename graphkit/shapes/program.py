@@ -15,7 +15,8 @@ from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.declarations import declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
-from graphkit.shapes.expr import Expr, TooComplexError
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.infer import infer
 from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.results import Shapes

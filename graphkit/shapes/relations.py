@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphkit.graph.view import Node, Scope
-from graphkit.shapes.expr import Expr, TooComplexError, const
+from graphkit.shapes.expr import Expr, const
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import Symbol
 
 __all__ = ["Relation", "Requirement"]

@@ -17,7 +17,8 @@ import numpy as np
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, TooComplexError
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, plain
 
 __all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]

@@ -18,7 +18,8 @@ from graphkit.errors import ModelError
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes.expr import Expr, TooComplexError
+from graphkit.shapes.expr import Expr
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.node_view import UnknownError
 from graphkit.shapes.tensor import Array, Tensor, is_known
 from graphkit.shapes.value_propagation import cast

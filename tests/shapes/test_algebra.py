@@ -10,7 +10,7 @@ from trees import POINTS, Y, build, direct, trees
 
 from graphkit.shapes import Expr, ceil_div, const, lower, maximum, minimum, parse, symbol, upper
 from graphkit.shapes.algebra import divide_exactly
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 
 b, h, x, s, past = (symbol(name) for name in ("b", "h", "x", "s", "past"))
 

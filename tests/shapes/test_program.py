@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trees import POINTS, Y, build, trees
 
 from graphkit.shapes import Expr, const, floor_div, parse, symbol
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 
 b, h, x, past = (symbol(name) for name in ("b", "h", "x", "past"))
 SYMBOLS = (b, h, x, past, Y)

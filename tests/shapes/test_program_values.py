@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes import Expr, Ratio, const, maximum, program, symbol
-from graphkit.shapes.expr import TooComplexError
+from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.sources import find_sources
 
 n, b, s, past = (symbol(name) for name in ("n", "b", "s", "past"))
