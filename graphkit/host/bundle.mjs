@@ -17,13 +17,10 @@ const portOf = (method, kind) => method.inputs.find(({ source }) => source.kind 
 const asRows = (ids) => (ids.dims || typeof ids[0] === 'object' ? ids : [ids]);
 const lastOf = ({ dims: [rows, tokens, size], data }) => Array.from({ length: rows }, // logits of each row's last token
   (_, row) => data.subarray((row * tokens + tokens - 1) * size, (row + 1) * tokens * size));
-
 /** What the caller, or `bundle.json`, has wrong: an error before anything runs. */
 export class BundleError extends Error { name = 'BundleError'; }
-
 /**
  * The methods of a bundle, and the state of one user. Inputs are numbers, arrays, nested arrays, typed arrays, tensors.
- *
  * `encode`, for an encoder-decoder, `prefill`, for a decoder alone, or `start`, for either, starts a sequence. Inputs
  * go by name; `tokens` and `mask` also name the decoder's, by default its start token, and ones. `step` goes on with a
  * token, one for each row, or [batch, tokens]. Each returns the logits, [batch, tokens, vocabulary]. `reorder([0, 0])`
@@ -43,8 +40,12 @@ export class Bundle {
     const contract = readContract(new TextDecoder().decode(await read('bundle.json')));
     const [byPath, path, sessions] = [locate && ort.env?.versions?.node, contract.data, new Map()];
     const options = byPath || !path ? session : { ...session, externalData: [{ path, data: await read(path) }] };
-    for (const file of new Set(contract.methods.map((method) => method.file)))
-      sessions.set(file, await ort.InferenceSession.create(byPath ? locate(file) : await read(file), { ...options }));
+    for (const file of new Set(contract.methods.map((method) => method.file))) {
+      const isStep = contract.methods.every((method) => method.when === 'step' || method.file !== file);
+      const extra = isStep ? { session: { disable_prepacking: '1' } } : {}; // one token gains nothing by packed weights
+      const model = byPath ? locate(file) : await read(file);
+      sessions.set(file, await ort.InferenceSession.create(model, { extra, ...options }));
+    }
     return new Bundle(ort, contract, sessions, inPlace);
   }
   constructor(ort, contract, sessions, inPlace) {
@@ -122,8 +123,7 @@ export class Bundle {
     for (const { length: of, input, axis } of method.changes) after.set(of, after.get(of) + feeds[input].dims[axis]);
     const full = lengths.find(({ name, most }) => after.get(name) > most);
     need(!full, `${after.get(full?.name)} tokens do not fit into ${full?.most} slots - reset it, or make one of more`);
-    const recurs = ({ source }) => source.kind === 'state' && this.#states.get(source.of).axis === null;
-    if (starts && method.inputs.some(recurs)) await this.#reset();
+    if (starts && method.inputs.some(({ source }) => this.#states.get(source.of)?.axis === null)) await this.#reset();
     if (starts) this.#clear(rows);
     const outputs = await this.#run(method, feeds).catch((error) => { if (starts) this.#clear(); throw error; });
     this.#lengths = after;
@@ -201,8 +201,8 @@ function advance(row, begin, end, beams) {
   }
   const next = found.filter(({ text }) => text.at(-1) !== end);
   row.ended.push(...found.filter(({ text }) => text.at(-1) === end));
-  const none = { text: [...row.open[0].text, 0], score: -Infinity, source: begin }; // where too few go on
-  row.open = Array.from({ length: beams }, (_, at) => next[at] ?? { ...none });
+  const none = () => ({ text: [...row.open[0].text, 0], score: -Infinity, source: begin }); // where too few go on
+  row.open = Array.from({ length: beams }, (_, at) => next[at] ?? none());
 }
 function flattened(value) {
   if (value.dims) return { dims: [...value.dims], data: value.data };
@@ -228,8 +228,8 @@ function readContract(text) {
   try {
     const contract = JSON.parse(text), { version, data, arena, lengths, states, methods } = contract;
     need(version === 1 && lengths.length, `it is of version ${quoted(version)}`);
-    const files = [...methods.map(({ file }) => file), ...(data ? [data] : [])];
-    need(files.every((file) => !/[/\\\0]|^\.{0,2}$/.test(file)), `its files are not beside it: ${quoted(files)}`);
+    const files = [...methods.map(({ file }) => file), data || 'none'].filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
+    need(!files.length, `its files are not beside it: ${quoted(files)}`);
     let end = 0;
     for (const state of [...states].sort((a, b) => a.offset - b.offset)) {
       const size = volume(state.shape) * ARRAYS.get(state.dtype)?.BYTES_PER_ELEMENT;
