@@ -31,7 +31,8 @@ agraph (
     float[batch, 2, all, 4] "present.0.key", float[batch, 2, all, 4] "present.0.value"
 ) <
     int64[1] one = {1}, int64[1] two = {2}, int64[4] heads = {0, 0, 2, 4}, int64[3] joined = {0, 0, 8},
-    int64[2] mask_axes = {1, 2}, float lowest = {-3.4e38}, float root = {2}, int64 zero = {0}, int64 unit = {1}
+    int64[2] mask_axes = {1, 2}, float lowest = {-3.4e38}, float root = {2}, float nothing = {0}, int64 zero = {0},
+    int64 unit = {1}
 > {
     tokens = Gather (token_table, input_ids)
     positions = Gather (position_table, position_ids)
@@ -77,14 +78,19 @@ agraph (
 """
 
 
-def decoder(mask: str = "causal", opset: int = 17) -> onnx.ModelProto:
+def decoder(mask: str = "causal", opset: int = 17, changes: Mapping[str, str] = {}) -> onnx.ModelProto:
     """Return a decoder-only model of one layer.
 
     Args:
         mask: `causal`, or `window`: a token attends to the last ones, itself included.
         opset: Of the model.
+        changes: Text to replace, and what by.
     """
-    model = parser.parse_model(DECODER.replace("%MASKED%", MASKED[mask]))
+    text = DECODER.replace("%MASKED%", MASKED[mask])
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    model = parser.parse_model(text)
     model.opset_import[0].version = opset
     rng = np.random.default_rng(5)
     shapes = {"token_table": (VOCABULARY, WIDTH), "position_table": (16, WIDTH), "head": (WIDTH, VOCABULARY)}

@@ -141,7 +141,7 @@ class _Trace:
             if other is None or self._is_data(other) or index in value_inputs(node):
                 continue
             dims = self.shapes[other].dims
-            if dims is None or (dims and dims[-1] == self.keys):
+            if dims is None or (dims and dims[-1].constant != 1):  # an exporter may call the number of keys otherwise
                 yield node, index
 
     def _is_data(self, value: Value) -> bool:
