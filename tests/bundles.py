@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 
-__all__ = ["OPTIONS", "SLOTS", "VOCABULARY", "WINDOW", "decoder", "made", "saved"]
+__all__ = ["OPTIONS", "SLOTS", "VOCABULARY", "WINDOW", "audio_encoder", "decoder", "made", "saved"]
 
 SLOTS, WINDOW, VOCABULARY, WIDTH = 8, 3, 11, 8
 OPTIONS = BundleOptions(max_cache=SLOTS, max_source=8, batch=3, verify=False)
@@ -104,10 +104,24 @@ def decoder(mask: str = "causal", opset: int = 17, changes: Mapping[str, str] = 
     return model
 
 
-def saved(model: onnx.ModelProto, folder: Path) -> Path:
-    """Write a model to `model.onnx` of a folder, and return the folder."""
+def audio_encoder() -> onnx.ModelProto:
+    """Return an encoder of sound whose length is fixed, as wide as the decoder in `whisper-tiny`."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[batch_size, 16, 24] input_features) => (float[batch_size, 24, 32] last_hidden_state) {
+            frames = Transpose <perm = [0, 2, 1]> (input_features)
+            last_hidden_state = MatMul (frames, wide)
+        }"""
+    )
+    wide = np.random.default_rng(7).normal(0, 0.3, (16, 32)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(wide, "wide"))
+    return model
+
+
+def saved(model: onnx.ModelProto, folder: Path, name: str = "model") -> Path:
+    """Write a model to a folder, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, folder / "model.onnx")
+    onnx.save(model, folder / f"{name}.onnx")
     return folder
 
 

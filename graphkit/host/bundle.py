@@ -205,6 +205,8 @@ class Bundle:
             UsageError: There is no such row, or there are more than the bundle takes.
         """
         method, state = self._method("reorder"), self._state
+        if not state.rows:
+            raise UsageError("no sequence is started, so that there are no rows - start one first")
         indices = np.asarray(rows, np.int64).reshape(-1)
         most = self.contract.sizes["batch"]
         if not 0 < len(indices) <= most:
@@ -223,6 +225,9 @@ class Bundle:
             )
             bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
         bound.run()
+        for tensor in self.contract.states:
+            if tensor.name not in shapes:  # it has no rows
+                state.view(tensor, spare=True)[...] = state[tensor.name]
         state.exchange()
         state.rows = len(indices)
         for name, shape in shapes.items():
@@ -258,16 +263,29 @@ class Bundle:
         if max_new_tokens < 1 or beams < 1:
             raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
         end = self.contract.tokens.get("end") if eos is None else eos
-        once = self._method("once")
-        if ids is not None and any(port.source is not None and port.source.kind == "user" for port in once.inputs):
-            named = [port.name for port in once.inputs if port.source is not None and port.source.kind == "user"]
-            given = {named[0]: np.atleast_2d(np.asarray(ids))}
-            if mask is not None and len(named) > 1:
-                given[named[1]] = np.atleast_2d(np.asarray(mask))
-            logits = self.start(prompt, **{**given, **inputs})
-        else:
-            logits = self.start(prompt if ids is None else np.atleast_2d(np.asarray(ids)), mask=mask, **inputs)
-        steps = min(max_new_tokens, self.contract.lengths[0].most - self.length + 1)
+        given: dict[str, npt.ArrayLike] = dict(inputs)
+        ports = self._method("once").inputs
+        users = [port.name for port in ports if port.source is not None and port.source.kind == "user"]
+        if ids is not None and users:
+            for array, is_mask in ((ids, False), (mask, True)):
+                name = next((name for name in users if ("mask" in name) == is_mask), "")
+                if array is not None and not name:
+                    raise UsageError(f"no input of the bundle takes {'a mask' if is_mask else 'ids'}")
+                given |= {name: np.atleast_2d(_array(name, array))} if array is not None else {}
+            mask = None
+        elif ids is not None:
+            prompt = np.atleast_2d(_array("ids", ids))
+        arrays = [*given.values(), *([] if prompt is None else [_rows(prompt)])]
+        rows, most = (
+            max((len(np.atleast_2d(_array("an input", each))) for each in arrays), default=1),
+            self.contract.sizes["batch"],
+        )
+        if rows * beams > most:
+            raise UsageError(
+                f"{rows * beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
+            )
+        logits = self.start(prompt, mask=mask, **given)
+        steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         if beams == 1:
             return greedy_search(self, logits[:, -1], steps, end)
         return beam_search(self, logits[:, -1], steps, end, beams)
@@ -290,6 +308,9 @@ class Bundle:
             tokens = self.contract.tokens.get("start")
             if tokens is None:
                 raise UsageError("the export does not say what the decoder starts with - give its first tokens")
+        if _array("tokens", tokens).ndim == 0:  # for each row
+            arrays = [_array(given, array) for given, array in inputs.items()]
+            tokens = np.full((max((len(array) for array in arrays if array.ndim > 1), default=1), 1), tokens)
         return _first(self._decode(method, tokens, mask, inputs))
 
     def _decode(
@@ -348,12 +369,16 @@ class Bundle:
         if odd := sorted(set(inputs) - users):
             takes = ", ".join(sorted(users)) or "no other input than tokens"
             raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
+        for what, array, kind in (("tokens", tokens, "tokens"), ("mask", mask, "mask")):
+            if array is not None and all(port.source is None or port.source.kind != kind for port in method.inputs):
+                raise UsageError(f"'{method.name}' takes no {what}")
         sizes: dict[str, int] = {}
         feeds: dict[str, np.ndarray] = {}
         for port in sorted(method.inputs, key=lambda port: "mask" in port.name):  # a mask follows what it is for
+            given: npt.ArrayLike | None
             kind = port.source.kind if port.source is not None else ""
             if kind == "tokens":
-                given: npt.ArrayLike | None = None if tokens is None else _rows(tokens)
+                given = None if tokens is None else _rows(tokens)
             elif kind == "mask":
                 given = mask
             elif kind == "user":
@@ -483,8 +508,15 @@ def _first(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _rows(tokens: Tokens) -> np.ndarray:
     """Return tokens as [batch, tokens]."""
-    array = np.asarray(tokens)
+    array = _array("tokens", tokens)
     return array.reshape(-1, 1) if array.ndim < 2 else array
+
+
+def _array(what: str, given: npt.ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(f"'{what}' is no array: {error}") from error
 
 
 def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
