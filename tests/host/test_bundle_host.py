@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import psutil
 import pytest
-from bundles import SLOTS, VOCABULARY
+from bundles import SLOTS, VOCABULARY, made, saved
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.bundle import Bundle
@@ -339,3 +340,31 @@ def test_beams_find_the_best_of_all_sequences(opened: Opened) -> None:
     every = [[a, b, c] for a in range(VOCABULARY) for b in range(VOCABULARY) for c in range(VOCABULARY)]
     assert beams in every
     assert score(beams) >= score(greedy)
+
+
+# State that is replaced as a whole
+
+
+def test_rows_of_state_with_two_places_are_reordered_and_the_rest_stays(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        agraph (float[batch, 2] x, float[batch, 2] hidden, float[1] count) =>
+        (float[batch, 2] y, float[batch, 2] hidden_after, float[1] count_after) <float one = {1}> {
+            hidden_after = Add (hidden, x) count_after = Add (count, one) y = Mul (hidden_after, count_after) }"""
+    saved(onnx.parser.parse_model(text), tmp_path / "source")
+    states = "".join(
+        f'[[state]]\nname = "{name}"\nread = {{ step = "{name}" }}\nwrite = {{ step = "{name}_after" }}\n'
+        for name in ("hidden", "count")
+    )
+    (tmp_path / "source" / "bundle.toml").write_text(f'[[method]]\nname = "step"\nmodels = ["model.onnx"]\n{states}')
+    bundle = Bundle(made(tmp_path / "source", tmp_path / "bundle"), threads=1)
+    assert {state.update for state in bundle.contract.states} == {"swap"}
+    assert [state.batch for state in bundle.contract.states] == [0, None]
+    hidden, rng = np.zeros((2, 2), np.float32), np.random.default_rng(0)
+    for count, rows in enumerate(([0, 1], [1, 0], [1, 1, 0], [2, 0], [0], [0, 0]), 1):
+        x = rng.integers(-9, 9, hidden.shape).astype(np.float32)
+        hidden += x
+        np.testing.assert_array_equal(bundle.run("step", x=x)["y"], hidden * count)
+        bundle.reorder(rows)
+        hidden = hidden[rows]
+        np.testing.assert_array_equal(bundle.state["hidden"], hidden)
+        np.testing.assert_array_equal(bundle.state["count"], [count])
