@@ -260,7 +260,6 @@ def load(path: str | Path, *, threshold: int = DEFAULT_THRESHOLD) -> Model:
         ModelError: The file is missing, broken, hostile, or not a model.
 
     Example:
-        >>> import graphkit
         >>> graphkit.load("example:causal-attention")
         Model('causal-attention.onnx', 213 nodes)
     """

@@ -69,15 +69,13 @@ def save_models(
         overwrite: Replace existing files; inputs are never replaced.
 
     Returns:
-        The files written, the data file and the others included; its `unused` has the data files that only replaced
-        models used.
+        The files written, all of them; its `unused` has the data files that only replaced models used.
 
     Raises:
         OutputError: A file exists or cannot be written, or the placement is not possible; nothing is left behind.
         ModelError: A file of weights is missing, or has shrunk since its model was read.
 
     Example:
-        >>> import graphkit
         >>> import tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -86,27 +84,21 @@ def save_models(
         ['copy.onnx_data', 'copy.onnx']
     """
     first = next(iter(models))
-    folder = first.parent
-    data_path = folder / (data_name or f"{first.name}_data")
-    targets = [*([data_path] if weights == "shared" else []), *models, *others]
-    _check_folder(folder)
+    data_path = first.parent / (data_name or f"{first.name}_data")
     recover(first)
-    _check_targets(targets, models.values(), overwrite)
-    former = data_files(models) if overwrite else set()
-    plan, bodies = DataPlan(), dict[Path, Body]()
+    _check_targets([*([data_path] if weights == "shared" else []), *models, *others], models.values(), overwrite)
+    plan, former = DataPlan(), data_files(models) if overwrite else set()
     with Files() as files:
-        for path, model in models.items():
-            bodies[path] = _body(model, folder, weights, plan, data_path.name, files)
-        written = [*([data_path] if plan.pieces else []), *models, *others]
+        bodies = {path: _body(model, data_path, weights, plan, files) for path, model in models.items()}
+        bodies |= {path: [content] for path, content in others.items()}
+        written = [*([data_path] if plan.pieces else []), *bodies]
         with transaction(written, key=first, overwrite=overwrite, hint=HINT) as place:
             if plan.pieces:
                 write_data(place(data_path), plan, files)
             for path, body in bodies.items():
                 write_body(place(path), body, files)
-            for path, content in others.items():
-                place(path).write_bytes(content)
-    sources = {path for model in models.values() for path in model.files}
-    return Saved(written, sorted(former - sources - data_files(models)) if former - sources else ())
+    former -= {path for model in models.values() for path in model.files}
+    return Saved(written, sorted(former - data_files(models)) if former else ())
 
 
 def fits_inline(model: Model) -> bool:
@@ -134,14 +126,11 @@ def data_files(paths: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise OutputError(f"{folder}: is not a folder - create it, or name another with -o")
-
-
 def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: bool) -> None:
     sources = [path for model in models for path in model.files if path.exists()]
     for target in targets:
+        if not target.parent.is_dir():
+            raise OutputError(f"{target.parent}: is not a folder - create it, or name another with -o")
         if not os.path.lexists(target):
             continue
         if target.is_symlink():
@@ -158,18 +147,18 @@ def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: 
             raise OutputError(f"{target}: exists - name another folder with -o, or replace it with --overwrite")
 
 
-def _body(model: Model, folder: Path, weights: Placement, plan: DataPlan, data_name: str, files: Files) -> Body:
+def _body(model: Model, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
     """Return what to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
     if weights == "in-place":
-        _check_in_place(model, folder, external)
+        _check_in_place(model, data_path.parent, external)
         return [proto.SerializeToString()]
     pieces = _pieces(model, external)
     if weights == "inline":
         _check_inline(model, proto, pieces)
         return _inlined(model, proto, external, pieces)
-    _share(external, pieces, plan, data_name, files)
+    _share(external, pieces, plan, data_path.name, files)
     return [proto.SerializeToString()]
 
 

@@ -30,7 +30,6 @@ def to_graphsurgeon(model: Model) -> gs.Graph:
         A `gs.Graph`, whose large tensors are read when their `values` are asked for.
 
     Example:
-        >>> import graphkit
         >>> len(graphkit.to_graphsurgeon(graphkit.load("example:causal-attention")).nodes)
         213
     """
@@ -49,7 +48,6 @@ def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
         The model, with its weights where they lie for the other one.
 
     Example:
-        >>> import graphkit
         >>> model = graphkit.load("example:causal-attention")
         >>> graphkit.from_graphsurgeon(graphkit.to_graphsurgeon(model), model).name
         'causal-attention.onnx'

@@ -76,7 +76,6 @@ def architecture(model: Model) -> Architecture:
         The role with its evidence, and the sizes, None for each that names and shapes do not reveal.
 
     Example:
-        >>> import graphkit
         >>> graphkit.architecture(graphkit.load("example:merged-decoder")).role
         'merged decoder'
     """

@@ -142,7 +142,6 @@ def blockers(model: Model, target: Target, spec: DimSpec = AS_DECLARED, *, shape
         UsageError: The model has no such symbol or input, or the sizes contradict each other.
 
     Example:
-        >>> import graphkit
         >>> target = graphkit.load_target("ethos-u85")
         >>> graphkit.blockers(graphkit.load("example:causal-attention"), target).target
         'ethos-u85'

@@ -134,7 +134,6 @@ def control_flow(model: Model) -> ControlFlow:
         Each node with bodies, and each merged decoder.
 
     Example:
-        >>> import graphkit
         >>> graphkit.control_flow(graphkit.load("example:merged-decoder")).merged[0].condition
         'use_cache_branch'
     """

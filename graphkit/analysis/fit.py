@@ -94,7 +94,6 @@ def fit(models: Sequence[Model]) -> Fit:
         What feeds what, which inputs nothing feeds, and which cache outputs nothing takes.
 
     Example:
-        >>> import graphkit
         >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])
         >>> found.links[0].inputs
         'past_key_values.0.decoder.{key|value}'

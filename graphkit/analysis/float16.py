@@ -82,7 +82,6 @@ def float16_losses(model: Model) -> Float16Losses:
         The numbers that are lost, those of the most constants first.
 
     Example:
-        >>> import graphkit
         >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost
         ()
     """

@@ -173,7 +173,6 @@ def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
         The hazards, the worst first, or why none were looked for.
 
     Example:
-        >>> import graphkit
         >>> print(graphkit.hazards(graphkit.load("example:causal-attention")).hazards[0])
         at sequence_length=33, Gather '/Gather_2' fails: index 32 (sequence_length - 1) into an axis of 32
     """

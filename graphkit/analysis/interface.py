@@ -123,7 +123,6 @@ def interface(model: Model) -> Interface:
         The inputs and outputs, a numbered family of them in one row.
 
     Example:
-        >>> import graphkit
         >>> [port.label for port in graphkit.interface(graphkit.load("example:causal-attention")).inputs]
         ['input_ids']
     """

@@ -142,7 +142,6 @@ def kv_cache(model: Model, context: int = DEFAULT_CONTEXT) -> KVCache:
         What feeds what from step to step, and the memory that it takes.
 
     Example:
-        >>> import graphkit
         >>> graphkit.kv_cache(graphkit.load("example:merged-decoder")).bytes_per_token
         128
     """

@@ -26,7 +26,6 @@ def optimized(model: Model) -> Model:
         ModelError: onnxoptimizer fails on the model.
 
     Example:
-        >>> import graphkit
         >>> graphkit.optimized(graphkit.load("example:causal-attention"))
         Model('main_graph', 139 nodes)
     """

@@ -137,7 +137,6 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes
         The groups in the order of the report, each with the tensors that its shapes depend on.
 
     Example:
-        >>> import graphkit
         >>> graphkit.origins(graphkit.load("example:causal-attention")).groups[0].op
         'Reshape'
     """

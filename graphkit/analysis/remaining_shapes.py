@@ -87,7 +87,6 @@ def remaining_shapes(model: Model, *, without: Collection[str] = ()) -> Remainin
         Each Shape and Size node, with the inputs that it reaches.
 
     Example:
-        >>> import graphkit
         >>> print(graphkit.remaining_shapes(graphkit.load("example:causal-attention")).shapes[0].feeds[0])
         Range /Range (limit)
     """

@@ -119,7 +119,6 @@ def report(
         ModelError: An analysis finds the model broken, or needs a data file that is missing.
 
     Example:
-        >>> import graphkit
         >>> list(graphkit.report(graphkit.load("example:causal-attention")).sections)[:3]
         ['summary', 'architecture', 'interface']
     """
@@ -177,7 +176,6 @@ def compare(
         ModelError: An analysis finds a model broken, or needs a data file that is missing.
 
     Example:
-        >>> import graphkit
         >>> models = graphkit.load("example:causal-attention"), graphkit.load("example:merged-decoder")
         >>> [row.inputs for row in graphkit.compare(models).rows]
         [1, 8]

@@ -124,7 +124,6 @@ def shape_ops(model: Model, after: Model | None = None) -> ShapeOps:
         The counts, by operator in the order of the report.
 
     Example:
-        >>> import graphkit
         >>> graphkit.shape_ops(graphkit.load("example:causal-attention")).on_shapes
         64
     """

@@ -196,16 +196,10 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         ModelError: A data file is missing whose tensors are to be read.
 
     Example:
-        >>> import graphkit
         >>> graphkit.summary(graphkit.load("example:causal-attention")).nodes
         213
     """
-    proto = model.proto
-    nodes = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
-    operators = tuple(
-        OperatorCount(op, domain, count)
-        for (op, domain), count in sorted(nodes.items(), key=lambda item: (-item[1], item[0]))
-    )
+    proto, operators = model.proto, _operators(model)
     local = {(as_text(function.domain), as_text(function.name)) for function in proto.functions}
     foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]
     tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
@@ -224,7 +218,7 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         metadata=tuple((as_text(entry.key), as_text(entry.value)) for entry in proto.metadata_props),
         functions=tuple(as_text(function.name) for function in proto.functions),
         doc_string=as_text(proto.doc_string).strip() or as_text(proto.graph.doc_string).strip(),
-        nodes=sum(nodes.values()),
+        nodes=sum(operator.count for operator in operators),
         scopes=sum(1 for _ in all_scopes(model.scopes)),
         initializers=sum(len(scope.initializers) for scope in all_scopes(model.scopes)),
         operators=operators,
@@ -235,6 +229,13 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         tied=_tied(model, tensors) if hash_weights else None,
         problems=tuple(_problems(model)),
     )
+
+
+def _operators(model: Model) -> tuple[OperatorCount, ...]:
+    """Return how many nodes there are of each operator, the most first."""
+    counts = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
+    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(OperatorCount(op, domain, count) for (op, domain), count in by_count)
 
 
 def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[WeightBytes, ...]:

@@ -109,7 +109,6 @@ def tensor_shapes(
         UsageError: A symbol or an input does not exist, or a size contradicts the model.
 
     Example:
-        >>> import graphkit
         >>> graphkit.tensor_shapes(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).rows[-1].shape
         '[1, sequence_length, 64]'
     """
@@ -155,7 +154,6 @@ def why_shape(
         UsageError: There is no such tensor.
 
     Example:
-        >>> import graphkit
         >>> graphkit.why_shape(graphkit.load("example:causal-attention"), "logits").shape
         '[batch_size, sequence_length, 64]'
     """

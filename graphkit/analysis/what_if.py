@@ -119,7 +119,6 @@ def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
         How many shape ops there are, how many each set of symbols removes, and which stay.
 
     Example:
-        >>> import graphkit
         >>> graphkit.what_if(graphkit.load("example:causal-attention")).freezes[1]
         Freeze(symbols=('sequence_length',), removes=33)
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,16 +109,13 @@ def report(
     with proving(limits, check_hazards), progress_on_terminal() as progress:
         loaded = [load(name) for name in _expanded(models, progress)]
         if chosen in (Format.dot, Format.mermaid):
-            _put(_drawing(loaded[0], chosen, group, optimize), output, loaded)
+            _put(_drawing(loaded[0], chosen, group, optimize), output, loaded[0].files)
             return
         if len(loaded) == 1:
             result: Result = analyse(loaded[0], options, progress=progress)
         else:
             result = compare(loaded, options, progress=progress)
-    if output is None:
-        show(result, chosen)
-    else:
-        _put(rendered(result, chosen, output), output, loaded)
+    _show(result, chosen, output, (path for model in loaded for path in model.files))
     findings = (result.findings() if strict else ()) or (_blocked(result) if fail_on is not None else ())
     for finding in findings:
         say(f"Finding: {finding}", is_error=True)
@@ -128,23 +125,25 @@ def report(
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None) -> None:
     from graphkit.analysis.bundle import bundle_overview
-    from graphkit.io.write import write_text
 
-    overview = bundle_overview(folder)
+    _show(bundle_overview(folder), chosen, output, folder.iterdir())
+
+
+def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Path]) -> None:
     if output is None:
-        show(overview, chosen)
+        show(result, chosen)
     else:
-        write_text(output, rendered(overview, chosen, output), sorted(folder.iterdir()))
+        _put(rendered(result, chosen, output), output, read)
 
 
-def _put(text: str, output: Path | None, models: Sequence[Model]) -> None:
-    """Write a text to a file, which is none of those that some models consist of, or else print it."""
+def _put(text: str, output: Path | None, read: Iterable[Path]) -> None:
+    """Write a text to a file, which is none of those that were read, or else print it."""
     if output is None:
         sys.stdout.write(text)
         return
     from graphkit.io.write import write_text
 
-    write_text(output, text, [path for model in models for path in model.files])
+    write_text(output, text, sorted(read))
 
 
 def _lint_options(name: str | None, sizes: SizeWords, fail_on: str | None) -> tuple[Target | None, DimSpec | None]:
@@ -283,4 +282,4 @@ def program(model: str, sizes: SizeWords, language: str | None, output: Path | N
         text = made.to_json()
     else:
         text = made.python() if chosen == "python" else made.javascript(export=suffix == ".mjs")
-    _put(text, output, [loaded])
+    _put(text, output, loaded.files)

@@ -78,7 +78,6 @@ def find_triggers(shapes: Shapes) -> Triggers:
         The triggers, and the sizes at which all is well; or why nothing was searched.
 
     Example:
-        >>> import graphkit
         >>> from graphkit.constraints import find_triggers
         >>> from graphkit.shapes import infer
         >>> find_triggers(infer(graphkit.load("example:causal-attention"))).triggers[0].dims["sequence_length"]

@@ -27,7 +27,6 @@ def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = 
         A directed graph of networkx.
 
     Example:
-        >>> import graphkit
         >>> graphkit.to_networkx(graphkit.load("example:causal-attention").scopes).number_of_nodes()
         464
     """
@@ -52,7 +51,6 @@ def cone(graph: Network, vertex: Node | Value) -> Network:
         NetworkXError: The vertex is not in the graph.
 
     Example:
-        >>> import graphkit
         >>> model = graphkit.load("example:causal-attention")
         >>> whole = graphkit.to_networkx(model.scopes)
         >>> len(graphkit.cone(whole, model.graph.outputs[0])) <= len(whole)

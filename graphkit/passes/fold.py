@@ -12,7 +12,7 @@ from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
-from graphkit.rewrite.base import Declined, Outcome
+from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, Rewrite, described, run_to_fixpoint
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
@@ -37,8 +37,8 @@ def fold(
 ) -> Outcome:
     """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
 
-    Without sizes and shapes the model stays as dynamic as before, with the same results for every legal input:
-    `graphkit.fold(model, dims={"batch_size": 1}).model` freezes one symbol.
+    Without sizes and shapes the model stays as dynamic as before, with the same results for every legal input. Declared
+    input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.declarations`.
 
     Args:
         model: The model, which is not changed.
@@ -52,8 +52,6 @@ def fold(
         fuse: Whether constants go into the weights of linear operators, and such operators into each other: fewer
             nodes still, but the last digits of results change. What `keep_fusions` keeps is given up.
 
-    Declared input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.declarations`.
-
     Returns:
         The folded model, the changes, and what was declined with the reasons.
 
@@ -61,24 +59,20 @@ def fold(
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
 
     Example:
-        >>> import graphkit
         >>> graphkit.fold(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).changes[0]
         'freeze-dims: batch_size is 1'
     """
     model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
-    declined: tuple[Declined, ...] = ()
     counts: Counts = Counter()
     keep_fusions = keep_fusions and not fuse
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, _rewrites(limit, fuse), spec, counts, keep_fusions=keep_fusions)
-        declined = outcome.declined
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
-        last = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
-        model = last
+        model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
         if model is outcome.model:
             break
-    return Outcome(model, (*changes, *described(counts)), declined)
+    return Outcome(model, (*changes, *described(counts)), outcome.declined)
 
 
 def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:

@@ -71,7 +71,6 @@ def infer(
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
 
     Example:
-        >>> import graphkit
         >>> from graphkit.shapes import infer
         >>> print(infer(graphkit.load("example:causal-attention"))["logits"])
         [batch_size, sequence_length, 64]

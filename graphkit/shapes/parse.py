@@ -42,6 +42,7 @@ def parse(text: str, make_symbol: Callable[[str], Expr] = symbol) -> Expr:
         An expression in symbols that `make_symbol` makes.
 
     Example:
+        >>> from graphkit.shapes import parse
         >>> print(parse("floor(height/2) + 1"))
         height // 2 + 1
     """

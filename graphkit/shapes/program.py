@@ -135,7 +135,6 @@ def program(
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
 
     Example:
-        >>> import graphkit
         >>> from graphkit.shapes import program
         >>> [source.symbol for source in program(graphkit.load("example:causal-attention")).sources]
         ['batch_size', 'sequence_length']

@@ -37,7 +37,6 @@ def load_target(name: str | Path) -> Target:
         TargetError: The file cannot be read, or says what no target can; it names the file and the key.
 
     Example:
-        >>> import graphkit
         >>> graphkit.load_target("ethos-u85").needs_static_shapes
         True
     """

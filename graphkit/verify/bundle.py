@@ -149,6 +149,9 @@ def verify_bundle(
         limits: What an original may take of time and memory.
         progress: Called with the name of each step before it starts.
 
+    Returns:
+        The proof: `proof.passed` says whether it holds.
+
     Raises:
         ModelError: A model is broken, or onnxruntime cannot run it.
     """

@@ -123,25 +123,22 @@ def decode(
         ModelError: The model has no logits or no token input, or fails.
 
     Example:
-        >>> import graphkit
         >>> from graphkit.verify import Decoder, Sizes, decode
         >>> decoder = Decoder.open(graphkit.load("example:causal-attention"))
         >>> decode(decoder, sizes=Sizes(sequence=3), steps=2).tokens.shape
         (1, 2)
     """
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
-    feed = InputMaker(like or decoder.first, seed).make(prompt, given)
+    feed = _without_padding(InputMaker(like or decoder.first, seed).make(prompt, given), like or decoder.first)
     tokens_name = _token_input(decoder.first)
-    feed = _without_padding(feed, like or decoder.first)
     outputs, cache = decoder.start(_only(feed, decoder.first))
     constant = _named(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
     later, later_tokens = InputMaker(like or decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
     tokens, logits = [], []
     for number in range(steps):
-        last = _logits(outputs, decoder.later if number else decoder.first)[:, -1]
-        logits.append(last)
-        tokens.append(last.argmax(-1).astype(np.int64))
+        logits.append(_logits(outputs, decoder.later if number else decoder.first)[:, -1])
+        tokens.append(logits[-1].argmax(-1).astype(np.int64))
         if number + 1 < steps:
             now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
             ids = tokens[-1][:, None].astype(feed[tokens_name].dtype)

@@ -54,7 +54,6 @@ def check_hazards(
         The hazards, each with a check. One that cannot be run says why.
 
     Example:
-        >>> import graphkit
         >>> model = graphkit.load("example:causal-attention")
         >>> graphkit.check_hazards(model, graphkit.hazards(model)).hazards[0].check.confirmed
         True

@@ -1,4 +1,11 @@
-"""The proof of a rewrite: original and result at several sizes of their dims, every output compared."""
+"""The proof of a rewrite: original and result at several sizes of their dims, every output compared.
+
+onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model once
+more at the default level, with a tolerance of its own (see `graphkit.verify.levels`). Weights of one name are compared
+byte by byte. Sizes are legal for both models. Inputs of one boolean, such as `use_cache_branch`, get both values. Each
+model is loaded in a process of its own, and fails if it ends that or takes too much. An original whose declared dims
+contradict its nodes runs with these corrected, and a note says so.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +68,7 @@ def verify_rewrite(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RewriteProof:
-    """Run a model and what was made of it at several sizes, and compare every output.
-
-    onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model
-    once more at the default level, with a tolerance of its own (see `graphkit.verify.levels`). Weights of one name are
-    compared byte by byte. Sizes are legal for both models. Inputs of one boolean, such as `use_cache_branch`, get both
-    values. Each model is loaded in a process of its own, and fails if it ends that or takes too much. An original whose
-    declared dims contradict its nodes runs with these corrected, and a note says so.
+    """Run a model and what was made of it at several sizes, and compare outputs: see `graphkit.verify.rewrite`.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
@@ -77,8 +78,8 @@ def verify_rewrite(
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
-        tolerance: Largest difference, absolute or relative, that counts as equal. Default: 0, `FLOAT16_TOLERANCE` for
-            a model that has float16 tensors. With a tolerance above 0, weights that differ are a note.
+        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
+            Default: 0, `FLOAT16_TOLERANCE` for a model that has float16 tensors.
         of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
@@ -93,7 +94,6 @@ def verify_rewrite(
         ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
 
     Example:
-        >>> import graphkit
         >>> model = graphkit.load("example:causal-attention")
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True

@@ -54,8 +54,7 @@ def verify_split(
         first: The decoder of the first step, read from a file.
         with_past: The decoder of later steps, read from a file.
         steps: Greedy steps, from a prompt that is as long as lets them pass a length at which the model may change.
-        tolerance: Largest difference, absolute or relative, that counts as equal. With one above 0, weights that differ
-            are a note.
+        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
         seed: Of the generated inputs.
         limits: What a model may take of time and memory.
         progress: Called with the name of each step before it starts.
@@ -69,7 +68,6 @@ def verify_split(
         ModelError: A data file is missing, onnxruntime does not load the merged decoder, or that fails at all sizes.
 
     Example:
-        >>> import graphkit
         >>> import tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:

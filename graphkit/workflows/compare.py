@@ -97,7 +97,6 @@ def compare_models(
         ModelError: A file cannot be read, or a model does not run.
 
     Example:
-        >>> import graphkit
         >>> graphkit.compare_models("example:causal-attention", "example:causal-attention").passed
         True
     """

@@ -137,11 +137,9 @@ def fold_file(
         ModelError: The weights are missing, or onnxruntime cannot run the model.
 
     Example:
-        >>> import graphkit
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     made = graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx")
-        >>> made.proof.passed
+        ...     graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx").proof.passed
         True
     """
     model, output = model if isinstance(model, Model) else load(model), Path(output)

@@ -163,20 +163,16 @@ def split_file(
         ModelError: The weights are missing, or onnxruntime cannot run a model.
 
     Example:
-        >>> import graphkit
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     made = graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False))
-        >>> [file.name for file in made.after]
-        ['decoder_shared.onnx_data', 'decoder_model.onnx', 'decoder_with_past_model.onnx']
+        ...     graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False)).condition
+        'use_cache_branch'
     """
     model, folder = model if isinstance(model, Model) else load(model), Path(folder)
     progress("splitting")
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
-    progress("writing")
-    written = _save(made, folder, options)
+    written = _save(made, folder, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
-    proof = _proof((model, first, with_past), options, progress) if options.verify else None
     return SplitReport(
         model.name,
         made.condition,
@@ -190,12 +186,13 @@ def split_file(
         kv_cache(first),
         kv_cache(with_past),
         declarations(model).notes,
-        proof,
+        _proof((model, first, with_past), options, progress) if options.verify else None,
         tuple(path.name for path in written.unused),
     )
 
 
-def _save(made: Split, folder: Path, options: SplitOptions) -> Saved:
+def _save(made: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]) -> Saved:
+    progress("writing")
     models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}
     with made_folder(folder):
         return save_models(models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite)

@@ -60,7 +60,6 @@ def split_merged(model: Model, *, condition: str | None = None, keep_names: bool
         UsageError: The model is not a merged decoder, or `condition` is needed to choose one.
 
     Example:
-        >>> import graphkit
         >>> made = graphkit.split_merged(graphkit.load("example:merged-decoder"))
         >>> made.condition, made.cache_when
         ('use_cache_branch', True)
