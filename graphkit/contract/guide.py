@@ -20,8 +20,8 @@ def guide(contract: Contract) -> str:
 def _lines(contract: Contract) -> Iterator[str]:
     yield f"# Host contract ({contract.target})"
     yield ""
-    yield "What a host program does to run these models. `contract.json` says the same as data. A name with braces"
-    yield "stands for all of its family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5."
+    yield "This is what a host program does to run these models. `contract.json` says the same as data. A name with"
+    yield "braces stands for a whole family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5."
     yield ""
     yield "## The loop"
     yield ""

@@ -179,7 +179,7 @@ class _Proof:
             found = found or list(signs(self.differences, self.tolerance, self._is_full_right(runs)))
         notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
-            notes.append("The original chooses one token all the way: equal tokens tell nothing here, logits do.")
+            notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         if ties := sum(run.others for run in runs):
             times = counted(ties, "step(s)")
             notes.append(f"At {times} the two largest logits are as near as the tolerance: either token is right.")

@@ -58,8 +58,7 @@ def causes(scene: Scene) -> Iterator[str]:
     found += _frozen(scene, steps, moments, names)
     if not found and _is_right(scene, moments[0], names):
         found.append(
-            "A step is wrong on the cache that the original has after the steps before: the model reads slots or heads "
-            "in another order."
+            "Even on the cache of the original, a step is wrong: the model reads slots or heads in another order."
         )
     yield from found
 

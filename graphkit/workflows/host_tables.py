@@ -169,7 +169,7 @@ def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: li
         slots = [axis for axis, seen in enumerate(shapes_seen) if len(set(seen)) > 1]
         if slots:
             if not each.is_mask or len(slots) > 1:
-                raise UsageError(f"'{each.source.value.name}' is as long as the cache, and is no mask")
+                raise UsageError(f"'{each.source.value.name}' is as long as the cache, and is not a mask")
             arrays = [in_slots(found, slots[0], past, setting) for past, found in enumerate(arrays)]
     else:
         lengths = [axis for axis, dim in enumerate(dims) if _is_source(dim, setting)]

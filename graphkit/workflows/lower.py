@@ -167,7 +167,7 @@ def _check_pad(contract: Contract, pad: int) -> None:
     for table in contract.tables:
         if table.name in padded and pad >= table.rows:
             raise UsageError(
-                f"token {pad} pads, and table '{table.name}' has {table.rows:,} rows - give one with --pad"
+                f"token {pad} pads, but table '{table.name}' has {table.rows:,} rows - give another with --pad"
             )
 
 

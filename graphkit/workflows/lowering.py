@@ -41,8 +41,8 @@ __all__ = ["Lowered", "lower_model"]
 MAX_ROUNDS = 8
 ERROR = 1e-4  # the largest that a pass may make unasked
 MASKS = {
-    "slots_mask": "added to scores: 0 at the slots in use and, last, at the new token; the floor elsewhere",
-    "source_mask": "added to scores: 0 at the valid positions of the source, the floor at its padding",
+    "slots_mask": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
+    "source_mask": "0 at the valid positions of the source, and the floor at its padding; added to scores",
 }
 
 

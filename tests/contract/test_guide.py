@@ -26,8 +26,8 @@ STEP = Method(
 )
 TEXT = r"""# Host contract (generic-npu)
 
-What a host program does to run these models. `contract.json` says the same as data. A name with braces
-stands for all of its family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5.
+This is what a host program does to run these models. `contract.json` says the same as data. A name with
+braces stands for a whole family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5.
 
 ## The loop
 

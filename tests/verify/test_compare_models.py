@@ -464,7 +464,7 @@ def test_what_an_array_claims_is_checked(tmp_path: Path, header: str, message: s
 
 
 def test_inputs_of_another_dtype_or_name_are_errors() -> None:
-    with pytest.raises(UsageError, match="'nobody' is no input of the models"):
+    with pytest.raises(UsageError, match="'nobody' is not an input of the models"):
         compare_models(layer(), layer(), inputs={"nobody": np.zeros(1)})
     with pytest.raises(UsageError, match="'input_ids' is float64, and the model takes int64 - convert it"):
         compare_models(layer(), layer(), inputs={"input_ids": np.zeros((1, 1))})

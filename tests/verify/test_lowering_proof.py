@@ -248,8 +248,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "heads read in reverse": (
         "marian-tiny",
         heads_read_in_reverse("past_key_values.2.decoder.value"),
-        "A step is wrong on the cache that the original has after the steps before: the model reads slots or heads in "
-        "another order.",
+        "Even on the cache of the original, a step is wrong: the model reads slots or heads in another order.",
     ),
 }
 

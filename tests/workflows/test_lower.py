@@ -47,7 +47,7 @@ def test_host_and_lowered_models_give_what_the_originals_give(lowered: tuple[Pat
 def test_the_proof_says_when_tokens_tell_nothing(lowered: tuple[Path, Path, LowerReport]) -> None:
     source, _, report = lowered
     assert report.proof is not None
-    note = "The original chooses one token all the way: equal tokens tell nothing here, logits do."
+    note = "The original chooses one token all the way: here equal tokens tell nothing, and logits do."
     tell_nothing = {run.tokens for run in report.proof.runs} == {1}
     assert tell_nothing == (note in report.proof.notes)
     assert tell_nothing or source.name != "marian-tiny"  # its bias decides everything

@@ -379,7 +379,7 @@ def test_a_mask_of_a_source_may_be_subtracted(tmp_path: Path) -> None:
 
 
 def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'amount' is as long as the cache, and is no mask"):
+    with pytest.raises(UsageError, match="'amount' is as long as the cache, and is not a mask"):
         lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
 
 
@@ -459,7 +459,7 @@ def test_a_floor_that_is_infinite_is_refused(tmp_path: Path) -> None:
             "100,000,000,000 slots: what the host feeds is computed for each - give 1 to 65,536",
         ),
         ({"src_len": 0}, "0 source positions"),
-        ({"pad": 11}, "token 11 pads, and table 'encoder.inputs_embeds' has 11 rows - give one with --pad"),
+        ({"pad": 11}, "token 11 pads, but table 'encoder.inputs_embeds' has 11 rows - give another with --pad"),
     ],
 )
 def test_sizes_out_of_range_are_refused_before_anything_is_written(

@@ -32,13 +32,13 @@ SINCE = {"Max": 12, "Min": 12, "Equal": 7, "Neg": 6, "Abs": 6, "Where": 9} | dic
 class CastInt64Away(Rewrite):
     """Let data that is int64 be int32 where that is exact, or of the dtype that it is cast to in the end.
 
-    A Cast goes before what moves its data: a mask of int64 that is reshaped, expanded and cast to float is cast at
-    once. What is calculated in int64 is calculated in int32, and the Casts around it merge. What is left of int64 is at
-    inputs, outputs and at nodes that give no other dtype.
+    A Cast moves before the nodes that move its data: a mask of int64 that is reshaped, expanded and cast to float is
+    cast at once. What is calculated in int64 is calculated in int32, and the Casts around it merge. int64 remains at
+    inputs, at outputs and at nodes that give no other dtype.
 
-    Legality: that a Cast moves is exact always; int32 only where constants, booleans, small integers and positions
-    bound all that goes in and comes out; a Cast to int64 and on to another dtype is one Cast where int64 loses nothing
-    of what it is given. What computes shapes (int64 of rank 0 or 1) is left.
+    Legality: to move a Cast is always exact. int32 takes the place of int64 only where constants, booleans, small
+    integers and positions bound everything that goes in and comes out. A Cast to int64 and on to another dtype becomes
+    one Cast where int64 loses nothing of what it is given. What computes shapes (int64 of rank 0 or 1) stays.
 
     Before:
 
@@ -88,7 +88,7 @@ def _merge(editor: Editor, node: Node) -> None:
 
 
 def _cast_before(editor: Editor, node: Node) -> None:
-    """Let what only Casts to one dtype read be cast before it is moved."""
+    """Move Casts to one dtype before the nodes that move their data, where nothing else reads it."""
     out = node.outputs[0]
     if out is None or len(node.outputs) > 1 or editor.is_output(out) or editor.shapes[out].dtype != INT64:
         return

@@ -16,7 +16,7 @@ __all__ = ["DequantizeAfterGather"]
 class DequantizeAfterGather(Rewrite):
     """Look rows up in a constant quantised table, and dequantise these rows alone.
 
-    So the table stays as small as it is, and a host can look rows up in it: see `extract-embedding`.
+    The table stays as small as it is, and a host can look rows up in it: see `extract-embedding`.
 
     Legality: the DequantizeLinear is of a constant, with one scale for all of it or one for each column, and rows are
     gathered along axis 0. Each element is dequantised as before.

@@ -50,7 +50,7 @@ class DropNanGuard(Rewrite):
         bounds = FloatBounds(editor.model, editor.shapes)
         for node, guarded in _guards(editor):
             if not _is_softmax(guarded):
-                editor.decline(node, "it guards what is no Softmax")
+                editor.decline(node, "what it guards is not a Softmax")
             elif not bounds.of(guarded).is_finite:
                 editor.decline(node, "the scores of its Softmax may be -inf; run masked-fill-to-add first")
             elif not _keeps_shape(editor, node, guarded):

@@ -24,8 +24,9 @@ NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNorm
 class LayerNormToPrimitives(Rewrite):
     """Spell LayerNormalization as Sub, Mul, ReduceMean, Sqrt and Div, for targets without it.
 
-    A LayerNormalization in int16 is refused by TFLite for its SQUARED_DIFFERENCE, which this spelling does without. So
-    are RMSNormalization and SimplifiedLayerNormalization, which subtract no mean. Results differ in the last digits.
+    TFLite refuses a LayerNormalization in int16 because of its SQUARED_DIFFERENCE, which this spelling does without.
+    RMSNormalization and SimplifiedLayerNormalization, which subtract no mean, are spelled out in the same way. Results
+    differ in the last digits.
     Legality: nothing reads the mean or the deviation; the computation is in the dtype of the tensor (`stash_type`), and
     its rank is known.
 

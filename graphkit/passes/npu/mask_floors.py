@@ -56,8 +56,8 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
     if target.is_quantized and wanted < LEAST_QUANTIZED:
         raise UsageError(
             f"a mask floor of {wanted:g} for {target.name}, which takes quantised models only: the steps of 8 bits "
-            f"would be {-wanted / 255:,.0f} apart, and scores that differ by less equal - give one from -50 to "
-            f"{LEAST_QUANTIZED:,.0f}, at least twice the largest score"
+            f"would be {-wanted / 255:,.0f} apart, and scores that differ by less would be equal - give one from -50 "
+            f"to {LEAST_QUANTIZED:,.0f}, at least twice the largest score"
         )
     return wanted
 

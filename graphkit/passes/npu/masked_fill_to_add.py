@@ -30,12 +30,12 @@ class MaskedFillToAdd(Rewrite):
     `Where(cond, fill, scores)` becomes `Add(scores, Where(cond, floor, 0))`, whichever side the fill is on and however
     the condition is computed; masks of one condition share one value. The additive mask is a constant where the
     condition is, and depends on no data in any case, so that a host can compute it. A boolean mask of an Attention
-    becomes an additive one. In masks that are added already, nothing is less than the floor, so that no -inf is left.
+    becomes an additive one. Masks that are added already are raised to the floor, so that no -inf is left.
 
-    Numerics change, below rounding where the floor is far below the scores: a score that does not count keeps an
-    influence of about exp(floor), the floor scaled as the scores are after it. A row in which nothing counts has no
-    meaning: before, its weights were equal or no numbers; now they are those of its scores as far as the floor leaves
-    their digits.
+    This changes numerics, by less than rounding where the floor is far below the scores: a score that does not count
+    keeps an influence of about exp(floor), where the floor is scaled as the scores are after it. A row in which nothing
+    counts has no meaning: its weights used to be equal or NaN, and are now those of its scores, as far as the floor
+    leaves their digits.
 
     Legality: the condition depends on no data, and the fill is a constant of at most -1e4. The scores are finite
     where they do not count, too; what inputs and products of matrices give is taken to be. They reach a Softmax, over

@@ -18,8 +18,8 @@ EXPONENTS = (1, 2, 3)
 class PowToMul(Rewrite):
     """Spell a Pow by 2 or 3 as products, and drop a Pow by 1, for targets without Pow.
 
-    onnxruntime computes such a Pow so itself. Legality: the exponent is a constant whose elements are all the same and
-    whose dims add none to the base's; the base is a float.
+    onnxruntime computes such a Pow in this way too. Legality: the exponent is a constant whose elements are all the
+    same and whose dims add none to the base's; the base is a float.
 
     Before:
 

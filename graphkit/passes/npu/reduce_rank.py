@@ -32,7 +32,7 @@ class ReduceRank(Rewrite):
 
     Legality: the dims are numbers; a rule knows the operator: elementwise, MatMul, Softmax, reductions, normalizations,
     Concat, Split, Slice, Pad, Expand, Tile, Transpose and the reshaping ones. What a graph takes in or gives stays as
-    it is, for the interface is no pass's to change.
+    it is, for no pass may change the interface.
 
     Attributes:
         rank: The highest rank that is left.

@@ -157,7 +157,7 @@ class Scores:
 
 
 def readers(value: Value) -> Sequence[tuple[Node, int]]:
-    """Return what reads scores, without what gives their largest: all it does is to be subtracted from them."""
+    """Return what reads scores, without what gives their largest, which is only subtracted from them."""
     return [(node, index) for node, index in value.consumers if not _is_shift(node, value)]
 
 

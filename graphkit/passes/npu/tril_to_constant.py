@@ -42,12 +42,12 @@ FOLLOWING += ("ScatterElements", "ScatterND", "Slice", "Squeeze", "Sub", "Transp
 class TrilToConstant(FoldConstants):
     """Make a triangle that is constant an initializer, and the triangle of data a product with a constant of 0 and 1.
 
-    Constant are the Trilu of a constant, or of a ConstantOfShape or an Expand of fixed shape, a Range compared with a
-    Range, slices of a buffer, and what makes a mask of them. `fold-constants` does this up to a megabyte; a causal mask
-    of a thousand tokens is larger.
+    These are constant: the Trilu of a constant, or of a ConstantOfShape or an Expand of fixed shape, a Range compared
+    with a Range, slices of a buffer, and what makes a mask of them. `fold-constants` does this up to a megabyte; a
+    causal mask of a thousand tokens is larger.
 
     Legality: the diagonal is a constant, and the matrices have a fixed size. The triangle of data is a product where
-    the data cannot be infinite or no number, for 0 times these is no number: what inputs and products of matrices give
+    the data cannot be infinite or NaN, because 0 times either is NaN: what inputs and products of matrices give
     is taken to be finite. A boolean triangle is an And.
 
     Before:

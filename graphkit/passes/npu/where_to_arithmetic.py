@@ -26,11 +26,11 @@ MAX_CONSTANT = 64 << 20  # bytes of a condition that is read
 class WhereToArithmetic(Rewrite):
     """Make `Where(c, a, b)` the sum `c * a + (1 - c) * b`, with c as 0 and 1.
 
-    It gives what the choice gives, the sign of a zero apart; `b + c * (a - b)` would lose digits where a and b differ
-    much. A branch of zeros needs no product. A constant condition becomes two constants. For masks of an attention
-    `masked-fill-to-add` makes less: run it first.
+    It gives what the choice gives, except for the sign of a zero; `b + c * (a - b)` would lose digits where a and b
+    differ much. A branch of zeros needs no product. A constant condition becomes two constants. For masks of an
+    attention, run `masked-fill-to-add` first: it needs fewer nodes.
 
-    Legality: a and b hold floating-point numbers that cannot be infinite or no number, for 0 times these is no number:
+    Legality: a and b hold floating-point numbers that cannot be infinite or NaN, because 0 times either is NaN:
     no constant in them is infinite, and nothing before them divides, takes logarithms or powers, or is unknown. What
     inputs and products of matrices give is taken to be finite. Integers stay: they are shapes or indices.
 

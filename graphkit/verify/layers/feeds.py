@@ -77,8 +77,8 @@ def renamed(a: Model, b: Model, feed: Feed, given: Feed, told: Mapping[str, str]
     for name in wanted:
         if name not in theirs:
             raise UsageError(
-                f"{b.label}: its input '{name}' is none of {a.label} - name the one with --map NAME={name}, or give an "
-                "array with --inputs"
+                f"{b.label}: its input '{name}' is not one of {a.label} - name the one with --map NAME={name}, or give "
+                "an array with --inputs"
             )
     known = {value.name for value in b.graph.inputs}
     return {name: array for name, array in theirs.items() if name in known}
@@ -95,7 +95,7 @@ def check_given(given: Feed, a: Model, b: Model | None) -> None:
         inputs = [value for value in values if value is not None and value.kind in ("input", "initializer")]
         inputs = [value for value in inputs if value in value.scope.inputs]
         if not inputs:
-            raise UsageError(f"--inputs: '{name}' is no input of the models - leave it out")
+            raise UsageError(f"--inputs: '{name}' is not an input of the models - leave it out")
         for value in inputs:
             declared = declared_type(value)
             if declared is None:

@@ -62,7 +62,7 @@ STAYS = {
     "a quotient": (graph("f = Cast <to = 1> (m) b = Div (x, f) s = Neg (b)"), "the scores of its Softmax may be -inf"),
     "no Softmax": (
         graph("s = Identity (x)", "n = IsNaN (s) g = Where (n, zero, s) y = Neg (g)"),
-        "it guards what is no Softmax",
+        "what it guards is not a Softmax",
     ),
 }
 

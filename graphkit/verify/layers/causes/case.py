@@ -105,7 +105,7 @@ class Case:
         return float(np.abs(self.difference).max(initial=0.0))
 
     def explains(self, rest: np.ndarray) -> bool:
-        """Whether what remains of the difference is nothing."""
+        """Whether nothing remains of the difference."""
         return float(np.abs(rest).max(initial=0.0)) <= min(self.most, LEFT * self.largest)
 
     def equal(self, one: np.ndarray, two: np.ndarray) -> bool:

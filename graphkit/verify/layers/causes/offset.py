@@ -43,7 +43,9 @@ def _even(case: Case, mean: float) -> Cause:
     if named is not None:
         return named
     more = f"{abs(mean):.4g} {'less' if mean > 0 else 'more'}"
-    return Cause("offset", f"constant offset: B has {more} than A in every element; no initializer of either is that.")
+    return Cause(
+        "offset", f"constant offset: B has {more} than A in every element; no initializer of either has this value."
+    )
 
 
 def _named(case: Case, column: np.ndarray) -> Cause | None:
