@@ -24,7 +24,7 @@ class LowerOptions:
         target: The name of a target, or the path of its file.
         src_len: Positions of a padded source.
         max_cache_len: Slots of the cache.
-        batch: Sequences at a time; 1 is all that host and proof can run.
+        batch: Images or sounds at a time; hosts run text and decoders one sequence at a time.
         mask_floor: What is added to scores that do not count; None for what the target takes, and for one that takes
             quantised models at least twice the largest score.
         dims: Numbers for other symbols, such as `(("height", 224),)`.
@@ -66,8 +66,8 @@ def check_options(path: Path, output: Path, options: LowerOptions) -> None:
     """
     for command in options.judges:
         judge_words(command)
-    if options.batch != 1:
-        raise UsageError(f"a batch of {options.batch}: host and proof run one sequence at a time - lower with batch 1")
+    if options.batch < 1:
+        raise UsageError(f"a batch of {options.batch} - give at least 1")
     for what, size in (("source positions", options.src_len), ("slots", options.max_cache_len)):
         if not 0 < size <= MAX_POSITIONS:
             raise UsageError(f"{size:,} {what}: what the host feeds is computed for each - give 1 to {MAX_POSITIONS:,}")

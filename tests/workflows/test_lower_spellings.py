@@ -535,3 +535,20 @@ def test_weights_of_models_that_are_too_large_for_one_file_have_their_own(
     assert report.data == "weights.onnx_data"
     assert "step.onnx, weights.onnx_data, step.inputs_embeds.bin" in report.to_text()
     assert (tmp_path / "out" / "step.onnx").stat().st_size < 20_000 < (tmp_path / "out" / report.data).stat().st_size
+
+
+def test_a_batch_of_images_is_lowered(tmp_path: Path) -> None:
+    inputs = "float[batch, 8, 4] pixel_values, int64[batch, 4] pixel_mask"
+    x = "x = Transpose <perm = [0, 2, 1]> (pixel_values)"
+    model = encoder(inputs, x, MASKED.replace("%MASK%", "pixel_mask"))
+    assert_done(lowered(model, tmp_path, replace(OPTIONS, batch=3)))
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    (method,) = contract.methods
+    assert [port.shape for port in (*method.inputs, *method.outputs)] == [(3, 8, 4), (3, 4, 8)]
+    assert contract.sizes["batch"] == 3
+
+
+@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])
+def test_a_batch_of_text_is_declined(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a batch of 3: hosts run text and decoders one sequence at a time"):
+        lowered(make(), tmp_path, replace(OPTIONS, batch=3))
