@@ -4,8 +4,8 @@
  *     node bundle_javascript.mjs PLAN
  *
  * PLAN is JSON: `modules`, the folder with onnxruntime-node; `host`, the file bundle.mjs; `bundle`, its folder;
- * `folded`, a model; `pasts`, its past inputs, each with its present and shape, where "past" is the tokens; `tokens`;
- * `rounds`; `steps`. It prints the milliseconds of processor time of a step, by tokens and contender, of each round.
+ * `folded`, a model; `inputs`, its inputs, each with its dtype, its shape, where "past" is the tokens, and the present
+ * that it becomes, or null; `tokens`; `rounds`; `steps`. It prints the milliseconds of processor time of a step, by tokens and contender, of each round.
  */
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
@@ -20,23 +20,24 @@ class Growing {
 
   /** Let so many tokens be in the cache. */
   fill(tokens) {
-    this.feeds = { [plan.ids]: new ort.Tensor('int64', [5n], [1, 1]) };
-    for (const { name, shape } of plan.pasts) {
+    this.feeds = {};
+    for (const { name, dtype, shape } of plan.inputs) {
       const dims = shape.map((dim) => (dim === 'past' ? tokens : dim));
       const size = dims.reduce((product, dim) => product * dim, 1);
-      this.feeds[name] = new ort.Tensor('float32', Float32Array.from({ length: size }, () => Math.random() - 0.5), dims);
+      const data = dtype === 'float32' ? Float32Array.from({ length: size }, () => Math.random() - 0.5)
+        : new BigInt64Array(size).fill(1n);
+      this.feeds[name] = new ort.Tensor(dtype, data, dims);
     }
   }
 
   async step() {
     const outputs = await this.session.run(this.feeds);
-    for (const { name, present } of plan.pasts) if (present) this.feeds[name] = outputs[present];
-    return outputs[plan.logits];
+    for (const { name, present } of plan.inputs) if (present) this.feeds[name] = outputs[present];
   }
 }
 
 class InPlace {
-  async open() { this.bundle = await Bundle.open(ort, plan.bundle, { session, inPlace: plan.inPlace ?? true }); }
+  async open() { this.bundle = await Bundle.open(ort, plan.bundle, { session, inPlace: true }); }
 
   fill(tokens) { return this.bundle.encode({ ...plan.source, tokens: [new Array(tokens).fill(5)] }); }
 

@@ -30,7 +30,7 @@ export class BundleError extends Error { name = 'BundleError'; }
  * `ids` and `mask` are the source for an encoder, else the prompt; `prompt` is what a decoder beside one starts with.
  */
 export class Bundle {
-  #ort; #sessions; #inPlace; #arena; #states; #lengths; #rows; #busy = false;
+  #ort; #sessions; #inPlace; #arena; #lengths; #states = new Map(); #rows; #busy = false;
   /**
    * Open the bundle in a folder, a path or URL, or of files by name, as bytes. `inPlace` is whether methods write into
    * the state itself; onnxruntime-web leaves outputs that it is given at zero, silently. `session` has its options.
@@ -39,12 +39,11 @@ export class Bundle {
     const { read, locate } = await reader(source);
     const contract = readContract(new TextDecoder().decode(await read('bundle.json')));
     const [byPath, path, sessions] = [locate && ort.env?.versions?.node, contract.data, new Map()];
-    const options = byPath || !path ? session : { ...session, externalData: [{ path, data: await read(path) }] };
+    const given = byPath || !path ? session : { ...session, externalData: [{ path, data: await read(path) }] };
     for (const file of new Set(contract.methods.map((method) => method.file))) {
       const isStep = contract.methods.every((method) => method.when === 'step' || method.file !== file);
       const extra = isStep ? { session: { disable_prepacking: '1' } } : {}; // one token gains nothing by packed weights
-      const model = byPath ? locate(file) : await read(file);
-      sessions.set(file, await ort.InferenceSession.create(model, { extra, ...options }));
+      sessions.set(file, await ort.InferenceSession.create(await (byPath ? locate : read)(file), { extra, ...given }));
     }
     return new Bundle(ort, contract, sessions, inPlace);
   }
@@ -53,7 +52,7 @@ export class Bundle {
     try { this.#arena = new ArrayBuffer(contract.arena); } catch (cause) {
       throw new BundleError(`there is no memory for ${contract.arena} bytes of state`, { cause });
     }
-    this.#states = new Map(contract.states.map((state) => [state.name, { ...state, other: otherPlace(state) }]));
+    for (const one of contract.states) this.#states.set(one.name, { ...one, other: otherPlace(one), views: new Map() });
     this.#clear();
   }
   get state() { return Object.fromEntries([...this.#states].map(([name, state]) => [name, this.#view(state)])); }
@@ -179,10 +178,12 @@ export class Bundle {
     }
     return results;
   }
-  #view({ name, dtype, shape, batch, bytes, offset, dims }, size = dims, at = offset) {
+  #view({ name, dtype, shape, batch, bytes, offset, dims, views }, size = dims, at = offset) {
     const [Type, sizes] = [ARRAYS.get(dtype), size ?? shape.map((dim, axis) => (axis === batch ? this.#rows : dim))];
+    if (`${views.get(at)?.dims}` === `${sizes}`) return views.get(at);
     need(volume(sizes) * Type.BYTES_PER_ELEMENT <= bytes, `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
-    return new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes);
+    views.set(at, new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes));
+    return views.get(at);
   }
 }
 /** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */
@@ -205,9 +206,8 @@ function advance(row, begin, end, beams) {
   row.open = Array.from({ length: beams }, (_, at) => next[at] ?? none());
 }
 function flattened(value) {
-  if (value.dims) return { dims: [...value.dims], data: value.data };
-  if (ArrayBuffer.isView(value)) return { dims: [value.length], data: value };
-  if (!Array.isArray(value)) return { dims: [], data: [value] };
+  const { dims = [value.length], data = value } = value;
+  if (!Array.isArray(value)) return typeof value === 'object' ? { dims: [...dims], data } : { dims: [], data: [value] };
   const parts = value.map(flattened);
   need(parts.every(({ dims }) => `${dims}` === `${parts[0].dims}`), 'rows of an array differ in length');
   return { dims: [parts.length, ...(parts[0]?.dims ?? [])], data: parts.flatMap(({ data }) => [...data]) };
