@@ -8,17 +8,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
+from graphkit.contract.bundle import BundleContract, BundleMethod
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import UsageError
+from graphkit.host.bound_methods import BoundMethods, Sessions
 from graphkit.host.bundle_state import BundleState
+from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds
 from graphkit.host.search import beam_search, greedy_search
-from graphkit.runtime.bound import BoundSession
-from graphkit.runtime.session import Session
 
 __all__ = ["Bundle"]
-
-Tokens = int | npt.ArrayLike
 
 
 class Bundle:
@@ -47,17 +45,13 @@ class Bundle:
     def __init__(
         self, folder: str | Path, *, threads: int = 0, prepack: bool | None = None, optimize: bool = True
     ) -> None:
-        self._folder = Path(folder)
-        self.contract: BundleContract = read_bundle(self._folder / "bundle.json")
-        self._threads, self._optimize, self._prepack = threads, optimize, prepack
-        self._sessions: dict[str, Session] = {}
+        self.contract: BundleContract = read_bundle(Path(folder) / "bundle.json")
+        self._sessions = Sessions(Path(folder), threads, prepack, optimize)
         self._begin(BundleState(self.contract))
 
     def _begin(self, state: BundleState) -> None:
         self._state = state
-        self._bound: dict[str, BoundSession] = {}
-        self._fed: dict[tuple[str, str], np.ndarray] = {}
-        self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
+        self._methods = BoundMethods(self.contract, self._sessions, state)
 
     # State
 
@@ -83,7 +77,7 @@ class Bundle:
         method = self.contract.method("init")
         if method is not None:
             self._state.rows = self.contract.sizes["batch"]
-            self._run(method, {}, {})
+            self._methods.run(method)
             self._state.clear()
 
     def fork(self) -> Bundle:
@@ -213,27 +207,7 @@ class Bundle:
             raise UsageError(f"{len(indices)} rows, and the bundle takes 1 to {most} - make one of a larger --batch")
         if indices.min() < 0 or indices.max() >= state.rows:
             raise UsageError(f"rows {indices.tolist()}, and the state has rows 0 to {state.rows - 1}")
-        bound = self._session(method)
-        before = {port.name: port.source.of for port in method.inputs if port.source and port.source.kind == "state"}
-        for port in method.inputs:
-            bound.bind_input(port.name, state[before[port.name]] if port.name in before else indices)
-        shapes = {}
-        for port in method.outputs:
-            tensor = self.contract.state(port.writes)
-            shapes[port.writes] = tuple(
-                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state[port.writes].shape)
-            )
-            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
-        bound.run()
-        for tensor in self.contract.states:
-            if tensor.name not in shapes:  # it has no rows
-                state.view(tensor, spare=True)[...] = state[tensor.name]
-        state.exchange()
-        state.rows = len(indices)
-        for name, shape in shapes.items():
-            tensor = self.contract.state(name)
-            if tensor.axis is None:
-                state.written(tensor, shape)
+        self._methods.reorder(method, indices)
 
     def generate(
         self,
@@ -271,13 +245,13 @@ class Bundle:
                 name = next((name for name in users if ("mask" in name) == is_mask), "")
                 if array is not None and not name:
                     raise UsageError(f"no input of the bundle takes {'a mask' if is_mask else 'ids'}")
-                given |= {name: np.atleast_2d(_array(name, array))} if array is not None else {}
+                given |= {name: np.atleast_2d(as_array(name, array))} if array is not None else {}
             mask = None
         elif ids is not None:
-            prompt = np.atleast_2d(_array("ids", ids))
-        arrays = [*given.values(), *([] if prompt is None else [_rows(prompt)])]
+            prompt = np.atleast_2d(as_array("ids", ids))
+        arrays = [*given.values(), *([] if prompt is None else [as_rows(prompt)])]
         rows, most = (
-            max((len(np.atleast_2d(_array("an input", each))) for each in arrays), default=1),
+            max((len(np.atleast_2d(as_array("an input", each))) for each in arrays), default=1),
             self.contract.sizes["batch"],
         )
         if rows * beams > most:
@@ -308,8 +282,8 @@ class Bundle:
             tokens = self.contract.tokens.get("start")
             if tokens is None:
                 raise UsageError("the export does not say what the decoder starts with - give its first tokens")
-        if _array("tokens", tokens).ndim == 0:  # for each row
-            arrays = [_array(given, array) for given, array in inputs.items()]
+        if as_array("tokens", tokens).ndim == 0:  # for each row
+            arrays = [as_array(given, array) for given, array in inputs.items()]
             tokens = np.full((max((len(array) for array in arrays if array.ndim > 1), default=1), 1), tokens)
         return _first(self._decode(method, tokens, mask, inputs))
 
@@ -320,8 +294,8 @@ class Bundle:
         mask: npt.ArrayLike | None,
         inputs: Mapping[str, npt.ArrayLike],
     ) -> dict[str, np.ndarray]:
-        feeds, rows = self._checked(method, tokens, mask, inputs)
-        state = self._state
+        fed = checked_feeds(method, self.contract.sizes, tokens, mask, inputs)
+        feeds, rows, state = fed.arrays, fed.rows, self._state
         for change in method.changes:
             count, most = feeds[change.input].shape[change.axis], self._most(change.length)
             past = 0 if method.when == "once" else int(state.lengths[change.length][0])
@@ -340,7 +314,7 @@ class Bundle:
             state.clear(lengths)
         state.rows = rows
         try:
-            outputs = self._run(method, feeds, self._sizes(method, feeds))
+            outputs = self._methods.run(method, feeds, fed.sizes)
         except Exception:
             if method.when == "once":
                 state.clear(lengths)
@@ -353,173 +327,6 @@ class Bundle:
     def _most(self, length: str) -> int:
         return next(each.most for each in self.contract.lengths if each.name == length)
 
-    def _checked(
-        self,
-        method: BundleMethod,
-        tokens: Tokens | None,
-        mask: npt.ArrayLike | None,
-        inputs: Mapping[str, npt.ArrayLike],
-    ) -> tuple[dict[str, np.ndarray], int]:
-        """Return what the caller feeds, by name, and how many rows it has.
-
-        Raises:
-            UsageError: Something is missing, or does not fit.
-        """
-        users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
-        if odd := sorted(set(inputs) - users):
-            takes = ", ".join(sorted(users)) or "no other input than tokens"
-            raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
-        for what, array, kind in (("tokens", tokens, "tokens"), ("mask", mask, "mask")):
-            if array is not None and all(port.source is None or port.source.kind != kind for port in method.inputs):
-                raise UsageError(f"'{method.name}' takes no {what}")
-        sizes: dict[str, int] = {}
-        feeds: dict[str, np.ndarray] = {}
-        for port in sorted(method.inputs, key=lambda port: "mask" in port.name):  # a mask follows what it is for
-            given: npt.ArrayLike | None
-            kind = port.source.kind if port.source is not None else ""
-            if kind == "tokens":
-                given = None if tokens is None else _rows(tokens)
-            elif kind == "mask":
-                given = mask
-            elif kind == "user":
-                given = inputs.get(port.name)
-            else:
-                continue
-            if given is None:
-                given = self._default(method, port, sizes)
-            feeds[port.name] = self._fitting(method, port, given, sizes)
-        return feeds, next(iter(feeds.values())).shape[0]
-
-    def _default(self, method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
-        if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
-            raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
-        return np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
-
-    def _fitting(
-        self, method: BundleMethod, port: BundlePort, given: npt.ArrayLike, sizes: dict[str, int]
-    ) -> np.ndarray:
-        try:
-            array = np.asarray(given)
-            if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
-                raise ValueError(f"it is {array.dtype}")
-            array = np.ascontiguousarray(array, port.dtype)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
-        wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)
-        if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in zip(wanted, array.shape, strict=True)):
-            known = [dim if size == -1 else size for dim, size in zip(port.shape, wanted, strict=True)]
-            raise UsageError(f"'{port.name}' of {method.name} is {list(array.shape)}, and must be {known}")
-        for dim, size in zip(port.shape, array.shape, strict=True):
-            if isinstance(dim, str):
-                most = self.contract.sizes.get(dim)
-                if size < 1 or (most is not None and size > most):
-                    raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
-                sizes[dim] = size
-        return array
-
-    def _sizes(self, method: BundleMethod, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
-        found = {}
-        for port in method.inputs:
-            if port.name in feeds:
-                pairs = zip(port.shape, feeds[port.name].shape, strict=True)
-                found.update({dim: size for dim, size in pairs if isinstance(dim, str)})
-        return found
-
-    def _run(
-        self, method: BundleMethod, feeds: Mapping[str, np.ndarray], sizes: Mapping[str, int]
-    ) -> dict[str, np.ndarray]:
-        """Run a method: its state where it lies, in place."""
-        bound, state = self._session(method), self._state
-        for port in method.inputs:
-            source = port.source
-            assert source is not None
-            if source.kind not in ("state", "length"):
-                bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
-        known = state.version, tuple(sizes.items())
-        if self._bindings.get(method.name) != known or any(state.moves(port.writes) for port in method.outputs):
-            self._bind_state(method, bound, sizes)
-            self._bindings[method.name] = known
-        bound.run()
-        given = bound.free_outputs()
-        for port in method.outputs:
-            if port.writes and self.contract.state(port.writes).axis is None:
-                self._take(port, given.get(port.name), sizes)
-        results = [port.name for port in method.outputs if not port.writes]
-        if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
-            del self._bindings[method.name]
-            return {name: given[name] if name in given else self._fed.pop((method.name, name)) for name in results}
-        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in results}
-
-    def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
-        """Bind what a method reads and writes where it lies; what has dims that only a run tells stays free."""
-        state = self._state
-        for port in method.inputs:
-            assert port.source is not None
-            if port.source.kind == "state":
-                bound.bind_input(port.name, state[port.source.of])
-            elif port.source.kind == "length":
-                bound.bind_input(port.name, state.lengths[port.source.of])
-        for port in method.outputs:
-            shape = _resolved(port, sizes)
-            if port.writes and self.contract.state(port.writes).axis is not None:
-                bound.bind_output(port.name, state[port.writes])
-            elif shape is None:
-                bound.free_output(port.name)
-            elif port.writes:
-                bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
-            else:
-                bound.bind_output(port.name, self._kept(method, port.name, np.empty(shape, port.dtype)))
-
-    def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
-        """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
-        tensor = self.contract.state(port.writes)
-        shape = _resolved(port, sizes) if given is None else given.shape
-        assert shape is not None
-        if given is not None:
-            if given.nbytes > tensor.bytes:
-                raise UsageError(f"state '{tensor.name}' is {list(shape)}, and has room for {list(tensor.shape)}")
-            self._state.view(tensor, shape, after=True)[...] = given
-        self._state.written(tensor, shape)
-
-    def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
-        """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
-        key = (method.name, name)
-        kept = self._fed.get(key)
-        if kept is None or kept.shape != array.shape:
-            kept = self._fed[key] = array.copy()
-        else:
-            kept[...] = array
-        return kept
-
-    def _session(self, method: BundleMethod) -> BoundSession:
-        if method.name not in self._bound:
-            if method.file not in self._sessions:
-                prepack = method.when == "once" if self._prepack is None else self._prepack
-                path = self._folder / method.file
-                session = Session(path, optimize=self._optimize, threads=self._threads, prepack=prepack)
-                self._sessions[method.file] = session
-            self._bound[method.name] = BoundSession(self._sessions[method.file])
-        return self._bound[method.name]
-
 
 def _first(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     return next(iter(outputs.values()))
-
-
-def _rows(tokens: Tokens) -> np.ndarray:
-    """Return tokens as [batch, tokens]."""
-    array = _array("tokens", tokens)
-    return array.reshape(-1, 1) if array.ndim < 2 else array
-
-
-def _array(what: str, given: npt.ArrayLike) -> np.ndarray:
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        raise UsageError(f"'{what}' is no array: {error}") from error
-
-
-def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Return the dims of an output, None where only a run tells them."""
-    dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
-    return None if None in dims else tuple(dim for dim in dims if dim is not None)

@@ -1,0 +1,180 @@
+"""The methods of a bundle in onnxruntime, bound to the state of one user, which they read and write where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
+from graphkit.errors import UsageError
+from graphkit.host.bundle_state import BundleState
+from graphkit.runtime.bound import BoundSession
+from graphkit.runtime.session import Session
+
+__all__ = ["BoundMethods", "Sessions"]
+
+
+@dataclass
+class Sessions:
+    """The sessions of a bundle, which its users share; each is opened when it is first run.
+
+    Attributes:
+        folder: Where the models are.
+        threads: Threads inside an operator; 0 for onnxruntime's choice.
+        prepack: Whether kernels may keep a copy of the weights; None for those that start a sequence.
+        optimize: Whether onnxruntime may fuse operators.
+    """
+
+    folder: Path
+    threads: int
+    prepack: bool | None
+    optimize: bool
+    opened: dict[str, Session] = field(default_factory=dict, repr=False)
+
+    def of(self, method: BundleMethod) -> Session:
+        """Return the session of a method's file.
+
+        Raises:
+            ModelError: onnxruntime does not load it.
+        """
+        if method.file not in self.opened:
+            prepack = method.when == "once" if self.prepack is None else self.prepack
+            path = self.folder / method.file
+            session = Session(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
+            self.opened[method.file] = session
+        return self.opened[method.file]
+
+
+class BoundMethods:
+    """The methods of a bundle, bound to a state.
+
+    Args:
+        contract: What says what each method reads and writes.
+        sessions: Its sessions.
+        state: The state.
+    """
+
+    def __init__(self, contract: BundleContract, sessions: Sessions, state: BundleState) -> None:
+        self.contract, self.sessions, self.state = contract, sessions, state
+        self._bound: dict[str, BoundSession] = {}
+        self._fed: dict[tuple[str, str], np.ndarray] = {}
+        self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
+
+    def run(
+        self, method: BundleMethod, feeds: Mapping[str, np.ndarray] = {}, sizes: Mapping[str, int] = {}
+    ) -> dict[str, np.ndarray]:
+        """Run a method, its state where it lies; return its outputs that are no state.
+
+        Args:
+            method: The method.
+            feeds: Its inputs that are neither state nor length, by name.
+            sizes: What the names in their shapes stand for.
+
+        Raises:
+            RunError: onnxruntime fails.
+            UsageError: A state has no room for what the method gives.
+        """
+        bound, state = self._session(method), self.state
+        for port in method.inputs:
+            source = port.source
+            assert source is not None
+            if source.kind not in ("state", "length"):
+                bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
+        known = state.version, tuple(sizes.items())
+        if self._bindings.get(method.name) != known or any(state.moves(port.writes) for port in method.outputs):
+            self._bind_state(method, bound, sizes)
+            self._bindings[method.name] = known
+        bound.run()
+        given = bound.free_outputs()
+        for port in method.outputs:
+            if port.writes and self.contract.state(port.writes).axis is None:
+                self._take(port, given.get(port.name), sizes)
+        results = [port.name for port in method.outputs if not port.writes]
+        if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
+            del self._bindings[method.name]
+            return {name: given[name] if name in given else self._fed.pop((method.name, name)) for name in results}
+        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in results}
+
+    def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
+        """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
+
+        Raises:
+            RunError: onnxruntime fails.
+        """
+        state = self.state
+        bound = self._session(method)
+        before = {port.name: port.source.of for port in method.inputs if port.source and port.source.kind == "state"}
+        for port in method.inputs:
+            bound.bind_input(port.name, state[before[port.name]] if port.name in before else indices)
+        shapes = {}
+        for port in method.outputs:
+            tensor = self.contract.state(port.writes)
+            shapes[port.writes] = tuple(
+                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state[port.writes].shape)
+            )
+            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
+        bound.run()
+        for tensor in self.contract.states:
+            if tensor.name not in shapes:  # it has no rows
+                state.view(tensor, spare=True)[...] = state[tensor.name]
+        state.exchange()
+        state.rows = len(indices)
+        for name, shape in shapes.items():
+            tensor = self.contract.state(name)
+            if tensor.axis is None:
+                state.written(tensor, shape)
+
+    def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
+        """Bind what a method reads and writes where it lies; what has dims that only a run tells stays free."""
+        state = self.state
+        for port in method.inputs:
+            assert port.source is not None
+            if port.source.kind == "state":
+                bound.bind_input(port.name, state[port.source.of])
+            elif port.source.kind == "length":
+                bound.bind_input(port.name, state.lengths[port.source.of])
+        for port in method.outputs:
+            shape = _resolved(port, sizes)
+            if port.writes and self.contract.state(port.writes).axis is not None:
+                bound.bind_output(port.name, state[port.writes])
+            elif shape is None:
+                bound.free_output(port.name)
+            elif port.writes:
+                bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
+            else:
+                bound.bind_output(port.name, self._kept(method, port.name, np.empty(shape, port.dtype)))
+
+    def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
+        """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
+        tensor = self.contract.state(port.writes)
+        shape = _resolved(port, sizes) if given is None else given.shape
+        assert shape is not None
+        if given is not None:
+            if given.nbytes > tensor.bytes:
+                raise UsageError(f"state '{tensor.name}' is {list(shape)}, and has room for {list(tensor.shape)}")
+            self.state.view(tensor, shape, after=True)[...] = given
+        self.state.written(tensor, shape)
+
+    def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
+        """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
+        key = (method.name, name)
+        kept = self._fed.get(key)
+        if kept is None or kept.shape != array.shape:
+            kept = self._fed[key] = array.copy()
+        else:
+            kept[...] = array
+        return kept
+
+    def _session(self, method: BundleMethod) -> BoundSession:
+        if method.name not in self._bound:
+            self._bound[method.name] = BoundSession(self.sessions.of(method))
+        return self._bound[method.name]
+
+
+def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the dims of an output, None where only a run tells them."""
+    dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
+    return None if None in dims else tuple(dim for dim in dims if dim is not None)

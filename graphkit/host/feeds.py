@@ -1,0 +1,124 @@
+"""What a caller feeds to a method of a bundle, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.contract.bundle import BundleMethod, BundlePort
+from graphkit.errors import UsageError
+
+__all__ = ["Feeds", "Tokens", "as_array", "as_rows", "checked_feeds"]
+
+Tokens = int | npt.ArrayLike
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """What a caller feeds.
+
+    Attributes:
+        arrays: Each input, by name.
+        sizes: The size that each name in the shapes of the inputs stands for.
+        rows: How many rows.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]
+    rows: int
+
+
+def checked_feeds(
+    method: BundleMethod,
+    most: Mapping[str, int],
+    tokens: Tokens | None,
+    mask: npt.ArrayLike | None,
+    inputs: Mapping[str, npt.ArrayLike],
+) -> Feeds:
+    """Return what a caller feeds to a method; a mask that is left out is ones.
+
+    Args:
+        method: The method.
+        most: The largest that each size may be, by name.
+        tokens: Its tokens.
+        mask: 1 for each of these that counts, 0 for padding.
+        inputs: Its other inputs, by name.
+
+    Raises:
+        UsageError: Something is missing, or does not fit.
+    """
+    users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
+    if odd := sorted(set(inputs) - users):
+        takes = ", ".join(sorted(users)) or "no other input than tokens"
+        raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
+    for what, array, kind in (("tokens", tokens, "tokens"), ("mask", mask, "mask")):
+        if array is not None and all(port.source is None or port.source.kind != kind for port in method.inputs):
+            raise UsageError(f"'{method.name}' takes no {what}")
+    sizes: dict[str, int] = {}
+    feeds: dict[str, np.ndarray] = {}
+    for port in sorted(method.inputs, key=lambda port: "mask" in port.name):  # a mask follows what it is for
+        given: npt.ArrayLike | None
+        kind = port.source.kind if port.source is not None else ""
+        if kind == "tokens":
+            given = None if tokens is None else as_rows(tokens)
+        elif kind == "mask":
+            given = mask
+        elif kind == "user":
+            given = inputs.get(port.name)
+        else:
+            continue
+        if given is None:
+            given = _default(method, port, sizes)
+        feeds[port.name] = _fitting(method, port, given, sizes, most)
+    return Feeds(feeds, sizes, next(iter(feeds.values())).shape[0])
+
+
+def _default(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
+    if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
+        raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
+    return np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
+
+
+def _fitting(
+    method: BundleMethod, port: BundlePort, given: npt.ArrayLike, sizes: dict[str, int], largest: Mapping[str, int]
+) -> np.ndarray:
+    """Return an input as its port takes it, and take note of the sizes that its dims stand for."""
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
+            raise ValueError(f"it is {array.dtype}")
+        array = np.ascontiguousarray(array, port.dtype)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
+    wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)
+    if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in zip(wanted, array.shape, strict=True)):
+        known = [dim if size == -1 else size for dim, size in zip(port.shape, wanted, strict=True)]
+        raise UsageError(f"'{port.name}' of {method.name} is {list(array.shape)}, and must be {known}")
+    for dim, size in zip(port.shape, array.shape, strict=True):
+        if isinstance(dim, str):
+            most = largest.get(dim)
+            if size < 1 or (most is not None and size > most):
+                raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
+            sizes[dim] = size
+    return array
+
+
+def as_rows(tokens: Tokens) -> np.ndarray:
+    """Return tokens as [batch, tokens]."""
+    array = as_array("tokens", tokens)
+    return array.reshape(-1, 1) if array.ndim < 2 else array
+
+
+def as_array(what: str, given: npt.ArrayLike) -> np.ndarray:
+    """Return what a caller gives as an array.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(f"'{what}' is no array: {error}") from error
