@@ -9,6 +9,7 @@ from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
 
 OWN = {
+    ("bundle", "batch"),
     ("compare", "tolerance"),
     ("contract", "language"),
     ("lower", "target"),
