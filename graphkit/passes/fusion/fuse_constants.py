@@ -190,7 +190,7 @@ def _fuse(editor: Editor, chain: _Chain) -> None:
         editor.decline(linear.node, str(weight if isinstance(weight, Reason) else bias))
         return
     _emit(editor, chain, weight, bias)
-    editor.note("constants are fused into weights", len(chain.fused))
+    editor.note("constant(s) fused into weights", len(chain.fused))
 
 
 def _weight(editor: Editor, chain: _Chain) -> NodeInput | Reason:

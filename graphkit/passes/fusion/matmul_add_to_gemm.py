@@ -77,4 +77,4 @@ def _put_together(editor: Editor, add: Node, value: Value, bias: Value) -> None:
         return
     editor.replace(add, NewNode("Gemm", [*node.inputs, bias], [out.name], like=node))
     editor.set_inputs(node, {})
-    editor.note("MatMul and Add are one Gemm")
+    editor.note("pair(s) of MatMul and Add merged into a Gemm")

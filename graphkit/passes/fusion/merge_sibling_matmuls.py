@@ -159,7 +159,7 @@ def _merge(editor: Editor, siblings: Sequence[_Sibling]) -> None:
     editor.replace(first.node, *nodes, _split(editor, siblings, whole))
     for gone in _others(siblings):
         editor.replace(gone)
-    editor.note("operators of one input are merged", len(siblings))
+    editor.note("operators of one input merged", len(siblings))
 
 
 def _others(siblings: Sequence[_Sibling]) -> Iterator[Node]:

@@ -84,7 +84,7 @@ def _merge(editor: Editor, node: Node) -> None:
         editor.set_inputs(node, {0: source})
     elif not editor.bypass(node, source):
         return
-    editor.note("Casts by way of int64 are one")
+    editor.note("pair(s) of Casts by way of int64 merged")
 
 
 def _cast_before(editor: Editor, node: Node) -> None:
@@ -111,7 +111,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
     editor.replace(casts[0], *made, moved)
     for cast in casts[1:]:
         editor.bypass(cast, first)
-    editor.note("Casts from int64 are before what moves the data")
+    editor.note("Cast(s) from int64 moved before what moves the data")
 
 
 def _convertible(editor: Editor) -> dict[Node, list[int]]:
@@ -180,7 +180,7 @@ def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
     if gives:
         made.append(NewNode("Cast", [result], [out.name], {"to": INT64}))
     editor.replace(node, *made)
-    editor.note(f"{node.op_type} nodes are in int32")
+    editor.note(f"{node.op_type} node(s) calculated in int32")
 
 
 def _data(node: Node) -> list[int]:

@@ -83,4 +83,4 @@ class DequantizeAfterGather(Rewrite):
             NewNode("Gather", [table, indices], [rows], like=node),
             NewNode("DequantizeLinear", [rows, *dequantize.inputs[1:]], [out.name], attributes),
         )
-        editor.note("rows are dequantised after they are looked up")
+        editor.note("lookup(s) of rows dequantised afterwards")

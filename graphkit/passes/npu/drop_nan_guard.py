@@ -56,7 +56,7 @@ class DropNanGuard(Rewrite):
             elif not _keeps_shape(editor, node, guarded):
                 editor.decline(node, "it may change the shape of what it guards")
             elif editor.bypass(node, guarded):
-                editor.note("guards against NaN are gone")
+                editor.note("guard(s) against NaN removed")
 
 
 def _guards(editor: Editor) -> Iterator[tuple[Node, Value]]:

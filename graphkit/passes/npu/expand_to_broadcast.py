@@ -87,7 +87,7 @@ class ExpandToBroadcast(Rewrite):
             editor.bypass(node, data)
         else:
             editor.replace(node, *self._nodes(editor, node, padded, repeats, is_padded=before != padded))
-        editor.note(f"{node.op_type} nodes are gone")
+        editor.note(f"{node.op_type} node(s) removed")
 
     def _nodes(
         self, editor: Editor, node: Node, dims: Sequence[int], repeats: Sequence[int], *, is_padded: bool

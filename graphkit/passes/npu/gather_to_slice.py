@@ -77,7 +77,7 @@ class GatherToSlice(Rewrite):
         for node, taken in found.items():
             try:
                 editor.replace(node, *_Plan(editor, node, taken).nodes(self.pieces))
-                editor.note(f"{node.op_type} nodes with constant indices are gone")
+                editor.note(f"{node.op_type} node(s) with constant indices removed")
             except NotTakenError as reason:
                 editor.decline(node, str(reason))
 
@@ -123,7 +123,7 @@ def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found:
         ahead = [_split_node(editor, data, axis, sizes, outputs, first)] if node is first else []
         own = made[node]
         editor.replace(node, *ahead, *([own] if own is not None else []))
-    editor.note("Gathers that together take everything are a Split", len(nodes))
+    editor.note("Gathers that together take everything turned into a Split", len(nodes))
     return True
 
 

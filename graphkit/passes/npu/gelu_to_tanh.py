@@ -65,7 +65,7 @@ class GeluToTanh(Rewrite):
             if node.attr("approximate", "none") == "none" and node.outputs[0] is not None:
                 made = NewNode("Gelu", node.inputs, [node.outputs[0].name], {"approximate": "tanh"}, like=node)
                 editor.replace(node, made)
-                editor.note("Gelus are computed by tanh")
+                editor.note("Gelu(s) computed by tanh")
         for scope in editor.scopes:
             for node in scope.nodes:
                 if node.operator == CONTRIB_GELU and editor.is_free(node):
@@ -85,7 +85,7 @@ def _replace(editor: Editor, node: Node, x: Value) -> None:
     made = _tanh(editor, out, x)
     if editor.replace_all_uses(out, made[-1].outputs[0]):
         editor.insert_before(node, *made)
-        editor.note("Gelus are computed by tanh")
+        editor.note("Gelu(s) computed by tanh")
 
 
 def _spell_out(editor: Editor, node: Node) -> None:
@@ -102,7 +102,7 @@ def _spell_out(editor: Editor, node: Node) -> None:
         made.append(NewNode(op_type, [made[-1].outputs[0], constant], [name]))
     made.append(NewNode("Mul", [x, made[-1].outputs[0]], [out.name], like=node))
     editor.replace(node, *made)
-    editor.note("Gelus are computed by tanh")
+    editor.note("Gelu(s) computed by tanh")
 
 
 def _tanh(editor: Editor, out: Value, x: Value) -> list[NewNode]:

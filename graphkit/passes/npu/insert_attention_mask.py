@@ -8,7 +8,7 @@ from typing import Literal
 
 from onnx import helper
 
-from graphkit.graph.names import free_name, names_in
+from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import freezable_symbols
@@ -95,7 +95,7 @@ class InsertAttentionMask(Pass):
         for name, each in {each.name: each for each in found}.items():
             dims = (const(1),) * (each.rank - 1) + (each.keys,)
             proto.graph.input.append(NewInput(name, each.dtype, dims).info())
-        return Outcome(model.with_proto(proto), (f"{len(found)} attentions have a mask",))
+        return Outcome(model.with_proto(proto), (counted(len(found), "attention(s) given a mask"),))
 
 
 def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:

@@ -68,7 +68,7 @@ class LayerNormToPrimitives(Rewrite):
             else:
                 axes = list(range(axis if axis < 0 else axis - rank, 0))
                 editor.replace(node, *_spelled(editor, node, data, out, axes))
-                editor.note(f"{node.op_type} nodes are spelled out")
+                editor.note(f"{node.op_type} node(s) spelled out")
 
 
 def _spelled(editor: Editor, node: Node, data: Value, out: Value, axes: Sequence[int]) -> list[NewNode]:

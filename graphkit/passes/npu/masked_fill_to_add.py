@@ -176,7 +176,7 @@ class _Fills:
         dtype = self.editor.shapes[fill].dtype
         mask, made = self.mask(cond, dtype, fills_true=side == 1, floor=floor_of(self.floor, dtype, reach))
         self.editor.replace(node, *made, NewNode("Add", [scores, mask], [out.name], like=node))
-        self.editor.note("fills of masked scores are additions")
+        self.editor.note("fill(s) of masked scores turned into additions")
 
     def mask(self, cond: Value, dtype: int, *, fills_true: bool, floor: float) -> tuple[str, list[NewNode]]:
         """Return the name of an additive mask, and the nodes that make it where none does yet."""
@@ -208,7 +208,7 @@ class _Fills:
         if made:
             self.editor.insert_before(node, *made)
         self.editor.set_inputs(node, {3: name})
-        self.editor.note("boolean masks of Attentions are additive")
+        self.editor.note("boolean mask(s) of Attentions made additive")
 
     def _mask_fault(self, node: Node, mask: Value, dtype: int) -> str:
         if node.scope.path:

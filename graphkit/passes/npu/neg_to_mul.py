@@ -47,4 +47,4 @@ class NegToMul(Rewrite):
             array = np.full([1] * min(rank, 1), -1, tensor_dtype_to_np_dtype(dtype))
             minus_one = editor.constant(array, "minus_one")
             editor.replace(node, NewNode("Mul", [data, minus_one], [out.name], like=node))
-            editor.note("Negs are Muls")
+            editor.note("Neg(s) spelled as Muls")

@@ -48,11 +48,11 @@ class PowToMul(Rewrite):
                 editor.decline(node, "its exponent has dims that its base lacks")
             elif exponent == 1:
                 editor.bypass(node, base)
-                editor.note("Pows by 1 are gone")
+                editor.note("Pow(s) by 1 removed")
             else:
                 square = out.name if exponent == 2 else editor.unique_name(f"{out.name}_square")
                 made = [NewNode("Mul", [base, base], [square], like=node if exponent == 2 else None)]
                 if exponent == 3:
                     made.append(NewNode("Mul", [square, base], [out.name], like=node))
                 editor.replace(node, *made)
-                editor.note("Pows are Muls")
+                editor.note("Pow(s) spelled as Muls")

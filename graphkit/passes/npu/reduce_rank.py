@@ -96,7 +96,7 @@ class ReduceRank(Rewrite):
         if source is None:
             raise TooManyAxesError(f"'{data.name}' is {_origin(data)}")
         editor.replace(node, _reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node))
-        editor.note("Reshapes from tensors of high rank start from others")
+        editor.note("Reshape(s) from tensors of high rank made of others")
 
     def _reduce_transpose(self, editor: Editor, node: Node) -> None:
         data, out = node.inputs[0], node.outputs[0]
@@ -118,7 +118,7 @@ class ReduceRank(Rewrite):
             source, dims = name, tuple(step.dims[axis] for axis in step.perm)
         made.append(_reshape(editor, source, dims, out.name, after))
         editor.replace(node, *made)
-        editor.note("Transposes have fewer axes")
+        editor.note("Transpose(s) given fewer axes")
 
     def _reduce_other(self, editor: Editor, node: Node) -> None:
         layout = find_layout(editor, node)
@@ -142,7 +142,7 @@ class ReduceRank(Rewrite):
                 after.append(_reshape(editor, outputs[index], low, own_name, given))
         attributes = dict(layout.attributes(axes)) | ({"domain": node.domain} if node.domain else {})
         editor.replace(node, *made, NewNode(node.op_type, inputs, outputs, attributes, like=node), *after)
-        editor.note(f"{node.op_type} nodes have fewer axes")
+        editor.note(f"{node.op_type} node(s) given fewer axes")
 
     def _reshaped(
         self,

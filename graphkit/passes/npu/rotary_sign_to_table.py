@@ -67,7 +67,7 @@ class RotarySignToTable(Rewrite):
             try:
                 product, rotated = _product(editor, node)
                 editor.replace(product, *_nodes(editor, node, sources, product, rotated))
-                editor.note("Negs are signs of a table")
+                editor.note("Neg(s) moved into the signs of a table")
             except _NoTableError as reason:
                 editor.decline(node, str(reason))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.errors import UsageError
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.interface import NewInput, with_outputs
@@ -41,7 +42,7 @@ class SplitCrossKv(Pass):
 
     def run(self, model: Model) -> Outcome:
         part = split_cross_kv(model)
-        return Outcome(part, (f"{len(part.graph.outputs)} outputs depend on the encoder alone",))
+        return Outcome(part, (counted(len(part.graph.outputs), "output(s) kept, which depend on the encoder alone"),))
 
 
 def split_cross_kv(model: Model) -> Model:

@@ -10,7 +10,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
-from graphkit.graph.names import free_name, names_in
+from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth, growths
@@ -87,7 +87,7 @@ class StaticKvCache(Pass):
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
         cut = _with_ends(model, [growth for growth in found if growth.new is None], self.max_cache_len)
         frozen_model = FreezeDims(numbers).run(with_outputs(cut, outputs)).model
-        return Outcome(frozen_model, (f"{len(found)} caches have {self.max_cache_len:,} slots",))
+        return Outcome(frozen_model, (counted(len(found), f"cache(s) fixed at {self.max_cache_len:,} slots"),))
 
 
 def _lengths(found: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:

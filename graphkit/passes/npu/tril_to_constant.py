@@ -109,7 +109,7 @@ class TrilToConstant(FoldConstants):
         operator = "And" if dtype == TensorProto.BOOL else "Mul"
         triangle = editor.constant(_triangle(node, sizes, diagonal).astype(kind), "triangle")
         editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
-        editor.note("triangles of data are products")
+        editor.note("triangle(s) of data turned into products")
         return ""
 
     def _fold(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> str:
@@ -127,7 +127,7 @@ class TrilToConstant(FoldConstants):
             return str(error)
         kept = np.where(_triangle(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
-            editor.note("triangles of constants are constants")
+            editor.note("triangle(s) of constants made constant")
         return ""
 
 

@@ -96,7 +96,7 @@ def _replace(editor: Editor, node: Node) -> None:
             NewNode("Mul", [two, false], [names[1]]),
             NewNode("Add", names, [out.name], like=node),
         )
-    editor.note("choices are products")
+    editor.note("choice(s) turned into products")
 
 
 def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: Value) -> bool:

@@ -47,7 +47,7 @@ GONE = {
 @pytest.mark.parametrize("model", GONE.values(), ids=GONE)
 def test_the_guard_is_gone(model: Model) -> None:
     outcome = DropNanGuard().run(model)
-    assert outcome.changes == ("1 guards against NaN are gone",)
+    assert outcome.changes == ("1 guard against NaN removed",)
     assert not any("IsNaN" in line for line in lines(outcome.model))
     assert_same(model, outcome.model, feeds())
 

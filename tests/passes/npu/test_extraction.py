@@ -225,7 +225,7 @@ MOVED = {
 def test_the_new_part_of_a_cache_is_the_end_of_what_it_becomes(text: str) -> None:
     original = model_of(text)
     outcome = StaticKvCache(3).run(original)
-    assert outcome.changes == ("1 caches have 3 slots",)
+    assert outcome.changes == ("1 cache fixed at 3 slots",)
     rng = np.random.default_rng(0)
     feed = {
         value.name: rng.normal(size=[3 if dim == "past" else dim for dim in declared.dims]).astype(np.float32)

@@ -169,7 +169,7 @@ FILLED = {
 @pytest.mark.parametrize("model", FILLED.values(), ids=FILLED)
 def test_fills_are_additions(model: Model, floor: float) -> None:
     outcome = check(model, floor)
-    assert any("fills of masked scores are additions" in change for change in outcome.changes)
+    assert any("of masked scores turned into additions" in change for change in outcome.changes)
 
 
 ADDED = {
@@ -269,7 +269,7 @@ def test_a_boolean_mask_of_an_attention() -> None:
         23,
     )
     outcome = MaskedFillToAdd().run(model)
-    assert outcome.changes == ("1 boolean masks of Attentions are additive",)
+    assert outcome.changes == ("1 boolean mask of Attentions made additive",)
     assert lines(outcome.model) == ["m_mask = Where (m, mask_zero, mask_floor)", "y = Attention (q, k, v, m_mask)"]
     for seed, sizes in enumerate(SIZES):
         feeds = feeds_of(model, sizes, seed)
