@@ -227,7 +227,7 @@ async function reader(source) {
 function readContract(text) {
   try {
     const contract = JSON.parse(text), { version, data, arena, lengths, states, methods } = contract;
-    need(version === 1 && lengths.length === 1, `version ${quoted(version)}, ${lengths.length} lengths: it runs 1 and 1`);
+    need(version === 1 && lengths.length === 1, `version ${quoted(version)}, ${lengths.length} lengths: it runs 1, 1`);
     const files = [...methods.map(({ file }) => file), data || 'none'].filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
     need(!files.length, `its files are not beside it: ${quoted(files)}`);
     let end = 0;
