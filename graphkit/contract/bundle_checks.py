@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from graphkit.contract.bundle import ALIGNMENT, BundleContract, BundleMethod, StateTensor
+from graphkit.contract.bundle import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.contract.checks import BYTES
 
 __all__ = ["bundle_problems"]
 
 MOST = 1 << 44  # bytes of an arena
+RANK = 32  # axes that numpy has everywhere
+FED = ("user", "tokens", "mask")  # what a caller gives
+KINDS = {
+    "init": (),
+    "reorder": ("state", "indices"),
+    "once": (*FED, "state", "length"),
+    "step": (*FED, "state", "length"),
+}
 
 
 def bundle_problems(contract: BundleContract) -> Iterator[str]:
@@ -23,12 +31,15 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
         names = [one.name for one in each]
         yield from (f"a {what} has no name" for name in names if not name)
         yield from (f"two have the name of {what} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
+    if not contract.methods:
+        yield "it has no method"
     if contract.sizes.get("batch", 0) < 1 or min(contract.sizes.values(), default=0) < 1:
         yield "a size is below 1, or there is no batch"
     if min((length.most for length in contract.lengths), default=1) < 1:
         yield "a length is always 0"
-    if not 0 <= contract.arena <= MOST:
-        yield f"an arena of {contract.arena} bytes"
+    end = max((state.offset + _room(state) for state in contract.states), default=0)
+    if not 0 <= contract.arena <= min(MOST, end + ALIGNMENT):
+        yield f"an arena of {contract.arena} bytes for states of {end}"
     for file in (*(method.file for method in contract.methods), *([contract.data] if contract.data else [])):
         if file in ("", ".", "..") or any(char in file for char in "/\\\0"):
             yield f"'{file}' is not the name of a file beside it"
@@ -42,7 +53,7 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
 
 
 def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
-    if state.dtype not in BYTES or min((1, *state.shape)) < 0:
+    if state.dtype not in BYTES or not _is_size(state.shape):
         yield "has no size, or no dtype of whole bytes"
     elif state.bytes != math.prod(state.shape) * np.dtype(state.dtype).itemsize:
         yield f"does not take {state.bytes} bytes"
@@ -58,6 +69,14 @@ def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
         yield "grows along no axis, or by a length that is not there"
 
 
+def _is_size(shape: Sequence[int | str]) -> bool:
+    """Whether dims can be those of an array; a name stands for any size."""
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    if len(shape) > RANK or min((0, *sizes)) < 0:
+        return False
+    return math.prod(max(1, size) for size in sizes) <= MOST
+
+
 def _room(state: StateTensor) -> int:
     aligned = -(-state.bytes // ALIGNMENT) * ALIGNMENT
     return aligned + state.bytes if state.update == "swap" else state.bytes
@@ -71,23 +90,67 @@ def _overlaps(contract: BundleContract) -> Iterator[str]:
 
 
 def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:
-    inputs = {port.name: port for port in method.inputs}
     if set(method.access) != set(states):
         yield "it does not say what it does with each state"
-    for port in (*method.inputs, *method.outputs):
-        if port.dtype not in BYTES or any(isinstance(dim, int) and dim < 0 for dim in port.shape):
-            yield f"'{port.name}' has no size, or no dtype of whole bytes"
+        return
+    for what, ports in (("input", method.inputs), ("output", method.outputs)):
+        names = [port.name for port in ports]
+        yield from (f"two have the name of {what} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
+        yield from (f"{what} '{port.name}' {text}" for port in ports for text in _port(port, states))
     for port in method.inputs:
-        if port.source is None:
-            yield f"nobody makes input '{port.name}'"
-        elif port.source.kind == "state" and port.source.of not in states:
-            yield f"input '{port.name}' is state '{port.source.of}', which is not there"
-        elif port.source.kind == "length" and port.source.of not in lengths:
-            yield f"input '{port.name}' is length '{port.source.of}', which is not there"
-    for port in method.outputs:
-        if port.writes and port.writes not in states:
-            yield f"output '{port.name}' is state '{port.writes}', which is not there"
+        yield from (f"input '{port.name}' {text}" for text in _input(port, method, lengths))
+    kinds = [port.source.kind for port in method.inputs if port.source is not None]
+    if method.when == "reorder" and kinds.count("indices") != 1:
+        yield "it takes no indices, or takes them twice"
+    written = [port.writes for port in method.outputs if port.writes]
+    if len(set(written)) < len(written) or (method.when in ("init", "reorder") and len(written) < len(method.outputs)):
+        yield "two outputs are one state, or one is none"
+    read = {port.source.of for port in method.inputs if port.source is not None and port.source.kind == "state"}
+    for name, access in method.access.items():
+        wanted = ("write", "read and write") if name in written else ("read",) if name in read else ("none",)
+        if access not in wanted:
+            yield f"it says '{access}' of state '{name}', and its ports say '{wanted[-1]}'"
+    fed = {p.name: p for p in method.inputs if p.source is not None and p.source.kind in FED}
     for change in method.changes:
-        port_ = inputs.get(change.input)
-        if change.length not in lengths or port_ is None or not 0 <= change.axis < len(port_.shape):
+        given = fed.get(change.input)
+        if change.length not in lengths or given is None or not 0 <= change.axis < len(given.shape):
             yield f"it changes length '{change.length}' by an input that is not there"
+
+
+def _port(port: BundlePort, states: Mapping[str, StateTensor]) -> Iterator[str]:
+    """Yield what is wrong with a port, of either kind."""
+    if not port.name or "" in port.shape:
+        yield "has no name, or a dim of none"
+    if port.dtype not in BYTES or not _is_size(port.shape):
+        yield "has no size, or no dtype of whole bytes"
+    source = port.source
+    name = source.of if source is not None and source.kind == "state" else port.writes
+    if not name:
+        return
+    state = states.get(name)
+    if state is None:
+        yield f"is state '{name}', which is not there"
+    elif port.dtype != state.dtype or not _fits(port.shape, state.shape):
+        yield f"does not fit state '{name}'"
+
+
+def _fits(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
+    return len(shape) == len(sizes) and all(
+        isinstance(dim, str) or dim in sizes[at : at + 1] for at, dim in enumerate(shape)
+    )
+
+
+def _input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterator[str]:
+    source = port.source
+    if source is None or port.writes:
+        yield "is made by nobody, or is an output"
+    elif source.kind not in KINDS[method.when]:
+        yield f"is of kind '{source.kind}', which a method for '{method.when}' does not take"
+    elif source.kind == "state" and not source.of:
+        yield "is a state without a name"
+    elif source.kind == "length" and (source.of not in lengths or (port.dtype, port.shape) != ("int64", (1,))):
+        yield f"is length '{source.of}', which is not there or another tensor"
+    elif source.kind == "indices" and (port.dtype != "int64" or len(port.shape) != 1):
+        yield "is no list of rows"
+    elif source.kind in ("tokens", "mask") and not port.shape:
+        yield "has no axis of rows"

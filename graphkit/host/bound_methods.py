@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError
 from graphkit.host.bundle_state import BundleState
 from graphkit.runtime.bound import BoundSession
 from graphkit.runtime.session import Session
@@ -38,13 +38,14 @@ class Sessions:
         """Return the session of a method's file.
 
         Raises:
-            ModelError: onnxruntime does not load it.
+            ModelError: onnxruntime does not load it, or it has other inputs or outputs.
         """
         if method.file not in self.opened:
             prepack = method.when == "once" if self.prepack is None else self.prepack
             path = self.folder / method.file
             session = Session(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
             self.opened[method.file] = session
+        _check_ports(method, self.opened[method.file])
         return self.opened[method.file]
 
 
@@ -153,8 +154,6 @@ class BoundMethods:
         shape = _resolved(port, sizes) if given is None else given.shape
         assert shape is not None
         if given is not None:
-            if given.nbytes > tensor.bytes:
-                raise UsageError(f"state '{tensor.name}' is {list(shape)}, and has room for {list(tensor.shape)}")
             self.state.view(tensor, shape, after=True)[...] = given
         self.state.written(tensor, shape)
 
@@ -178,3 +177,16 @@ def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | N
     """Return the dims of an output, None where only a run tells them."""
     dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
+
+
+def _check_ports(method: BundleMethod, session: Session) -> None:
+    for what, ports, there in (
+        ("inputs", method.inputs, session.inputs),
+        ("outputs", method.outputs, session.outputs),
+    ):
+        if odd := sorted({port.name for port in ports} ^ set(there)):
+            raise ModelError(
+                f"its {what} are not those that bundle.json says, such as '{odd[0]}'",
+                file=session.label,
+                hint="make the bundle again",
+            )

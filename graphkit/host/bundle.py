@@ -295,7 +295,8 @@ class Bundle:
         inputs: Mapping[str, npt.ArrayLike],
     ) -> dict[str, np.ndarray]:
         fed = checked_feeds(method, self.contract.sizes, tokens, mask, inputs)
-        feeds, rows, state = fed.arrays, fed.rows, self._state
+        feeds, state = fed.arrays, self._state
+        rows = max(state.rows, 1) if fed.rows is None else fed.rows
         for change in method.changes:
             count, most = feeds[change.input].shape[change.axis], self._most(change.length)
             past = 0 if method.when == "once" else int(state.lengths[change.length][0])
@@ -329,4 +330,6 @@ class Bundle:
 
 
 def _first(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    if not outputs:
+        raise UsageError("the method gives nothing but state - call it with run")
     return next(iter(outputs.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -84,6 +85,9 @@ class BundleState(Mapping[str, np.ndarray]):
             shape: Its dims, if not those that it has.
             spare: Whether it is that of the other arena, which `exchange` takes.
             after: Whether it is where a method writes it: of a state that swaps, the other place.
+
+        Raises:
+            UsageError: It has no room for these dims.
         """
         turn = self._turn[state.name]
         place = (1 - turn if after else turn) if state.update == "swap" else 0
@@ -92,6 +96,8 @@ class BundleState(Mapping[str, np.ndarray]):
             self._spare = _aligned(self.contract.arena)
         arena = self._spare if spare and self._spare is not None else self._arena
         dims = self.shape(state) if shape is None else tuple(shape)
+        if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
+            raise UsageError(f"state '{state.name}' is {list(dims)}, and has room for {list(state.shape)}")
         view: np.ndarray = np.ndarray(dims, state.dtype, arena.data, offset)
         return view
 

@@ -23,12 +23,12 @@ class Feeds:
     Attributes:
         arrays: Each input, by name.
         sizes: The size that each name in the shapes of the inputs stands for.
-        rows: How many rows.
+        rows: How many rows, None where no input has any.
     """
 
     arrays: Mapping[str, np.ndarray]
     sizes: Mapping[str, int]
-    rows: int
+    rows: int | None
 
 
 def checked_feeds(
@@ -73,7 +73,8 @@ def checked_feeds(
         if given is None:
             given = _default(method, port, sizes)
         feeds[port.name] = _fitting(method, port, given, sizes, most)
-    return Feeds(feeds, sizes, next(iter(feeds.values())).shape[0])
+    rows = next((len(array) for array in feeds.values() if array.ndim), None)
+    return Feeds(feeds, sizes, sizes.get("batch", rows))
 
 
 def _default(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
@@ -90,7 +91,7 @@ def _fitting(
         array = np.asarray(given)
         if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
             raise ValueError(f"it is {array.dtype}")
-        array = np.ascontiguousarray(array, port.dtype)
+        array = np.asarray(array, port.dtype, order="C")  # which leaves a scalar a scalar
     except (TypeError, ValueError) as error:
         raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
     wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)

@@ -347,9 +347,10 @@ def test_beams_find_the_best_of_all_sequences(opened: Opened) -> None:
 
 def test_rows_of_state_with_two_places_are_reordered_and_the_rest_stays(tmp_path: Path) -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]>
-        agraph (float[batch, 2] x, float[batch, 2] hidden, float[1] count) =>
+        agraph (float[batch, 2] x, float[batch, 2] hidden, float[1] count, float rate) =>
         (float[batch, 2] y, float[batch, 2] hidden_after, float[1] count_after) <float one = {1}> {
-            hidden_after = Add (hidden, x) count_after = Add (count, one) y = Mul (hidden_after, count_after) }"""
+            hidden_after = Add (hidden, x) count_after = Add (count, one)
+            product = Mul (hidden_after, count_after) y = Mul (product, rate) }"""
     saved(onnx.parser.parse_model(text), tmp_path / "source")
     states = "".join(
         f'[[state]]\nname = "{name}"\nread = {{ step = "{name}" }}\nwrite = {{ step = "{name}_after" }}\n'
@@ -363,7 +364,7 @@ def test_rows_of_state_with_two_places_are_reordered_and_the_rest_stays(tmp_path
     for count, rows in enumerate(([0, 1], [1, 0], [1, 1, 0], [2, 0], [0], [0, 0]), 1):
         x = rng.integers(-9, 9, hidden.shape).astype(np.float32)
         hidden += x
-        np.testing.assert_array_equal(bundle.run("step", x=x)["y"], hidden * count)
+        np.testing.assert_array_equal(bundle.run("step", x=x, rate=2)["y"], hidden * count * 2)
         bundle.reorder(rows)
         hidden = hidden[rows]
         np.testing.assert_array_equal(bundle.state["hidden"], hidden)

@@ -249,14 +249,3 @@ def test_another_initial_value(copy_of: BundleOf) -> None:
     folder = copy_of("causal")
     edit(folder / "init.onnx", change)
     assert proof(folder).checks["a reset gives state its initial value"] == f"'{KEY}' is not 0 after a reset"
-
-
-def test_state_that_is_written_and_should_only_be_read(copy_of: BundleOf) -> None:
-    def change(plain: Any) -> None:
-        for method in plain["methods"][:2]:
-            method["access"][KEY] = "read"
-
-    folder = copy_of("causal")
-    describe(folder, change)
-    found = proof(folder).checks["a step writes its slot alone, and the state stays where it is"]
-    assert found == f"prefill changes '{KEY}', which it does not write"
