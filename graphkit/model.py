@@ -196,8 +196,9 @@ class Model:
             location = f"{self._scratch.location}:{path}"  # which no model file can claim
             self._adopted[location] = path, other
             del tensor.external_data[:]
-            for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-                tensor.external_data.add(key=key, value=value)
+            for key, value in (("location", location), ("offset", offset), ("length", length)):
+                if value is not None:
+                    tensor.external_data.add(key=key, value=str(value))
         self._is_sound.clear()
         return proto
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.host.bundle_state import BundleState
 from graphkit.runtime.bound import BoundSession
 from graphkit.runtime.session import Session
@@ -146,7 +146,18 @@ class BoundMethods:
             elif port.writes:
                 bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
             else:
-                bound.bind_output(port.name, self._kept(method, port.name, np.empty(shape, port.dtype)))
+                bound.bind_output(port.name, self._room(method, port, shape))
+
+    def _room(self, method: BundleMethod, port: BundlePort, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array for an output that is no state."""
+        kept = self._fed.get((method.name, port.name))
+        if kept is None or kept.shape != shape:
+            try:
+                kept = np.empty(shape, port.dtype)
+            except (MemoryError, ValueError) as error:
+                raise UsageError(f"there is no memory for '{port.name}', {port.dtype}{list(shape)}") from error
+            self._fed[method.name, port.name] = kept
+        return kept
 
     def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
         """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx
 import onnx.compose
@@ -41,7 +41,9 @@ def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) 
     except ValueError as error:
         raise UsageError(f"{first.name} and {second.name} cannot be composed: {error}") from error
     merged.metadata_props.extend(graph.metadata_props)
-    merged.quantization_annotation.extend([*ahead.graph.quantization_annotation, *graph.quantization_annotation])
+    _annotate(merged, ahead.graph, lambda name: f"{prefix}{name}")
+    given = {name: f"{prefix}{source}" for name, source in links.items()}
+    _annotate(merged, graph, lambda name: given.get(name, name))
     proto.graph.CopyFrom(merged)
     proto.functions.extend(ahead.functions)
     known = {entry.key for entry in proto.metadata_props}
@@ -56,6 +58,14 @@ def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Map
         for dim in _dims(info):
             if dim.dim_param in others and "batch" not in dim.dim_param:
                 dim.dim_param = f"{prefix}{dim.dim_param}"
+
+
+def _annotate(merged: onnx.GraphProto, graph: onnx.GraphProto, name: Callable[[str], str]) -> None:
+    """Give a graph the quantization annotations of a part of it, whose names onnx leaves."""
+    for annotation in graph.quantization_annotation:
+        made = merged.quantization_annotation.add(tensor_name=name(annotation.tensor_name))
+        for entry in annotation.quant_parameter_tensor_names:
+            made.quant_parameter_tensor_names.add(key=entry.key, value=name(entry.value))
 
 
 def _dims(info: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:

@@ -17,7 +17,7 @@ from test_reading import setting
 import graphkit.contract
 from graphkit.analysis.bundle import bundle_overview
 from graphkit.contract.reading import read_bundle
-from graphkit.errors import GraphkitError, ModelError
+from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.host.bundle import Bundle
 
 BundleOf = Callable[[str], Path]
@@ -200,6 +200,15 @@ def test_a_bundle_comes_back_as_it_was(name: str, bundle_of: BundleOf, tmp_path:
     contract = read_bundle(bundle_of(name) / "bundle.json")
     (tmp_path / "bundle.json").write_text(contract.to_json())
     assert read_bundle(tmp_path / "bundle.json") == contract
+
+
+def test_an_output_that_no_memory_holds_is_an_error(plain: Plain, bundle_of: BundleOf, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle_of("causal"), tmp_path / "bundle"))
+    for place in (0, 1):
+        plain["methods"][place]["outputs"][0]["shape"] = ["batch", 1 << 40, 1]
+    (folder / "bundle.json").write_text(json.dumps(plain))
+    with pytest.raises(UsageError, match="there is no memory for 'logits'"):
+        Bundle(folder).start([[1], [2], [3]])
 
 
 # The schema
