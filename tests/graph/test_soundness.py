@@ -20,7 +20,9 @@ from graphkit.rewrite.base import Pass
 from graphkit.shapes import infer
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "local" : 1]>\n'
-EXAMPLE = re.compile(r"Before:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:", re.S)
+EXAMPLE = re.compile(
+    r"Before(?: \(opset (?P<opset>\d+)\))?:\n\n(?P<before>.*?)\n\n\s*After(?: `(?P<call>[^`]*)`)?:", re.S
+)
 TWICE = "g (float[N] x) => (float[N] y) { a = Abs (x) y = Neg (a) a = Abs (x) }"
 BROKEN = {
     "'a' is defined twice": TWICE,
@@ -58,6 +60,7 @@ def test_every_pass_refuses_its_own_example_with_a_node_that_stands_twice(kind: 
     match = EXAMPLE.search(inspect.getdoc(kind) or "")
     assert match is not None
     proto = onnx.parser.parse_model(HEADER + textwrap.dedent(match["before"]))
+    proto.opset_import[0].version = int(match["opset"] or 17)
     proto.graph.node.append(proto.graph.node[-1])
     (step,) = parse_pipeline(match["call"] or kind.name())
     with pytest.raises(ModelError, match="is defined twice - no runtime loads such a graph"):
