@@ -21,12 +21,14 @@ __all__ = ["largest_score"]
 
 MASKS = ("slots_mask", "source_mask", "rows")  # kinds of inputs that carry no activations
 SEED = 0
+MOST_STEPS = 256
 
 
 def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     """Return the largest magnitude of a score that a mask is added to, None where no mask is.
 
-    A source of the fixed length, or a prompt, of random tokens runs through host and lowered models, to a full cache.
+    A source of the fixed length and a prompt, both of random tokens, run through host and lowered models, to a full cache
+    or for `MOST_STEPS`.
 
     Args:
         parts: The lowered models.
@@ -41,7 +43,8 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     host = Host(folder, runs)
     rng = np.random.default_rng(SEED)
     contract = host.contract
-    tokens = rng.integers(0, vocabulary(contract), max(contract.sizes["source"], contract.sizes["positions"])).tolist()
+    steps = min(contract.sizes["positions"], MOST_STEPS)
+    tokens = rng.integers(0, vocabulary(contract), max(contract.sizes["source"], steps)).tolist()
     user = {
         port.name: rng.normal(0, 1, port.shape).astype(port.dtype)
         for method in contract.methods
@@ -49,7 +52,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
         if port.source is not None and port.source.kind == "user"
     }
     host.start(tokens[: contract.sizes["source"]] if contract.takes_text else (), **user)
-    for token in tokens[: contract.sizes["positions"]]:
+    for token in tokens[:steps]:
         host.step(token)
     return runs.largest
 
