@@ -13,7 +13,7 @@ from graphkit.contract.reading import read_bundle
 from graphkit.errors import UsageError
 from graphkit.host.bound_methods import BoundMethods, Sessions
 from graphkit.host.bundle_state import BundleState
-from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds
+from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
 from graphkit.host.search import beam_search, greedy_search
 
 __all__ = ["Bundle"]
@@ -237,23 +237,13 @@ class Bundle:
         if max_new_tokens < 1 or beams < 1:
             raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
         end = self.contract.tokens.get("end") if eos is None else eos
-        given: dict[str, npt.ArrayLike] = dict(inputs)
-        ports = self._method("once").inputs
-        users = [port.name for port in ports if port.source is not None and port.source.kind == "user"]
-        if ids is not None and users:
-            for array, is_mask in ((ids, False), (mask, True)):
-                name = next((name for name in users if ("mask" in name) == is_mask), "")
-                if array is not None and not name:
-                    raise UsageError(f"no input of the bundle takes {'a mask' if is_mask else 'ids'}")
-                given |= {name: np.atleast_2d(as_array(name, array))} if array is not None else {}
+        method, most = self._method("once"), self.contract.sizes["batch"]
+        given = inputs if ids is None else {**inputs, **of_source(method, ids, mask)}
+        if ids is not None and len(given) > len(inputs):
             mask = None
         elif ids is not None:
             prompt = np.atleast_2d(as_array("ids", ids))
-        arrays = [*given.values(), *([] if prompt is None else [as_rows(prompt)])]
-        rows, most = (
-            max((len(np.atleast_2d(as_array("an input", each))) for each in arrays), default=1),
-            self.contract.sizes["batch"],
-        )
+        rows = most_rows([*given.values(), *([] if prompt is None else [as_rows(prompt)])])
         if rows * beams > most:
             raise UsageError(
                 f"{rows * beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from graphkit.contract.bundle import BundleMethod, BundlePort
 from graphkit.errors import UsageError
 
-__all__ = ["Feeds", "Tokens", "as_array", "as_rows", "checked_feeds"]
+__all__ = ["Feeds", "Tokens", "as_array", "as_rows", "checked_feeds", "most_rows", "of_source"]
 
 Tokens = int | npt.ArrayLike
 
@@ -105,6 +105,28 @@ def _fitting(
                 raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
             sizes[dim] = size
     return array
+
+
+def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:
+    """Return ids and their mask by the names of the inputs that take them; nothing where only tokens are taken.
+
+    Raises:
+        UsageError: An input takes one of them, and none the other.
+    """
+    users = [port.name for port in method.inputs if port.source is not None and port.source.kind == "user"]
+    found: dict[str, np.ndarray] = {}
+    for array, is_mask in ((ids, False), (mask, True)) if users else ():
+        name = next((name for name in users if ("mask" in name) == is_mask), "")
+        if array is not None and not name:
+            raise UsageError(f"no input of the bundle takes {'a mask' if is_mask else 'ids'}")
+        if array is not None:
+            found[name] = np.atleast_2d(as_array(name, array))
+    return found
+
+
+def most_rows(arrays: Iterable[npt.ArrayLike]) -> int:
+    """Return how many rows the largest of some inputs has, 1 where there is none."""
+    return max((len(np.atleast_2d(as_array("an input", array))) for array in arrays), default=1)
 
 
 def as_rows(tokens: Tokens) -> np.ndarray:

@@ -131,7 +131,6 @@ def verify_bundle(
     *,
     exact: bool,
     tolerance: float = TOLERANCE,
-    windows: Sequence[int] = (),
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
@@ -144,7 +143,6 @@ def verify_bundle(
         exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
         tolerance: The largest difference that counts as equal, over how far logits vary where that is more than 1. For
             models with float16 tensors it is at least `FLOAT16_TOLERANCE`.
-        windows: Lengths of rings, around which prompts are tried.
         seed: Of prompts and sources.
         limits: What an original may take of time and memory.
         progress: Called with the name of each step before it starts.
@@ -162,24 +160,38 @@ def verify_bundle(
     fused = max(tolerance, *map(level_tolerance, models))
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
+    plain = 0.0 if exact else tolerance
     with isolation(limits):
         for optimized in (False, True):
             progress(f"proving in {'default' if optimized else 'plain'} onnxruntime")
             pipeline = GrowingPipeline(originals, optimize=optimized)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
-            made = prompts(bundle.contract, originals.encoder, windows, seed)
-            for prompt in made:
-                allowed = fused if optimized else 0.0 if exact else tolerance
-                runs.append(_run(pipeline, bundle, prompt, optimized, allowed))
+            made = prompts(bundle.contract, originals.encoder, seed)
+            runs += [_run(pipeline, bundle, prompt, optimized, fused if optimized else plain) for prompt in made]
             if not optimized:
-                for name, check in CHECKS.items():
-                    progress(f"checking: {name}")
-                    checks[name] = tried(partial(check, bundle, made, folder))
-                progress("searching for tokens")
-                checks |= _searches(pipeline, bundle, made, notes)
-                if bundle.contract.sizes["batch"] > 1:
-                    checks["rows that are reordered"] = _reordered(pipeline, bundle, made, 0.0 if exact else tolerance)
-    return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks, tuple(notes))
+                checks = _checked(pipeline, bundle, made, folder, plain, notes, progress)
+    return BundleProof(plain, fused, tuple(runs), checks, tuple(notes))
+
+
+def _checked(
+    pipeline: GrowingPipeline,
+    bundle: Bundle,
+    made: Sequence[Prompt],
+    folder: Path,
+    allowed: float,
+    notes: list[str],
+    progress: Callable[[str], None],
+) -> dict[str, str]:
+    """Try what must hold besides right logits; return what is wrong by what was tried, "" for nothing."""
+    checks = {}
+    for name, check in CHECKS.items():
+        progress(f"checking: {name}")
+        checks[name] = tried(partial(check, bundle, made, folder))
+    progress("searching for tokens")
+    checks |= _searches(pipeline, bundle, made, notes)
+    if bundle.contract.sizes["batch"] > 1:
+        checks["rows that are reordered"] = _reordered(pipeline, bundle, made, allowed)
+    return checks
 
 
 def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: bool, allowed: float) -> BundleRun:

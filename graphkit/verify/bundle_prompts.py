@@ -47,7 +47,7 @@ class Prompt:
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
 
 
-def prompts(contract: BundleContract, encoder: Model | None, windows: Sequence[int], seed: int) -> list[Prompt]:
+def prompts(contract: BundleContract, encoder: Model | None, seed: int) -> list[Prompt]:
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding.
 
     Where a bundle takes one row, that is padded too.
@@ -55,11 +55,11 @@ def prompts(contract: BundleContract, encoder: Model | None, windows: Sequence[i
     Args:
         contract: The bundle.
         encoder: What sources are for, which need not take every length; None without one.
-        windows: Lengths of rings.
         seed: Of tokens and sources.
     """
     maker = _Maker(contract, encoder, np.random.default_rng(seed))
     slots = contract.lengths[0].most
+    windows = {state.shape[state.axis or 0] for state in contract.states if state.update == "ring"}
     lengths = {1, max(slots // 2, 1), max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
     batch = contract.sizes["batch"]
     made: list[Prompt] = []

@@ -19,13 +19,13 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
 from graphkit.verify.bundle import BundleProof, verify_bundle
-from graphkit.verify.bundle_chains import verify_methods
+from graphkit.verify.bundle_chains import Chain, verify_methods
 from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle
 from graphkit.workflows.bundle_toml import BUNDLE_TOML, described_methods, read_description
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.originals import Pipeline, find_pipeline
 
 __all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
 
@@ -125,29 +125,50 @@ def bundle_folder(
     path, output = Path(path), Path(output)
     _check(path, output, options)
     progress("reading")
-    described = read_description(path / BUNDLE_TOML) if (path / BUNDLE_TOML).is_file() else ()
-    pipeline = find_pipeline(path) if not described else None
+    export = _Export.of(path)
     progress("making the methods")
     with isolation(options.limits):
-        if pipeline is not None:
-            methods = derive_methods(pipeline, options.max_cache, options.update)
-        else:
-            methods = described_methods(described, options.max_cache, options.update)
-    contract = _contract(methods, pipeline.tokens if pipeline is not None else NO_TOKENS, options)
-    contract, models = _completed(contract, methods)
+        methods = export.methods(options)
+    contract, models = _completed(_contract(methods, export.tokens, options), methods)
     if not options.dry_run:
         progress("writing")
         _write(output, models, contract, overwrite=options.overwrite)
-    proof, exact = None, all(method.is_exact for method in methods)
-    is_proven = options.verify and not options.dry_run
-    if is_proven and pipeline is None:
-        proof = verify_methods(described, output, exact=exact, limits=options.limits, progress=progress)
-    elif is_proven and pipeline is not None:
-        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
-        windows = sorted({state.shape[state.axis or 0] for state in contract.states if state.update == "ring"})
-        proof = verify_bundle(originals, output, exact=exact, windows=windows, limits=options.limits, progress=progress)
+    proof = None
+    if options.verify and not options.dry_run:
+        exact = all(method.is_exact for method in methods)
+        proof = export.prove(output, exact=exact, limits=options.limits, progress=progress)
     changes = tuple((method.name, change) for method in methods for change in method.changes)
     return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
+
+
+@dataclass(frozen=True, eq=False)
+class _Export:
+    """What a bundle is made of: the models of an export, or the chains that a `bundle.toml` names."""
+
+    pipeline: Pipeline | None
+    chains: tuple[Chain, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> _Export:
+        description = path / BUNDLE_TOML
+        if description.is_file():
+            return cls(None, read_description(description))
+        return cls(find_pipeline(path), ())
+
+    @property
+    def tokens(self) -> Mapping[str, int | None]:
+        return NO_TOKENS if self.pipeline is None else self.pipeline.tokens
+
+    def methods(self, options: BundleOptions) -> tuple[MethodModel, ...]:
+        if self.pipeline is None:
+            return described_methods(self.chains, options.max_cache, options.update)
+        return derive_methods(self.pipeline, options.max_cache, options.update)
+
+    def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
+        if self.pipeline is None:
+            return verify_methods(self.chains, folder, exact=exact, limits=limits, progress=progress)
+        originals = Originals(self.pipeline.encoder, self.pipeline.first, self.pipeline.step)
+        return verify_bundle(originals, folder, exact=exact, limits=limits, progress=progress)
 
 
 def _check(path: Path, output: Path, options: BundleOptions) -> None:
