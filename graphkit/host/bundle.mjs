@@ -15,8 +15,10 @@ const isMask = ({ name }) => name.includes('mask');
 const rank = (port) => 2 * isMask(port) + (port.source.kind === 'tokens'); // what takes sizes of others comes last
 const portOf = (method, kind) => method.inputs.find(({ source }) => source.kind === kind);
 const asRows = (ids) => (ids.dims || typeof ids[0] === 'object' ? ids : [ids]);
+const half = (b, e = (b >> 10) & 31) => (b >> 15 ? -1 : 1) * ((e && 1024) + (b & 1023)) * 2 ** ((e || 1) - 25);
+const widened = (data) => (data instanceof Uint16Array ? Float32Array.from(data, (bits) => half(bits)) : data);
 const lastOf = ({ dims: [rows, tokens, size], data }) => Array.from({ length: rows }, // logits of each row's last token
-  (_, row) => data.subarray((row * tokens + tokens - 1) * size, (row + 1) * tokens * size));
+  (_, row) => widened(data.subarray((row * tokens + tokens - 1) * size, (row + 1) * tokens * size)));
 /** What the caller, or `bundle.json`, has wrong: an error before anything runs. */
 export class BundleError extends Error { name = 'BundleError'; }
 /**
@@ -243,7 +245,5 @@ function readContract(text) {
       need(ARRAYS.has(dtype) && isKnown, `no dtype, or no state, for ${quoted(name)}`);
     }
     return contract;
-  } catch (cause) {
-    throw new BundleError(`bundle.json is not that of a bundle: ${cause.message}`, { cause });
-  }
+  } catch (cause) { throw new BundleError(`bundle.json is not that of a bundle: ${cause.message}`, { cause }); }
 }

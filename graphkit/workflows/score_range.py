@@ -27,8 +27,8 @@ MOST_STEPS = 256
 def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     """Return the largest magnitude of a score that a mask is added to, None where no mask is.
 
-    A source of the fixed length and a prompt, both of random tokens, run through host and lowered models, to a full cache
-    or for `MOST_STEPS`.
+    A source of the fixed length and a prompt, both of random tokens, run through host and lowered models, to a full
+    cache or for `MOST_STEPS`.
 
     Args:
         parts: The lowered models.
