@@ -104,7 +104,8 @@ def report(
     options = ReportOptions(sections, optimize, full, hash, context, check, *_lint_options(target, sizes, fail_on))
     chosen = Format(format) if format else SUFFIXES.get(output.suffix.lower() if output else "", Format.text)
     if len(models) == 1 and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
-        _report_bundle(Path(models[0]), chosen, output)
+        more = bool(sections or optimize or full or hash or check_hazards or target or fail_on)
+        _report_bundle(Path(models[0]), chosen, output, has_options=more)
         return
     with proving(limits, check_hazards), progress_on_terminal() as progress:
         loaded = [load(name) for name in _expanded(models, progress)]
@@ -123,9 +124,14 @@ def report(
         raise SystemExit(1)
 
 
-def _report_bundle(folder: Path, chosen: Format, output: Path | None) -> None:
+def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
     from graphkit.analysis.bundle import bundle_overview
+    from graphkit.errors import UsageError
 
+    if has_options:
+        raise UsageError(f"{folder} is a bundle: options other than --format and --output are for models")
+    if chosen in (Format.dot, Format.mermaid):
+        raise UsageError(f"{folder} is a bundle, which has no drawing - take another --format")
     _show(bundle_overview(folder), chosen, output, folder.iterdir())
 
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from onnx import TensorProto
+
 from graphkit.analysis.bundle import BundleOverview, overview_of
 from graphkit.contract.bundle import BundleContract
 from graphkit.errors import UsageError
+from graphkit.io.tensors import walk_tensors
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.state.slots import Update
@@ -184,7 +187,9 @@ def _contract(
 ) -> BundleContract:
     sizes = BundleSizes(options.batch, options.max_cache, options.max_source, dict(options.dims))
     opset = max(method.model.graph.opset() for method in methods)
-    return build_bundle(methods, sizes, tokens, DATA, opset)
+    tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
+    has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
+    return build_bundle(methods, sizes, tokens, DATA if has_data else "", opset)
 
 
 def _completed(contract: BundleContract, methods: Sequence[MethodModel]) -> tuple[BundleContract, dict[str, Model]]:
