@@ -218,8 +218,13 @@ def _encode(model: Model, first: Model, step: Model, kept: Mapping[str, str], ch
         plain = value.name.removesuffix("_slots")
         if plain != value.name and plain in presents:
             reads[value.name] = _state(presents[plain], pasts)
+        elif plain != value.name and _role(first, plain) == "mask":
+            if _role(step, plain) != "mask":
+                raise UsageError(f"no input of the decoder's later steps takes the mask '{plain}' of its first step")
+            reads[value.name] = kinds[plain] = plain
         elif value.name == TOKENS:
             kinds[value.name] = "tokens"
+    kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
     whole = set(kept.values())
     for value in model.graph.outputs:
         before = value.name.removesuffix("_after")

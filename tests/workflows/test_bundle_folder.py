@@ -9,10 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.checker
+import onnx.parser
 import onnxruntime
 import pytest
+from bundles import saved
 
 from graphkit.contract.reading import read_bundle
+from graphkit.workflows.bundle import BundleOptions, bundle_folder
 
 BundleOf = Callable[[str], Path]
 
@@ -78,3 +82,54 @@ def test_a_step_neither_joins_nor_repeats_state(name: str, bundle_of: BundleOf, 
         node for node in onnx.load(path, load_external_data=False).graph.node if node.op_type == "TensorScatter"
     ]
     assert len(scatters) == sum(state.axis is not None for state in contract.states)
+
+
+ENCODER = """<ir_version: 9, opset_import: ["" : 17]>
+agraph (int64[batch, src] input_ids, int64[batch, src] attention_mask) => (float[batch, src, 8] last_hidden_state)
+<int64[1] two = {2}> {
+    rows = Gather (table, input_ids) mask = Cast <to = 1> (attention_mask) wide = Unsqueeze (mask, two)
+    last_hidden_state = Mul (rows, wide)
+}"""
+PRESENTS = '"present.0.decoder.key", float[batch, 1, src, 8] "present.0.encoder.key"'
+FIRST = f"""<ir_version: 9, opset_import: ["" : 17]>
+agraph (int64[batch, seq] decoder_input_ids, int64[batch, seq] decoder_attention_mask,
+    float[batch, src, 8] encoder_hidden_states
+) => (float[batch, seq, 11] logits, float[batch, 1, seq, 8] {PRESENTS})
+<int64[1] one = {{1}}, int64[1] two = {{2}}, int64[2] around = {{1, 3}}> {{
+    rows = Gather (table, decoder_input_ids) k = Unsqueeze (rows, one)
+    "present.0.decoder.key" = Identity (k)
+    "present.0.encoder.key" = Unsqueeze (encoder_hidden_states, one)
+    mask = Cast <to = 1> (decoder_attention_mask) wide = Unsqueeze (mask, around)
+    seen = Mul ("present.0.decoder.key", wide) s = ReduceSum (seen, two) c = ReduceSum ("present.0.encoder.key", two)
+    both = Add (s, c) x = Add (k, both) flat = Squeeze (x, one) logits = MatMul (flat, head)
+}}"""
+LATER = FIRST.replace("int64[batch, seq] decoder_attention_mask", "int64[batch, total] decoder_attention_mask").replace(
+    "float[batch, src, 8] encoder_hidden_states",
+    'float[batch, 1, past, 8] "past_key_values.0.decoder.key", float[batch, 1, src, 8] "past_key_values.0.encoder.key"',
+)
+LATER = LATER.replace("[batch, 1, seq, 8]", "[batch, 1, total, 8]")
+LATER = LATER.replace("Identity (k)", 'Concat <axis = 2> ("past_key_values.0.decoder.key", k)')
+LATER = LATER.replace("Unsqueeze (encoder_hidden_states, one)", 'Identity ("past_key_values.0.encoder.key")')
+
+
+def test_a_mask_of_the_decoder_is_kept_from_the_first_step_on(tmp_path: Path) -> None:
+    """Beside that of the encoder, and proven with padding."""
+    rng = np.random.default_rng(0)
+    arrays = {"table": rng.normal(size=(11, 8)), "head": rng.normal(size=(8, 11))}
+    for name, text in (("encoder_model", ENCODER), ("decoder_model", FIRST), ("decoder_with_past_model", LATER)):
+        model = onnx.parser.parse_model(text)
+        read = {name for node in model.graph.node for name in node.input}
+        tensors = [onnx.numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items() if n in read]
+        model.graph.initializer.extend(tensors)
+        onnx.checker.check_model(model)
+        saved(model, tmp_path / "source", name)
+    options = BundleOptions(max_cache=5, max_source=3, batch=2)
+    report = bundle_folder(tmp_path / "source", tmp_path / "bundle", options)
+    assert report.findings() == ()
+    assert report.proof is not None
+    assert any(run.padded for run in report.proof.runs)
+    contract = report.overview.contract
+    assert "decoder_attention_mask" in {state.name for state in contract.states}
+    assert [contract.methods[at].access["decoder_attention_mask"] for at in (0, 1)] == ["write", "read and write"]
+    kinds = {port.name: port.source.kind for port in contract.methods[0].inputs if port.source is not None}
+    assert (kinds["attention_mask"], kinds["decoder_attention_mask"]) == ("user", "mask")

@@ -139,7 +139,7 @@ class _Caches:
         self.is_start = bool(self.options.start or new)
         self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
         rings = rings_of(self.editor, self.growths, self.options.slots) if self.options.rings else {}
-        self.masks = [v for v in self.roles.all("mask") if new or self.roles.spans_past(v)]
+        self.masks = [value for value in self.roles.all("mask") if self._is_own(value, dims)]
         self._check(new)
         if self.declined:
             return Outcome(self.model, declined=tuple(self.declined))
@@ -185,10 +185,16 @@ class _Caches:
                 self._decline(entry.present, f"it is {self.shapes[entry.present]}, and its slots are not known")
         for value in self.masks[1:]:
             self._decline(value, f"it is another mask for each token, beside '{self.masks[0].name}'")
-        for value in self.roles.all("mask", "positions"):
+        others = [value for value in self.roles.all("mask") if self.growths and value not in self.masks]
+        for value in (*self.masks[:1], *others, *self.roles.all("positions")):
             dims = self.shapes[value].dims
             if dims is None or len(dims) != 2 or self.slots.dim(dims[0]) is None:
                 self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
+
+    def _is_own(self, mask: Value, tokens: Sequence[Expr]) -> bool:
+        """Whether a mask is for the tokens of the decoder: beside an encoder in one model there may be another."""
+        dims = self.shapes[mask].dims
+        return self.roles.spans_past(mask) if self.growths else dims is not None and dims[1:] == tuple(tokens[1:2])
 
     def _decline(self, value: Value, reason: str) -> None:
         self.declined.append(Declined(value.name, reason))
