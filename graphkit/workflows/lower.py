@@ -21,7 +21,7 @@ from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.runtime.isolation import isolation
-from graphkit.save import Placement, fits_inline, save_models
+from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
 from graphkit.verify.lowering import verify_lowering
 from graphkit.verify.lowering_deviation import deviation
@@ -135,9 +135,9 @@ def _written(pipeline: Pipeline, output: Path, options: LowerOptions, progress: 
         return draft
     wanted = floor_under(largest, sizes.floor)
     if wanted < sizes.floor and options.mask_floor is None:
-        draft = _drafted(pipeline, replace(sizes, floor=wanted), options, progress)
-        draft = _write(output, draft, overwrite=True)
-    return replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+        lower = _drafted(pipeline, replace(sizes, floor=wanted), options, progress)
+        draft = replace(_write(output, lower, overwrite=True), notes=draft.notes)
+    return replace(draft, notes=(*draft.notes, told_floor(largest, draft.contract.floor)))
 
 
 def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
@@ -221,5 +221,6 @@ def _write(output: Path, draft: _Draft, *, overwrite: bool) -> _Draft:
     models = {output / part.method.file: part.model for part in draft.parts}
     weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
     with made_folder(output):
-        save_models(models, weights=weights, data_name=DATA, others=others, overwrite=overwrite)
-    return replace(draft, data=DATA if weights == "shared" else "")
+        saved = save_models(models, weights=weights, data_name=DATA, others=others, overwrite=overwrite)
+    left = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
+    return replace(draft, data=DATA if weights == "shared" else "", notes=left)

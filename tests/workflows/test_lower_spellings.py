@@ -535,6 +535,10 @@ def test_weights_of_models_that_are_too_large_for_one_file_have_their_own(
     assert report.data == "weights.onnx_data"
     assert "step.onnx, weights.onnx_data, step.inputs_embeds.bin" in report.to_text()
     assert (tmp_path / "out" / "step.onnx").stat().st_size < 20_000 < (tmp_path / "out" / report.data).stat().st_size
+    monkeypatch.undo()
+    again = lower_folder(folder, tmp_path / "out", replace(OPTIONS, overwrite=True, verify=False))
+    assert again.data == ""
+    assert again.notes == ("weights.onnx_data is left from the replaced models; the new ones do not use it.",)
 
 
 def test_a_batch_of_images_is_lowered(tmp_path: Path) -> None:
