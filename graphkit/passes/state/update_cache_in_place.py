@@ -140,6 +140,7 @@ class _Caches:
         self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
         rings = rings_of(self.editor, self.growths, self.options.slots) if self.options.rings else {}
         self.masks = [value for value in self.roles.all("mask") if self._is_own(value, dims)]
+        self.positions = [v for v in self.roles.all("positions") if self.growths or self._is_own(v, dims)]
         self._check(new)
         if self.declined:
             return Outcome(self.model, declined=tuple(self.declined))
@@ -186,13 +187,13 @@ class _Caches:
         for value in self.masks[1:]:
             self._decline(value, f"it is another mask for each token, beside '{self.masks[0].name}'")
         others = [value for value in self.roles.all("mask") if self.growths and value not in self.masks]
-        for value in (*self.masks[:1], *others, *self.roles.all("positions")):
+        for value in (*self.masks[:1], *others, *self.positions):
             dims = self.shapes[value].dims
             if dims is None or len(dims) != 2 or self.slots.dim(dims[0]) is None:
                 self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
 
     def _is_own(self, mask: Value, tokens: Sequence[Expr]) -> bool:
-        """Whether a mask is for the tokens of the decoder: beside an encoder in one model there may be another."""
+        """Whether a mask, or positions, are for the tokens of the decoder: an encoder in the same model has others."""
         dims = self.shapes[mask].dims
         return self.roles.spans_past(mask) if self.growths else dims is not None and dims[1:] == tuple(tokens[1:2])
 
@@ -279,7 +280,7 @@ class _Caches:
 
     def _count_positions(self, mask: str | None) -> None:
         """Compute positions from the mask, or else from the length of the past."""
-        for value in self.roles.all("positions"):
+        for value in self.positions:
             self.editor.replace_all_uses(value, self.slots.positions(mask, self.shapes[value].dtype))
             self.dropped.add(value.name)
 

@@ -187,6 +187,17 @@ def test_a_decoder_of_the_first_step_writes_its_cache_and_its_mask() -> None:
     np.testing.assert_array_equal(given["attention_mask_slots_after"], [[1, 1, 1, 7, 7], [0, 1, 1, 7, 7]])
 
 
+def test_masks_and_positions_of_an_encoder_in_the_same_model_stay() -> None:
+    text = """g (int64[N, L] decoder_input_ids, float[N, S, 4] input_features, int64[N, S] attention_mask,
+            int64[N, S] position_ids) => (float[N, 2, L, 4] present_key_0, int64[N, S] y, int64[N, S] z) {
+        k = Gather (table, decoder_input_ids) present_key_0 = Transpose <perm = [0, 2, 1, 3]> (k)
+        y = Neg (attention_mask) z = Neg (position_ids) }"""
+    model = model_of(text, 24, 11, table=np.ones((9, 2, 4), np.float32))
+    made = UpdateCacheInPlace(5).run(model).model
+    inputs = ["decoder_input_ids", "attention_mask", "position_ids", "present_key_0_slots"]
+    assert [value.name for value in made.graph.inputs if value.tensor is None] == inputs
+
+
 def test_a_cache_of_cross_attention_is_no_output() -> None:
     text = """g (int64[N, L] input_ids, float[N, 2, past, 4] past_decoder_key_0, float[N, 2, src, 4] past_encoder_key_0,
             float[N, 2, L, 4] k) => (float[N, 2, all, 4] present_decoder_key_0,
