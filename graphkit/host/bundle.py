@@ -201,7 +201,10 @@ class Bundle:
         method, state = self._method("reorder"), self._state
         if not state.rows:
             raise UsageError("no sequence is started, so that there are no rows - start one first")
-        indices = np.asarray(rows, np.int64).reshape(-1)
+        given = as_array("rows", rows)
+        if given.size and given.dtype.kind not in "iu":
+            raise UsageError(f"rows are numbers of rows, and these are {given.dtype}")
+        indices = given.astype(np.int64).reshape(-1)
         most = self.contract.sizes["batch"]
         if not 0 < len(indices) <= most:
             raise UsageError(f"{len(indices)} rows, and the bundle takes 1 to {most} - make one of a larger --batch")

@@ -147,6 +147,7 @@ REFUSED: dict[str, tuple[Callable[[Bundle], object], str]] = {
         lambda bundle: bundle.reorder([0, 1, 0, 1]),
         "4 rows, and the bundle takes 1 to 3 - make one of a larger --batch",
     ),
+    "half a row": (lambda bundle: bundle.reorder([0.5]), "rows are numbers of rows, and these are float64"),  # type: ignore[list-item]
     "no rows": (lambda bundle: bundle.reorder([]), "0 rows, and the bundle takes 1 to 3"),
     "too many beams": (
         lambda bundle: bundle.generate([[1], [2]], max_new_tokens=2, beams=2),
