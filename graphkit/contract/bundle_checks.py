@@ -14,6 +14,7 @@ from graphkit.contract.checks import BYTES
 __all__ = ["bundle_problems"]
 
 MOST = 1 << 44  # bytes of an arena
+MOST_FED = 1 << 28  # elements of an input of a caller, of a row
 RANK = 32  # axes that numpy has everywhere
 FED = ("user", "tokens", "mask")  # what a caller gives
 KINDS = {
@@ -152,5 +153,7 @@ def _input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterato
         yield f"is length '{source.of}', which is not there or another tensor"
     elif source.kind == "indices" and (port.dtype != "int64" or len(port.shape) != 1):
         yield "is no list of rows"
+    elif source.kind in FED and math.prod(max(1, dim) for dim in port.shape if isinstance(dim, int)) > MOST_FED:
+        yield "is larger than what a caller can give"
     elif source.kind in ("tokens", "mask") and not port.shape:
         yield "has no axis of rows"

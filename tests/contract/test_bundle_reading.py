@@ -155,6 +155,10 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
         port("inputs", "input_ids", "source", "kind", to="indices"),
         "is of kind 'indices', which a method",
     ),
+    "a mask that no memory holds": (
+        port("inputs", "attention_mask", "shape", 1, to=1 << 40),
+        "input 'attention_mask' is larger than what a caller can give",
+    ),
     "tokens without an axis": (port("inputs", "input_ids", "shape", to=[]), "input 'input_ids' has no axis of rows"),
     "tokens to reorder": (
         port("inputs", "rows", "source", "kind", to="tokens", method=3),
