@@ -71,7 +71,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return saved(decoder("window"), tmp_path / "source")
+    return saved(decoder(), tmp_path / "source")
 
 
 def test_the_report_of_a_bundle(run: Run, bundle_of: Callable[[str], Path]) -> None:
@@ -108,7 +108,7 @@ def test_what_a_bundle_has_none_of_is_an_error(
 
 
 def test_a_bundle_is_made_and_proven(run: Run, source: Path, tmp_path: Path) -> None:
-    made = tmp_path / "window"
+    made = tmp_path / "made"
     code, out, err = run("bundle", source, "-o", made, "--max-cache", 5, "--batch", 2, "--format", "json")
     assert (code, err) == (0, "")
     plain = json.loads(out)
@@ -116,10 +116,9 @@ def test_a_bundle_is_made_and_proven(run: Run, source: Path, tmp_path: Path) -> 
     assert {run["failure"] for run in plain["proof"]["runs"]} == {""}
     assert sorted(path.name for path in made.iterdir()) == [
         "bundle.json",
+        "decode.onnx",
         "init.onnx",
-        "prefill.onnx",
         "reorder.onnx",
-        "step.onnx",
     ]
     assert json.loads((made / "bundle.json").read_text())["data"] == ""  # all weights are in the models
 
@@ -128,7 +127,7 @@ def test_an_older_runtime_gets_scatter_nd(run: Run, source: Path, tmp_path: Path
     code, out, _ = run("bundle", source, "-o", tmp_path / "out", "--update", "scatter-nd", "--no-verify")
     assert code == 0
     assert out.rstrip().endswith("Warning: Not run: the bundle is unverified.")
-    model = onnx.load(tmp_path / "out" / "step.onnx")
+    model = onnx.load(tmp_path / "out" / "decode.onnx")
     assert model.opset_import[0].version == 17
     assert {node.op_type for node in model.graph.node} >= {"ScatterND"}
 

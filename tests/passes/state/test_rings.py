@@ -60,8 +60,7 @@ def assert_same(model: Model, update: Update, sizes: Sequence[int], rows: int) -
 
 
 @pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("prompt", [1, 3, 7])
+@pytest.mark.parametrize(("rows", "prompt"), [(1, 1), (2, 1), (2, 3), (2, 7)])
 def test_a_ring_gives_what_a_growing_cache_gives(update: Update, rows: int, prompt: int) -> None:
     """Past its wrap, which a longer prompt is behind already."""
     made = assert_same(model_of(update=update), update, [prompt] + [1] * (SLOTS - prompt), rows)
