@@ -50,6 +50,9 @@ def joined(encoder: Model, first: Model, wanted: Mapping[str, str]) -> tuple[Mod
         first, cross = _all_count(first, own, states[0])
         if mask is not None:
             encoder, _ = _all_count(encoder, mask, next(each for each in encoder.graph.inputs if each is not mask))
+    of_decoder = {value.name for value in first.graph.inputs} - {states[0].name, own.name if own is not None else ""}
+    if both := sorted(of_decoder & {value.name for value in encoder.graph.inputs}):
+        raise UsageError(f"{encoder.name} and {first.name} each have an input '{both[0]}' - name one of them anew")
     model = compose(encoder, first, {states[0].name: given.name}, PREFIX)
     inputs = [value.name for value in encoder.graph.inputs if value.tensor is None]
     outputs = [value.name for value in encoder.graph.outputs if value.name != given.name]
