@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import lzma
 import os
@@ -45,12 +46,14 @@ def real_model(model_file: Callable[[str], Path]) -> Callable[[str], Model]:
 
 @pytest.fixture(scope="session")
 def bundle_of(tmp_path_factory: pytest.TempPathFactory, model_file: Callable[[str], Path]) -> Callable[[str], Path]:
-    """Make a bundle of a decoder of `bundles.py` or of a pipeline, once a session: what tests change they copy."""
-    folder = tmp_path_factory.mktemp("bundles")
+    """Make a bundle of a decoder of `bundles.py` or of a pipeline, once for all processes: what tests change they copy."""
+    folder = shared_folder(tmp_path_factory, "bundles")
 
     @cache
     def make(name: str) -> Path:
-        source = folder / f"{name}-source"
+        if (folder / name).exists():
+            return folder / name
+        source = folder / f"{name}-source-{os.getpid()}"
         if name in PIPELINES:
             unpacked(name, source)
         elif name == "whisper-tiny":
@@ -58,17 +61,26 @@ def bundle_of(tmp_path_factory: pytest.TempPathFactory, model_file: Callable[[st
             (source / "decoder_model_merged.onnx").write_bytes(model_file(f"{name}/decoder_model_merged").read_bytes())
         else:
             saved(decoder(name), source)
-        return made(source, folder / name)
+        made(source, folder / f"{name}-{os.getpid()}")
+        with contextlib.suppress(OSError):  # another process was quicker
+            (folder / f"{name}-{os.getpid()}").rename(folder / name)
+        return folder / name
 
     return make
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return a folder of this session for all processes that run tests."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let onnxoptimizer, which takes 8 seconds for a DETR, do each model once, for all processes that run tests."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "onnxoptimizer"
-    folder.mkdir(exist_ok=True)
+    folder = shared_folder(tmp_path_factory, "onnxoptimizer")
     run = optimize.optimize
 
     def kept(model: bytes) -> bytes:

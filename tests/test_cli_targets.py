@@ -102,7 +102,7 @@ def test_strict_counts_blockers_among_the_findings(run: Run, model: Path) -> Non
     ("arguments", "message"),
     [
         (("--target", "nope"), "no target 'nope' - there are mt8371, "),
-        (("--target", "./none.toml"), "none.toml: there is no such file - name a target or a .toml file"),
+        (("--target", "./none.toml"), "none.toml: there is no such file - name another one"),
         (("--fail-on", "blockers"), "--fail-on blockers: blockers are those for a target - name one with --target"),
         (("--dim", "n=3"), "--dim, --input and --range are for blockers - name a target with --target"),
         (("--only", "blockers"), "the section 'blockers' is about a target - name one with --target"),

@@ -17,7 +17,7 @@ from graphkit.passes import PASSES
 
 HERE = Path(__file__).parent
 HEADER = '<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1, "local" : 1, "custom" : 1]>\n'
-BEFORE = re.compile(r"Before:\n\n(?P<before>.*?)\n\n\s*After", re.S)
+BEFORE = re.compile(r"Before(?: \(opset \d+\))?:\n\n(?P<before>.*?)\n\n\s*After", re.S)
 CHAINS = 40
 LARGEST = 25_000  # bytes of a packed real model
 TEXTS = (

@@ -187,12 +187,12 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
 
 def test_a_file_that_is_too_large_missing_or_no_file(tmp_path: Path) -> None:
     large = written(tmp_path, "#" * ((1 << 20) + 1))
-    assert refusal(large) == f"{large}: it has more than 1,048,576 bytes - a target needs a few KB"
+    assert refusal(large) == f"{large}: it has more than 1,048,576 bytes - a few KB are enough"
     missing = f"{tmp_path}/none.toml"
-    assert refusal(missing) == f"{missing}: there is no such file - name a target or a .toml file"
+    assert refusal(missing) == f"{missing}: there is no such file - name another one"
     folder = tmp_path / "folder.toml"
     folder.mkdir()
-    assert refusal(folder) == f"{folder}: there is no such file - name a target or a .toml file"
+    assert refusal(folder) == f"{folder}: there is no such file - name another one"
     assert "it is not TOML" in refusal("a\0.toml") or "there is no such file" in refusal("a\0.toml")
     assert "there is no such file" in refusal("a" * 5000 + ".toml") or "cannot be read" in refusal("a" * 5000 + ".toml")
 
