@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import lzma
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from graphkit.analysis.report import Report, report
@@ -42,21 +41,24 @@ BUNDLES = {
 LOWERED = {"marian-tiny-mt8371": ("marian-tiny", LowerOptions(target="mt8371", src_len=16, max_cache_len=16))}
 
 
-def reports() -> Iterator[tuple[str, Result]]:
-    """Yield the name and the report of each example."""
+NAMES = (*REPORTS, *SPLITS, *FOLDS, *LOWERED, *BUNDLES)
+
+
+def made(name: str) -> Result:
+    """Return the report of an example."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name, (model, options) in REPORTS.items():
-            yield name, Report(f"{model}.onnx", report(_load(model, folder), options).sections)
-        for name, model in SPLITS.items():
+        if name in REPORTS:
+            model, options = REPORTS[name]
+            return Report(f"{model}.onnx", report(_load(model, folder), options).sections)
+        if name in SPLITS:
             (folder / name).mkdir()
-            yield name, _split(model, folder, folder / name)
-        for name, model in FOLDS.items():
-            yield name, fold_file(_load(model, folder), folder / f"{name}.onnx")
-        for name, (export, lowering) in LOWERED.items():
-            yield name, _lower(export, lowering, folder)
-        for name, (export, bundling) in BUNDLES.items():
-            yield name, _bundle(export, bundling, folder, folder / name)
+            return _split(SPLITS[name], folder, folder / name)
+        if name in FOLDS:
+            return fold_file(_load(FOLDS[name], folder), folder / f"{name}.onnx")
+        if name in LOWERED:
+            return _lower(*LOWERED[name], folder)
+        return _bundle(*BUNDLES[name], folder, folder / name)
 
 
 def _load(model: str, folder: Path) -> Model:
@@ -84,9 +86,10 @@ def _bundle(export: str, options: BundleOptions, folder: Path, target: Path) -> 
 
 def main() -> None:
     """Write each report as Markdown and HTML."""
-    for name, made in reports():
-        (FOLDER / f"{name}.md").write_text(made.to_markdown(), encoding="utf-8")
-        (FOLDER / f"{name}.html").write_text(made.to_html(), encoding="utf-8")
+    for name in NAMES:
+        result = made(name)
+        (FOLDER / f"{name}.md").write_text(result.to_markdown(), encoding="utf-8")
+        (FOLDER / f"{name}.html").write_text(result.to_html(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def real_model(model_file: Callable[[str], Path]) -> Callable[[str], Model]:
 
 @pytest.fixture(scope="session")
 def bundle_of(tmp_path_factory: pytest.TempPathFactory, model_file: Callable[[str], Path]) -> Callable[[str], Path]:
-    """Make a bundle of a decoder of `bundles.py` or of a pipeline, once for all processes: what tests change they copy."""
+    """Make a bundle of a decoder of `bundles.py` or of a pipeline, once for all processes; a test changes a copy."""
     folder = shared_folder(tmp_path_factory, "bundles")
 
     @cache

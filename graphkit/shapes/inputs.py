@@ -62,8 +62,8 @@ class Inputs:
         self.values = {name: np.asarray(value) for name, value in (values or {}).items()}
         self.numbers: dict[str, int] = {}
         self.declared = {value.name: declared_type(value) for value in model.graph.inputs}
-        values_of = zip(model.graph.inputs, self.declared.values(), strict=True)
-        self.symbolic = {value.name: input_dims(value, self._symbol) for value, kind in values_of if kind is not None}
+        typed = [value for value in model.graph.inputs if self.declared[value.name] is not None]
+        self.symbolic = {value.name: input_dims(value, self._symbol) for value in typed}
         roles = model.roles
         if own is not None:
             for (name, axis), text in own.items():

@@ -28,6 +28,7 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.render.dot import dot
 from graphkit.render.markdown import mermaid
 from graphkit.render.result import Result
@@ -149,6 +150,9 @@ def _rewrite(rng: random.Random, model: Model) -> None:
             step = SpecializeInput(rng.choice(names), rng.choice((True, False, 0, -1, 1 << 62)))
         elif kind is StaticKvCache:
             step = StaticKvCache(rng.choice((1, 2, 64)))
+        elif kind is UpdateCacheInPlace:
+            update = rng.choice(("tensor-scatter", "scatter-nd"))
+            step = UpdateCacheInPlace(rng.choice((1, 2, 64)), update, rng.randrange(2), rng.randrange(2))
         elif kind is FreezeDims:
             step = FreezeDims(tuple(_dims(rng, model).items()))
         else:

@@ -25,6 +25,7 @@ LARGE = {  # gigabytes of weights, or merged of what is tested
     "nllb-600m/decoder_with_past_model",
     "nllb-tiny/decoder_model_merged_quantized",
     "nllb-tiny/decoder_with_past_model_quantized",
+    "opus-mt-en-fr/decoder_model",  # the encoder has the same layers
     "opus-mt-en-fr/decoder_model_merged",
     "opus-mt-en-fr/decoder_with_past_model",
 }
