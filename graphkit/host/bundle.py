@@ -31,7 +31,8 @@ class Bundle:
         threads: Threads inside an operator; 0 for onnxruntime's choice.
         prepack: Whether kernels may keep a copy of the weights in the layout that they like; each method in a file of
             its own that does so holds the weights once more. By default those may that start a sequence, for many
-            tokens at a time are quicker with it, and a step is not.
+            tokens at a time are quicker with it, and a step is not: on opus-mt `encode` takes 314 MB with it and 29 MB
+            without, and `step` adds 2.4 MB without.
         optimize: Whether onnxruntime may fuse operators.
 
     Attributes:
