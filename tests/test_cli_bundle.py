@@ -162,7 +162,7 @@ def refused(folder: Path, model_file: ModelFile) -> dict[str, tuple[list[object]
     (existing / "init.onnx").write_text("mine")
     out = folder / "out"
     return {
-        "no decoder": ([audio, "-o", out], "there is no decoder with a cache, so that there is no state to share"),
+        "no decoder": ([audio, "-o", out], "audio: it has no decoder with a cache, so that there is no state to share"),
         "no encoder": ([alone, "-o", out], "it has a decoder that reads an encoder, and no encoder - export it too"),
         "the same folder": ([source, "-o", source], "is the folder of the export - name another one"),
         "files that exist": (

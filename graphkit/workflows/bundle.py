@@ -156,7 +156,12 @@ class _Export:
         description = path / BUNDLE_TOML
         if description.is_file():
             return cls(None, read_description(description))
-        return cls(find_pipeline(path), ())
+        pipeline = find_pipeline(path)
+        if pipeline.step is None:
+            raise UsageError(
+                f"{path}: it has no decoder with a cache, so that there is no state to share - export one with a past"
+            )
+        return cls(pipeline, ())
 
     @property
     def tokens(self) -> Mapping[str, int | None]:

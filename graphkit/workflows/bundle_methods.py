@@ -63,18 +63,16 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     """Return the methods of an encoder-decoder, `encode` and `step`, or of a decoder-only model, `prefill` and `step`.
 
     Args:
-        pipeline: The models of the export.
+        pipeline: The models of the export, with a decoder.
         slots: Slots of the cache.
         update: What writes into them.
 
     Raises:
-        UsageError: There is no decoder with a cache, or it cannot be kept in slots, with the reason.
+        UsageError: The cache of the decoder cannot be kept in slots, with the reason.
     """
     first, step = pipeline.first, pipeline.step
-    if step is None or first is None:
-        raise UsageError(
-            "there is no decoder with a cache, so that there is no state to share - export one with a past"
-        )
+    assert first is not None
+    assert step is not None
     if pipeline.merged:
         split = split_merged(step)
         first, step = split.first, split.with_past
