@@ -76,8 +76,7 @@ def lower_folder(
         draft = _written(pipeline, output, options, progress)
     proof = None
     if options.verify:
-        is_changed = pipeline is not export
-        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, is_changed)
+        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, pipeline is not export)
         proof = verify_lowering(originals, output, limits=options.limits, progress=progress)
     return LowerReport(
         path.resolve().name,  # of "." too
