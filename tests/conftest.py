@@ -5,6 +5,7 @@ import hashlib
 import lzma
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import settings
 from real_models import MODELS, PIPELINES, unpacked
 
 from graphkit.analysis import optimize
+from graphkit.cli import main
 from graphkit.model import Model, load
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -94,3 +96,17 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimize, "optimize", kept)
         yield
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, str, str]]:
+    """Run the command line in this process, as if 80 columns wide; give its exit code, output and errors."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["graphkit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return (stop.value.code, *capsys.readouterr())
+
+    return call

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 from bundles import audio_encoder, decoder, saved
-
-from graphkit.cli import main
 
 Run = Callable[..., tuple[object, str, str]]
 ModelFile = Callable[[str], Path]
@@ -53,20 +50,6 @@ slots are full.
 
 After each run, let each length grow by what the method says.
 """
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in this process, as if 80 columns wide."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["graphkit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return (stop.value.code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx.parser
 import pytest
 
-from graphkit.cli import main
-
 Run = Callable[..., tuple[object, str, str]]
 MODEL = """<ir_version: 10, opset_import: ["" : 18]> g (float[n, 4] x) => (float[n, 4] y) {
     [keep] y = Trilu (x)
 }"""
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in this process, as if 80 columns wide."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["graphkit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return (stop.value.code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

@@ -137,6 +137,21 @@ class StateTensor:
     length: str = ""
     initial: float = 0.0
 
+    @property
+    def stride(self) -> int:
+        """Bytes from one place of it to the next thing in the arena."""
+        return -(-self.bytes // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def places(self) -> int:
+        """How many places it has."""
+        return 2 if self.update == "swap" else 1
+
+    @property
+    def end(self) -> int:
+        """Where its last place ends in the arena."""
+        return self.offset + (self.places - 1) * self.stride + self.bytes
+
 
 @dataclass(frozen=True)
 class Length:

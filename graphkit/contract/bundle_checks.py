@@ -38,7 +38,7 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
         yield "a size is below 1, or there is no batch"
     if min((length.most for length in contract.lengths), default=1) < 1:
         yield "a length is always 0"
-    end = max((state.offset + _room(state) for state in contract.states), default=0)
+    end = max((state.end for state in contract.states), default=0)
     if not 0 <= contract.arena <= min(MOST, end + ALIGNMENT):
         yield f"an arena of {contract.arena} bytes for states of {end}"
     for file in (*(method.file for method in contract.methods), *([contract.data] if contract.data else [])):
@@ -61,7 +61,7 @@ def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
     for axis in (state.axis, state.batch):
         if axis is not None and not 0 <= axis < len(state.shape):
             yield f"has no axis {axis}"
-    if state.offset < 0 or state.offset % ALIGNMENT or state.offset + _room(state) > arena:
+    if state.offset < 0 or state.offset % ALIGNMENT or state.end > arena:
         yield f"does not lie in the arena, aligned to {ALIGNMENT} bytes, at {state.offset}"
     if (state.update in ("slots", "ring")) != (state.axis is not None) or (state.length or None) not in {
         None,
@@ -78,15 +78,10 @@ def _is_size(shape: Sequence[int | str]) -> bool:
     return math.prod(max(1, size) for size in sizes) <= MOST
 
 
-def _room(state: StateTensor) -> int:
-    aligned = -(-state.bytes // ALIGNMENT) * ALIGNMENT
-    return aligned + state.bytes if state.update == "swap" else state.bytes
-
-
 def _overlaps(contract: BundleContract) -> Iterator[str]:
     placed = sorted(contract.states, key=lambda state: state.offset)
     for one, other in itertools.pairwise(placed):
-        if one.offset + _room(one) > other.offset:
+        if one.end > other.offset:
             yield f"states '{one.name}' and '{other.name}' overlap"
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from graphkit.contract.bundle import BundleContract, BundleMethod
 from graphkit.contract.reading import read_bundle
-from graphkit.errors import UsageError
+from graphkit.errors import GraphkitError, UsageError
 from graphkit.host.bound_methods import BoundMethods, Sessions
 from graphkit.host.bundle_state import BundleState
 from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
@@ -310,7 +310,7 @@ class Bundle:
         state.rows = rows
         try:
             outputs = self._methods.run(method, feeds, fed.sizes)
-        except Exception:
+        except GraphkitError:
             if method.when == "once":
                 state.clear(lengths)
                 state.rows = state.rows if others else 0

@@ -90,8 +90,8 @@ class BundleState(Mapping[str, np.ndarray]):
             UsageError: It has no room for these dims.
         """
         turn = self._turn[state.name]
-        place = (1 - turn if after else turn) if state.update == "swap" else 0
-        offset = state.offset + place * (-(-state.bytes // ALIGNMENT) * ALIGNMENT)
+        place = (turn + after) % state.places
+        offset = state.offset + place * state.stride
         if spare and self._spare is None:
             self._spare = _aligned(self.contract.arena)
         arena = self._spare if spare and self._spare is not None else self._arena

@@ -14,7 +14,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.verify.decoding import Decoder
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.original_pipeline import Originals, empty_past
 
 __all__ = ["GrowingPipeline"]
 
@@ -68,11 +68,8 @@ class GrowingPipeline:
             self.given["encoder mask"] = feed[own.name] if own is not None and is_fitting else np.ones(hidden, np.int64)
         model = self.decoder.first
         feed = self._feed(model, tokens, mask)
-        is_step = self.decoder.first is self.decoder.later and model.roles.decoder is None
-        empty = {value.name: array for value, array in self._empty(model, len(tokens)).items()}
+        empty = {value.name: array for value, array in empty_past(model, len(tokens)).items()}
         outputs, self.cache = self.decoder.start({**feed, **empty})
-        if is_step:
-            self.cache = {e.slot: outputs[e.present.name] for e in model.roles.cache if e.present is not None}
         return self._logits(model, outputs)
 
     def step(self, tokens: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
@@ -96,21 +93,6 @@ class GrowingPipeline:
         declared = declared_type(value)
         axes = range(len(declared.dims or ())) if declared is not None else ()
         return next((axis for axis in axes if roles.axis(value, axis) == "batch"), 0)
-
-    def _empty(self, model: Model, rows: int) -> dict[Value, np.ndarray]:
-        """Return a past of no positions."""
-        found = {}
-        for value in model.roles.pasts:
-            declared = declared_type(value)
-            if declared is None or declared.dims is None:
-                raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
-            sizes = {"past": 0, "batch": rows, "encoder": 1}
-            shape = [
-                dim if isinstance(dim, int) else sizes.get(model.roles.axis(value, axis), 1)
-                for axis, dim in enumerate(declared.dims)
-            ]
-            found[value] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
-        return found
 
     def _feed(self, model: Model, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
         feed, count = {}, tokens.shape[1]

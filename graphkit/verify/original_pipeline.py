@@ -20,7 +20,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Runner
 from graphkit.verify.decoding import Decoder
 
-__all__ = ["Originals", "Reference", "nearest_length"]
+__all__ = ["Originals", "Reference", "empty_past", "nearest_length"]
 
 REACH = 1024  # how far a length is looked for at which the original runs
 
@@ -45,6 +45,27 @@ class Originals:
     def models(self) -> tuple[Model, ...]:
         """Those that there are."""
         return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+
+
+def empty_past(model: Model, rows: int = 1) -> dict[Value, np.ndarray]:
+    """Return a past of no positions, by input.
+
+    Raises:
+        ModelError: The shape of an input is not declared.
+    """
+    found = {}
+    for value, entry in model.roles.pasts.items():
+        declared = declared_type(value)
+        if declared is None or declared.dims is None:
+            raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
+        shape = [
+            dim if isinstance(dim, int) else rows if model.roles.axis(value, axis) == "batch" else 1
+            for axis, dim in enumerate(declared.dims)
+        ]
+        if entry.axis is not None:
+            shape[entry.axis] = 0
+        found[value] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -105,7 +126,7 @@ class Reference:
         assert decoder is not None
         is_merged = decoder.later.roles.decoder is not None
         if self.cache is None and (is_merged or decoder.first is not decoder.later):
-            empty = {} if not is_merged else {value.name: past for value, past in self._empty(decoder.first).items()}
+            empty = {} if not is_merged else {value.name: past for value, past in empty_past(decoder.first).items()}
             model = decoder.first
             outputs, self.cache = decoder.start({**self._feed(model, [token], 0), **empty})
         else:
@@ -113,7 +134,7 @@ class Reference:
             feed = self._feed(model, [token], self.past)
             if self.cache is None:
                 pasts = decoder.later.roles.pasts
-                self.cache = {pasts[value].slot: past for value, past in self._empty(decoder.later).items()}
+                self.cache = {pasts[value].slot: past for value, past in empty_past(decoder.later).items()}
             outputs, self.cache = decoder.step(feed, self.cache)
         self.past += 1
         if model.roles.logits is None:
@@ -123,18 +144,6 @@ class Reference:
         logits: np.ndarray = np.asarray(outputs[model.roles.logits.name])
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last
-
-    def _empty(self, model: Model) -> dict[Value, np.ndarray]:
-        """Return a past of no positions."""
-        found = {}
-        for value, entry in model.roles.pasts.items():
-            declared = declared_type(value)
-            if declared is None or declared.dims is None:
-                raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
-            shape = [0 if axis == entry.axis else dim for axis, dim in enumerate(declared.dims)]
-            sizes = [dim if isinstance(dim, int) else 1 for dim in shape]
-            found[value] = np.zeros(sizes, helper.tensor_dtype_to_np_dtype(declared.dtype))
-        return found
 
     def _feed(self, model: Model, ids: Sequence[int], past: int) -> dict[str, np.ndarray]:
         feed = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry, Slot
+from graphkit.graph.roles import dim_at
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
@@ -40,6 +41,7 @@ class MethodModel:
         whole: The states that it replaces as a whole.
         changes: What was done, a sentence each.
         length: What the number of slots in use is called.
+        is_exact: Whether its results are those of the export to the last bit, where onnxruntime fuses nothing.
     """
 
     name: str
@@ -52,11 +54,7 @@ class MethodModel:
     whole: frozenset[str] = frozenset()
     changes: tuple[str, ...] = field(default=())
     length: str = LENGTH
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether its results are those of the export to the last bit, where onnxruntime fuses nothing."""
-        return not any(text.startswith(ShareKvHeads.name()) or " in rings " in text for text in self.changes)
+    is_exact: bool = True
 
 
 def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[MethodModel, ...]:
@@ -81,29 +79,46 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """A model on its way, what was done to it, and whether its results are those of the export to the last bit."""
+
+    model: Model
+    changes: tuple[str, ...] = ()
+    is_exact: bool = True
+
+    def then(self, model: Model, changes: Sequence[str], *, is_exact: bool = True) -> _Draft:
+        return _Draft(model, (*self.changes, *changes), self.is_exact and is_exact)
+
+
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    prepared, changes = _prepared(model, update)
-    later, done = _in_place(prepared, UpdateCacheInPlace(slots, update))
-    step = _method("step", "step", "step.onnx", later, model, [*changes, *done])
-    if not any("rings" in text for text in done):
-        both = replace(step, file="decode.onnx")
-        return replace(both, name="prefill", when="once"), both
-    start, done = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
-    return _method("prefill", "once", "prefill.onnx", start, model, [*changes, *done]), step
+    prepared = _prepared(model, update)
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update))
+    if not _has_rings(later.model, model, slots):
+        step = _method("step", "step", "decode.onnx", later, model)
+        return replace(step, name="prefill", when="once"), step
+    start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
+    ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
+    return _method("prefill", "once", "prefill.onnx", start, model), _method("step", "step", "step.onnx", ringed, model)
+
+
+def _has_rings(made: Model, original: Model, slots: int) -> bool:
+    """Whether a cache has fewer slots than were asked for."""
+    axes = {value.name: entry.axis for value, entry in original.roles.pasts.items()}
+    sizes = [dim_at(value, axes[value.name]) for value in made.graph.inputs if value.name in axes]
+    return any(isinstance(size, int) and size < slots for size in sizes)
 
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    later, changes = _prepared(_with_tokens(step), update)
-    later, done = _in_place(later, UpdateCacheInPlace(slots, update, rings=0))
-    after = _method("step", "step", "step.onnx", later, _with_tokens(step), [*changes, *done])
-    (ahead, _), (behind, _) = _prepared(encoder, update), _prepared(_with_tokens(first), update)
+    in_place = UpdateCacheInPlace(slots, update, rings=0)
+    later = _in_place(_prepared(_with_tokens(step), update), in_place)
+    after = _method("step", "step", "step.onnx", later, _with_tokens(step))
+    ahead, behind = _prepared(encoder, update), _prepared(_with_tokens(first), update)
     wanted = {name: _role(after.model, name) for name in after.reads}
-    both, kept = joined(ahead, behind, wanted)
-    start, done = _in_place(both, UpdateCacheInPlace(slots, update, rings=0))
-    start = fold(start).model
-    return _encode(
-        start, behind, step, kept, ["the encoder and the first step of the decoder are one model", *done]
-    ), after
+    both, kept = joined(ahead.model, behind.model, wanted)
+    told = "the encoder and the first step of the decoder are one model"
+    draft = _Draft(both, (told,), ahead.is_exact and behind.is_exact)
+    return _encode(_in_place(draft, in_place), behind.model, step, kept), after
 
 
 def _with_tokens(decoder: Model) -> Model:
@@ -136,25 +151,24 @@ def kept_in_slots(
     Raises:
         UsageError: Its cache cannot be kept in slots, or an input is not known.
     """
-    prepared, changes = _prepared(model, update)
-    later, done = _in_place(prepared, UpdateCacheInPlace(slots, update, rings=0))
-    return _method(name, when, file, later, model, [*changes, *done], reads)
+    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0))
+    return _method(name, when, file, later, model, reads)
 
 
-def _prepared(model: Model, update: Update) -> tuple[Model, list[str]]:
+def _prepared(model: Model, update: Update) -> _Draft:
     """Return a model folded, without copies of grouped heads, and with the operators that writing needs."""
     result, changes = folded(model)
     shared = run_to_fixpoint(result, [ShareKvHeads()])
-    changes += shared.changes
-    if shared.model.graph.opset() >= SINCE[update]:
-        return shared.model, changes
-    converted = _run(shared.model, ConvertOpset(SINCE[update]))
-    return fold(converted.model).model, [*changes, *converted.changes]
+    draft = _Draft(result, tuple(changes)).then(shared.model, shared.changes, is_exact=shared.model is result)
+    if draft.model.graph.opset() >= SINCE[update]:
+        return draft
+    converted = _run(draft.model, ConvertOpset(SINCE[update]))
+    return draft.then(fold(converted.model).model, converted.changes)
 
 
-def _in_place(model: Model, step: UpdateCacheInPlace) -> tuple[Model, list[str]]:
-    outcome = _run(model, step)
-    return fold(outcome.model).model, list(outcome.changes)
+def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
+    outcome = _run(draft.model, step)
+    return draft.then(fold(outcome.model).model, outcome.changes)
 
 
 def _run(model: Model, step: Pass) -> Outcome:
@@ -168,15 +182,10 @@ def _run(model: Model, step: Pass) -> Outcome:
 
 
 def _method(
-    name: str,
-    when: str,
-    file: str,
-    model: Model,
-    original: Model,
-    changes: list[str],
-    known: Mapping[str, str] = {},
+    name: str, when: str, file: str, draft: _Draft, original: Model, known: Mapping[str, str] = {}
 ) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
+    model = draft.model
     reads, writes, kinds = dict(known), dict[str, str](), dict[str, str]()
     pasts = {value.name for value in original.roles.pasts}
     for value in model.graph.inputs:
@@ -200,15 +209,16 @@ def _method(
         before = value.name.removesuffix("_after")
         if before != value.name and before in reads:
             writes[value.name] = reads[before]
-    return MethodModel(name, when, model, file, reads, writes, kinds, changes=tuple(changes))
+    return MethodModel(name, when, model, file, reads, writes, kinds, changes=draft.changes, is_exact=draft.is_exact)
 
 
 def _role(model: Model, name: str) -> str:
     return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
 
 
-def _encode(model: Model, first: Model, step: Model, kept: Mapping[str, str], changes: list[str]) -> MethodModel:
+def _encode(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
     """Return the method that starts a sequence, whose states are called as the past inputs of the step are."""
+    model = draft.model
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
     reads, writes, kinds = {}, dict(kept), {}
@@ -231,7 +241,18 @@ def _encode(model: Model, first: Model, step: Model, kept: Mapping[str, str], ch
         elif value.name in presents:
             writes[value.name] = _state(presents[value.name], pasts)
             whole.add(writes[value.name])
-    return MethodModel("encode", "once", model, "encode.onnx", reads, writes, kinds, frozenset(whole), tuple(changes))
+    return MethodModel(
+        "encode",
+        "once",
+        model,
+        "encode.onnx",
+        reads,
+        writes,
+        kinds,
+        frozenset(whole),
+        draft.changes,
+        is_exact=draft.is_exact,
+    )
 
 
 def _state(entry: CacheEntry, pasts: Mapping[Slot, str]) -> str:

@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from graphkit.contract.bundle import (
-    ALIGNMENT,
     Access,
     BundleContract,
     BundleMethod,
@@ -84,7 +83,7 @@ def build_bundle(
         opset,
         {"batch": sizes.batch, **largest},
         dict(tokens),
-        max((state.offset + _room(state) for state in states), default=0),
+        max((state.offset + state.places * state.stride for state in states), default=0),
         tuple(Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths),
         states,
         tuple(part.made(by_name) for part in parts),
@@ -119,14 +118,8 @@ def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
     placed, end = [], 0
     for state in sorted(states, key=lambda state: kinds.index((state.dtype, state.shape, state.update))):
         placed.append(replace(state, offset=end))
-        end += _room(state)
+        end += state.places * state.stride
     return tuple(placed)
-
-
-def _room(state: StateTensor) -> int:
-    """Return how many bytes of the arena a state takes: one that swaps has two places."""
-    aligned = -(-state.bytes // ALIGNMENT) * ALIGNMENT
-    return 2 * aligned if state.update == "swap" else aligned
 
 
 class _Part:
@@ -296,7 +289,7 @@ def _loop(parts: Sequence[_Part]) -> Iterator[str]:
     yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."
     if once:
         yield f"Set the lengths to 0. Run {once}, which writes the state and gives the first logits."
-    if step and any(part.method.kinds.get(name) == "tokens" for part in parts for name in part.method.kinds):
+    if step and any("tokens" in part.method.kinds.values() for part in parts):
         yield f"Choose a token from the logits; run {step} on it; repeat until it ends or the slots are full."
     elif step:
         yield f"Run {step} on each input in turn."
