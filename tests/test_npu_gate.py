@@ -35,7 +35,9 @@ def test_vela_passes_a_model_that_the_npu_runs_alone(ended: Ended, operators: di
 
 
 def test_a_compiler_that_crashes_fails(tmp_path: Path) -> None:
-    (tmp_path / "vela").write_text(f"#!{sys.executable}\nimport os\nprint('CPU operators = 0', flush=True)\nos.abort()\n")
+    (tmp_path / "vela").write_text(
+        f"#!{sys.executable}\nimport os\nprint('CPU operators = 0', flush=True)\nos.abort()\n"
+    )
     (tmp_path / "vela").chmod(0o755)
     found = Tools(tmp_path).vela(tmp_path / "m.tflite", "ethos-u85-256", tmp_path)
     assert found.failure == "vela: SIGABRT: CPU operators = 0"
