@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,18 +54,26 @@ class Import(NamedTuple):
     module: str
 
 
-def imports() -> Iterator[Import]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        file = path.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of each file of the package."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    found: list[Import] = []
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{file}: write imports in full"
-                yield Import(file, str(node.module))
+                found.append(Import(file, str(node.module)))
             elif isinstance(node, ast.Import):
-                yield from (Import(file, alias.name) for alias in node.names)
-
-
-ALL = list(imports())
+                found += [Import(file, alias.name) for alias in node.names]
+    return tuple(found)
 
 
 def room(file: str) -> str:
@@ -73,14 +82,14 @@ def room(file: str) -> str:
 
 def inside() -> Iterator[tuple[str, str, str]]:
     """Yield (file, its room, the room that it imports) for each import from another room."""
-    for file, module in ALL:
+    for file, module in imports():
         parts = module.split(".")
         if parts[0] == "graphkit" and len(parts) > 1 and parts[1] != room(file) and file != "__init__.py":
             yield file, room(file), parts[1]
 
 
 def test_every_room_has_a_layer() -> None:
-    rooms = {room(path.relative_to(PACKAGE).as_posix()) for path in PACKAGE.rglob("*.py")}
+    rooms = {room(file) for file in trees()}
     assert rooms - {"__init__"} <= set(RANK)
 
 
@@ -91,12 +100,12 @@ def test_imports_point_downwards() -> None:
 def test_no_circle_of_imports() -> None:
     """Imports inside functions count too: they would only hide a circle. What is imported for types alone does not."""
     modules = {
-        ".".join(("graphkit", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
-        for path in PACKAGE.rglob("*.py")
+        f"graphkit.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__"): tree
+        for file, tree in trees().items()
     }
     network = nx.DiGraph()
-    for module, path in modules.items():
-        for node in at_run_time(ast.parse(path.read_text(encoding="utf-8"))):
+    for module, tree in modules.items():
+        for node in at_run_time(tree):
             named = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             plain = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             targets = [name if name in modules else name.rpartition(".")[0] for name in named] + plain
@@ -124,14 +133,14 @@ def test_files_are_read_without_knowing_graphs() -> None:
 
 @pytest.mark.parametrize("dependency", HOMES)
 def test_a_dependency_has_its_homes(dependency: str) -> None:
-    assert {file for file, module in ALL if module.split(".")[0] == dependency} == HOMES[dependency]
+    assert {file for file, module in imports() if module.split(".")[0] == dependency} == HOMES[dependency]
 
 
 def test_only_the_command_line_prints() -> None:
     printing = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        file
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     }
     assert printing == set()
