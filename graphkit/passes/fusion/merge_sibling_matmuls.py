@@ -21,6 +21,7 @@ __all__ = ["MergeSiblingMatmuls"]
 
 SPLIT_INPUT_SINCE = 13  # of Split: before, the sizes are an attribute
 ANY_SIZES_SINCE = 2
+OTHER = -1  # stands for a reader that is in no group
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class MergeSiblingMatmuls(Rewrite):
     """Merge MatMuls, or Gemms, of one tensor with constant weights into one and a Split, such as query, key and value.
 
     The sums are the same, but a kernel may add them up in another order for a larger matrix: the last digits of
-    results may change. The weights are joined part by part; together they are as large as before.
+    results may change. The weights are joined part by part; together they are as large as before, also where several
+    layers share them: these share the joined one.
 
-    Legality: the tensor is the left operand, the weights are matrices of one type that nothing else reads, and what
-    follows each is nothing, or an Add of one constant number for each column, which becomes part of one Add. Gemms have
-    the same attributes and constant biases. Nothing is merged where more nodes would be left.
+    Legality: the tensor is the left operand, the weights are matrices of one type that nothing else reads, except in
+    layers where the same ones are merged, and what follows each is nothing, or an Add of one constant number for each
+    column, which becomes part of one Add. Gemms have the same attributes and constant biases. Nothing is merged where
+    more nodes would be left.
 
     Before:
 
@@ -58,9 +61,10 @@ class MergeSiblingMatmuls(Rewrite):
             for node in scope.nodes:
                 if node.is_op("MatMul", "Gemm") and len(node.inputs) > 1 and node.scope.opset() >= ANY_SIZES_SINCE:
                     _sort(editor, node, groups, waiting)
-        for key, siblings in groups.items():
-            if len(siblings) > 1 and key[0] not in waiting and _gain(siblings) >= 0:
-                _merge(editor, siblings)
+        ready = [siblings for key, siblings in groups.items() if key[0] not in waiting]
+        for layers in _by_weights(ready):
+            if len(layers[0]) > 1 and all(_gain(siblings) >= 0 for siblings in layers):
+                _merge_layers(editor, layers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +73,14 @@ class _Sibling:
 
     Attributes:
         linear: The operator.
+        weight: Its weight.
         add: The node that adds a bias to what it gives, where one does.
         bias: That bias, or the operator's own, one number a column or one; None where it adds nothing.
         out: What they give.
     """
 
     linear: Linear
+    weight: Value
     add: Node | None
     bias: np.ndarray | None
     out: Value
@@ -95,21 +101,21 @@ def _sibling(editor: Editor, node: Node) -> _Sibling | None:
     if isinstance(linear, Reason) or linear.data != 0 or len(linear.tensor.dims) != 2 or out is None:
         return None
     weight = node.inputs[1]
-    if weight is None or len(weight.consumers) > 1 or editor.is_fused(node):
+    if weight is None or editor.is_fused(node):
         return None
     if any(editor.is_fused(reader) for reader, _ in out.consumers):
         return None
     if node.op_type == "Gemm":
         bias = _own_bias(editor, linear)
-        return None if isinstance(bias, Reason) else _Sibling(linear, None, bias, out)
+        return None if isinstance(bias, Reason) else _Sibling(linear, weight, None, bias, out)
     reader = out.consumers[0][0] if len(out.consumers) == 1 else None
     if reader is None or not reader.is_op("Add") or reader.scope is not node.scope or editor.is_output(out):
-        return _Sibling(linear, None, None, out)
+        return _Sibling(linear, weight, None, None, out)
     added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
     result = reader.outputs[0]
     if not isinstance(added, Affine) or result is None:
-        return _Sibling(linear, None, None, out)
-    return _Sibling(linear, reader, added.shift, result)
+        return _Sibling(linear, weight, None, None, out)
+    return _Sibling(linear, weight, reader, added.shift, result)
 
 
 def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | Reason | None:
@@ -127,20 +133,41 @@ def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | Reason | None:
         return Reason(str(error))
 
 
+def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sibling]]]:
+    """Yield, for each set of weights that the same groups read and nothing else does, their readers in each group."""
+    group = {sibling.linear.node: index for index, siblings in enumerate(groups) for sibling in siblings}
+    found: dict[tuple[int, ...], dict[int, list[_Sibling]]] = defaultdict(lambda: defaultdict(list))
+    for index, siblings in enumerate(groups):
+        for sibling in siblings:
+            readers = tuple(sorted(group.get(reader, OTHER) for reader, _ in sibling.weight.consumers))
+            if OTHER not in readers and len(set(readers)) == len(readers):
+                found[readers][index].append(sibling)
+    for layers in found.values():
+        order = {sibling.weight: place for place, sibling in enumerate(next(iter(layers.values())))}
+        if len({sibling.linear.gives for siblings in layers.values() for sibling in siblings}) == 1:
+            yield [sorted(siblings, key=lambda sibling: order[sibling.weight]) for siblings in layers.values()]
+
+
 def _gain(siblings: Sequence[_Sibling]) -> int:
     """Return how many nodes fewer there will be."""
     adds = sum(sibling.add is not None for sibling in siblings)
     return len(siblings) + adds - 2 - (adds > 0)
 
 
-def _merge(editor: Editor, siblings: Sequence[_Sibling]) -> None:
-    """Put one operator, and a Split, in the place of the first of several."""
-    first = siblings[0].linear
+def _merge_layers(editor: Editor, layers: Sequence[Sequence[_Sibling]]) -> None:
+    """Merge the operators of each of several layers, which share the weights."""
     try:
-        weight = _joined_weight(editor, siblings)
+        weight = _joined_weight(editor, layers[0])
     except ModelError as error:  # its data file is missing
-        editor.decline(first.node, str(error))
+        editor.decline(layers[0][0].linear.node, str(error))
         return
+    for siblings in layers:
+        _merge(editor, siblings, weight)
+
+
+def _merge(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
+    """Put one operator, and a Split, in the place of the first of several."""
+    first = min((sibling.linear for sibling in siblings), key=lambda linear: linear.node.index)
     has_bias = any(sibling.bias is not None for sibling in siblings)
     bias = [_joined_bias(editor, siblings)] if has_bias else []
     label = siblings[0].out.name
@@ -157,14 +184,11 @@ def _merge(editor: Editor, siblings: Sequence[_Sibling]) -> None:
     else:
         nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
     editor.replace(first.node, *nodes, _split(editor, siblings, whole))
-    for gone in _others(siblings):
-        editor.replace(gone)
+    for sibling in siblings:
+        for gone in (sibling.linear.node, sibling.add):
+            if gone is not None and gone is not first.node:
+                editor.replace(gone)
     editor.note("operators of one input merged", len(siblings))
-
-
-def _others(siblings: Sequence[_Sibling]) -> Iterator[Node]:
-    yield from (sibling.linear.node for sibling in siblings[1:])
-    yield from (sibling.add for sibling in siblings if sibling.add is not None)
 
 
 def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
@@ -173,9 +197,7 @@ def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
     dims = list(linears[0].tensor.dims)
     dims[axis] = sum(linear.result.count for linear in linears)
     weights = [read(editor.model, linear.tensor) for linear in linears]
-    name = linears[0].node.inputs[1]
-    assert name is not None
-    return editor.weight(f"{name.name}_joined", linears[0].tensor.data_type, dims, joined(weights, axis))
+    return editor.weight(f"{siblings[0].weight.name}_joined", linears[0].tensor.data_type, dims, joined(weights, axis))
 
 
 def _joined_bias(editor: Editor, siblings: Sequence[_Sibling]) -> str:

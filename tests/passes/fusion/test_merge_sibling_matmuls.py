@@ -90,7 +90,52 @@ def test_weights_are_joined_by_columns() -> None:
     assert constants(PASS.run(model).model) == {"v_joined": [[1, 3, 4], [2, 5, 6]], "a_sizes": [1, 2]}
 
 
+LAYERS = random_model(
+    """g (float[N, 4] x) => (y) {
+        a = MatMul (x, u) b = MatMul (x, w) c = Add (a, b) d = Relu (c)
+        e = MatMul (d, w) f = MatMul (d, u) h = Add (f, e) y = Relu (h)
+    }""",
+    u=(4, 4),
+    w=(4, 4),
+)
+
+
+def test_layers_that_share_weights_share_the_joined_one() -> None:
+    outcome = check_close(PASS, LAYERS)
+    assert operators(outcome.model) == ["MatMul", "Split", "Add", "Relu"] * 2
+    assert [tensor.name for tensor in outcome.model.proto.graph.initializer] == ["u_joined", "a_sizes"]
+
+
+def test_a_weight_of_one_layer_is_not_joined_with_those_of_two() -> None:
+    outcome = check_close(
+        PASS,
+        random_model(
+            """g (float[N, 4] x) => (y, z) {
+                a = MatMul (x, u) b = MatMul (x, w) z = MatMul (x, v) c = Add (a, b)
+                e = MatMul (c, w) f = MatMul (c, u) y = Add (f, e)
+            }""",
+            u=(4, 4),
+            v=(4, 4),
+            w=(4, 4),
+        ),
+    )
+    assert sorted(operators(outcome.model)) == ["Add", "Add", "MatMul", "MatMul", "MatMul", "Split", "Split"]
+
+
 KEPT = {
+    "weights that another layer reads transposed": random_model(
+        """g (float[N, 4] x) => (y, z) {
+            a = Gemm (x, u) b = Gemm (x, w) c = Add (a, b)
+            y = Gemm <transB = 1> (c, u) z = Gemm <transB = 1> (c, w)
+        }""",
+        u=(4, 4),
+        w=(4, 4),
+    ),
+    "a weight that a layer of its own reads too": random_model(
+        "g (float[N, 4] x) => (q, k, z) { q = MatMul (x, u) k = MatMul (x, w) a = Relu (x) z = MatMul (a, w) }",
+        u=(4, 4),
+        w=(4, 4),
+    ),
     "another tensor": random_model(
         "g (float[N, 4] x, float[N, 4] o) => (q, k) { q = MatMul (x, u) k = MatMul (o, w) }", u=(4, 6), w=(4, 2)
     ),
