@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["progress_on_terminal", "proving", "rendered", "say", "show"]
 
+TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep
+
 
 def say(text: str, *, is_error: bool = False) -> None:
     """Print a line with its control characters escaped, because names in it may come from a model."""
@@ -25,17 +28,20 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def show(result: Result, chosen: str) -> None:
-    """Print a result. Text has the width of the terminal, and colours only on a terminal."""
+    """Print a result. Text has the width of the terminal, and colours only on a terminal; COLUMNS sets the width."""
     if chosen != Format.text:
         sys.stdout.write(rendered(result, Format(chosen), None))
         return
     from rich.console import Console
 
+    from graphkit.render.terminal import Rendered, text
+
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(result)
+        Rendered(result).print_on(console)
     else:
-        sys.stdout.write(result.to_text(console.width))
+        asked = "COLUMNS" in os.environ
+        sys.stdout.write(text(result, console.width, table_width=console.width if asked else TABLE_WIDTH))
 
 
 def rendered(result: Result, chosen: Format, output: Path | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from graphkit.render.blocks import Block
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from graphkit.render.terminal import Rendered
 
 __all__ = ["SCHEMA", "Result"]
 
@@ -69,10 +69,10 @@ class Result:
     def __str__(self) -> str:
         return self.to_text()
 
-    def __rich__(self) -> RenderableType:
-        from graphkit.render.terminal import renderable
+    def __rich__(self) -> Rendered:
+        from graphkit.render.terminal import Rendered
 
-        return renderable(self)
+        return Rendered(self)
 
     def _repr_html_(self) -> str:
         from graphkit.render.html import fragment

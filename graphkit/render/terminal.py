@@ -1,27 +1,28 @@
-"""Results as terminal text, rendered by rich: names are never markup, and long lines wrap."""
+"""Results as terminal text, rendered by rich: names are never markup and never broken, and long lines wrap."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table as RichTable
+from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from graphkit.render.blocks import Bars, Block, Drawing, Heading, Prose, Table, cell_text, printable
+from graphkit.render.layout import GAP, row_lines, widths_within, wrapped
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result
 
-__all__ = ["renderable", "text"]
+__all__ = ["Rendered", "text"]
+
+NOTE = 2  # spaces before a note beneath a name
 
 
-def text(result: Result, width: int = 80, color: bool = False) -> str:
-    """Return a result as text."""
+def text(result: Result, width: int = 80, color: bool = False, *, table_width: int | None = None) -> str:
+    """Return a result as text; its tables may be wider than its paragraphs."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -31,56 +32,66 @@ def text(result: Result, width: int = 80, color: bool = False) -> str:
         highlight=False,
         legacy_windows=False,
     )
-    console.print(renderable(result))
+    Rendered(result, table_width).print_on(console)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def renderable(result: Result) -> RenderableType:
-    """Return a result as something that rich prints."""
-    parts: list[RenderableType] = [Text(printable(result.heading()), style="bold"), Text("")]
-    for block in result.blocks():
-        parts += _block(block)
-    return Group(*parts)
+@dataclass(frozen=True)
+class Rendered:
+    """A result that rich prints, in the width of the console; a console that folds lines folds long names."""
+
+    result: Result
+    table_width: int | None = None
+
+    def print_on(self, console: Console) -> None:
+        """Print it with every name whole, also one that is wider than the console."""
+        console.print(self, overflow="ignore", crop=False)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield from _paragraph(self.result.heading(), options.max_width, "bold")
+        for block in self.result.blocks():
+            yield from _block(block, options.max_width, self.table_width or options.max_width)
 
 
-def _block(block: Block) -> Iterator[RenderableType]:
+def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
     if isinstance(block, Heading):
-        yield Text(printable(block.text), style="bold underline")
-        yield Text("")
+        yield from _paragraph(block.text, width, "bold underline")
     elif isinstance(block, Prose):
         warning = block.tone == "warning"
-        yield Text(("Warning: " if warning else "") + printable(block.text), style="yellow" if warning else "")
-        yield Text("")
+        yield from _paragraph(f"{'Warning: ' if warning else ''}{block.text}", width, "yellow" if warning else "")
     elif isinstance(block, Table):
         if block.title:
-            yield Text(printable(block.title), style="italic")
-        yield _table(block)
+            yield from _lines(block.title, width, "italic")
+        yield from _table(block, width, table_width)
         yield Text("")
     elif isinstance(block, Bars | Drawing):
         return  # pictures of what a table beside them says: HTML draws both, Markdown drawings
 
 
-def _table(block: Table) -> RichTable:
-    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for column in block.columns:
-        number = column.kind == "number"
-        if column.kind != "note":
-            table.add_column(
-                column.name, justify="right" if number else "left", no_wrap=number, overflow="fold", header_style="bold"
-            )
-    for row in block.rows:
-        pairs = list(zip(row, block.columns, strict=True))
-        notes = [
-            Padding(Text(cell_text(cell), style="dim"), (0, 0, 0, 2))
-            for cell, column in pairs
-            if column.kind == "note" and cell is not None
-        ]
-        cells: list[RenderableType] = []
-        for cell, column in pairs:
-            if column.kind == "code" and notes:
-                cells.append(Group(Text(cell_text(cell)), *notes))
-                notes = []
-            elif column.kind != "note":
-                cells.append(Text(cell_text(cell)))
-        table.add_row(*cells)
-    return table
+def _paragraph(words: str, width: int, style: str) -> Iterator[Text]:
+    yield from _lines(words, width, style)
+    yield Text("")
+
+
+def _lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
+    for line in wrapped(printable(words), width - indent):
+        yield Text(" " * indent).append(line.rstrip(), style)
+
+
+def _table(block: Table, width: int, table_width: int) -> Iterator[Text]:
+    shown = [number for number, column in enumerate(block.columns) if column.kind != "note"]
+    notes = [number for number, column in enumerate(block.columns) if column.kind == "note"]
+    right = [block.columns[number].kind == "number" for number in shown]
+    heads = [printable(block.columns[number].name) for number in shown]
+    rows = [[cell_text(cell) for cell in row] for row in block.rows]
+    columns = [[head, *(row[number] for row in rows)] for head, number in zip(heads, shown, strict=True)]
+    widths = widths_within(columns, right, table_width)
+    named = next((place for place, number in enumerate(shown) if block.columns[number].kind == "code"), 0)
+    indent = sum(widths[:named]) + GAP * named + NOTE
+    yield from row_lines(heads, widths, right, table_width, "bold")
+    yield Text("─" * min(sum(widths) + GAP * (len(widths) - 1) + 1, table_width))
+    for row in rows:
+        yield from row_lines([row[number] for number in shown], widths, right, table_width)
+        for number in notes:
+            if row[number]:
+                yield from _lines(row[number], width, "dim", indent)

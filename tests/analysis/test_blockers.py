@@ -58,39 +58,39 @@ Stays on the CPU  Nodes  Of all  MACs  Of all
 as it is              3  42.9 %     0     0 %
 
 What it does not take
-Cause     What                             Nodes  Pass that removes it
-───────────────────────────────────────────────────────────────────────
-operator  Gather                               1  extract-embedding
+Cause     What    Nodes  Pass that removes it
+──────────────────────────────────────────────
+operator  Gather      1  extract-embedding
             no lookups in data (graphkit)
-operator  Where                                1  masked-fill-to-add
+operator  Where       1  masked-fill-to-add
             no selection (graphkit)
-rank      rank 5                               1  reduce-rank
+rank      rank 5      1  reduce-rank
             at most 4 (graphkit)
-dtype     int64                                1  extract-embedding
+dtype     int64       1  extract-embedding
             no int64 data (graphkit)
 
 operator: Gather, extract-embedding
-Node         Op      Rank  Dtype
-───────────────────────────────────
-look         Gather     3  float32
+Node  Op      Rank  Dtype
+────────────────────────────
+look  Gather     3  float32
   [1, 4, 2]
 
 operator: Where, masked-fill-to-add
-Node         Op     Rank  Dtype
-──────────────────────────────────
-fill         Where     3  float32
+Node  Op     Rank  Dtype
+───────────────────────────
+fill  Where     3  float32
   [1, 4, 4]
 
 rank: rank 5, reduce-rank
-Node               Op       Rank  Dtype
-──────────────────────────────────────────
-five               Reshape     5  float32
+Node  Op       Rank  Dtype
+─────────────────────────────
+five  Reshape     5  float32
   [2, 2, 1, 1, 4]
 
 dtype: int64, extract-embedding
-Node      Op      Rank  Dtype
-──────────────────────────────
-look      Gather     2  int64
+Node  Op      Rank  Dtype
+──────────────────────────
+look  Gather     2  int64
   [1, 4]
 
 """
@@ -327,7 +327,7 @@ def test_an_opset_that_is_too_new() -> None:
     assert rows(blockers(model(text, '"" : 19'), load_target("rk3588"))) == []
     found = blockers(model(text, '"" : 20'), load_target("rk3588"))
     assert rows(found) == [("", "opset", "opset 20", None)]
-    assert "opset  opset 20                 1  no rewrite known" in found.to_text()
+    assert "opset  opset 20      1  no rewrite known" in found.to_text()
 
 
 def by_tflite(target: str, body: str) -> list[str]:

@@ -70,11 +70,11 @@ def test_an_if_as_text() -> None:
         """\
 Control flow
 
-Node              Branch       Nodes  Captures  Past  Constants
-────────────────────────────────────────────────────────────────
-If#0              then_branch      1         1     0          1
+Node  Branch       Nodes  Captures  Past  Constants
+────────────────────────────────────────────────────
+If#0  then_branch      1         1     0          1
   If, on input c
-                  else_branch      2         1     0          0
+      else_branch      2         1     0          0
 
 """
     )
@@ -176,12 +176,11 @@ def test_a_merged_decoder_without_empty_outputs_as_text() -> None:
         """\
 Control flow
 
-Node                              Branch       Nodes  Captures  Past  Constants
-────────────────────────────────────────────────────────────────────────────────
-If#0                              then_branch      1         1     0          0
-  If, merged decoder, on input
-  first
-                                  else_branch      1         2     1          0
+Node  Branch       Nodes  Captures  Past  Constants
+────────────────────────────────────────────────────
+If#0  then_branch      1         1     0          0
+  If, merged decoder, on input first
+      else_branch      1         2     1          0
 
 Merged decoder: 'If#0' runs the first step in then_branch (first = true) and
 later steps, with the cache, in else_branch (first = false).

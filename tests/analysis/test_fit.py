@@ -52,19 +52,16 @@ def test_a_whole_pipeline_as_text(whole: Fit) -> None:
         """\
 How they fit together
 
-Output                                                            Tensors  Fits
-────────────────────────────────────────────────────────────────────────────────
-encoder_model.onnx: last_hidden_state                                   1  yes
+Output                                                           Tensors  Fits
+───────────────────────────────────────────────────────────────────────────────
+encoder_model.onnx: last_hidden_state                                  1  yes
   -> decoder_model.onnx: encoder_hidden_states
-decoder_model.onnx: present.{0-5}.decoder.{key|value}                  12  yes
-  -> decoder_with_past_model.onnx:
-  past_key_values.{0-5}.decoder.{key|value}
-decoder_model.onnx: present.{0-5}.encoder.{key|value}                  12  yes
-  -> decoder_with_past_model.onnx:
-  past_key_values.{0-5}.encoder.{key|value}
-decoder_with_past_model.onnx: present.{0-5}.decoder.{key|value}        12  yes
-  -> decoder_with_past_model.onnx:
-  past_key_values.{0-5}.decoder.{key|value}
+decoder_model.onnx: present.{0-5}.decoder.{key|value}                 12  yes
+  -> decoder_with_past_model.onnx: past_key_values.{0-5}.decoder.{key|value}
+decoder_model.onnx: present.{0-5}.encoder.{key|value}                 12  yes
+  -> decoder_with_past_model.onnx: past_key_values.{0-5}.encoder.{key|value}
+decoder_with_past_model.onnx: present.{0-5}.decoder.{key|value}       12  yes
+  -> decoder_with_past_model.onnx: past_key_values.{0-5}.decoder.{key|value}
 
 """
     )

@@ -88,11 +88,11 @@ def test_the_losses_as_text() -> None:
         """\
 Float16
 
-Number                           In float16  Constants
-───────────────────────────────────────────────────────
--3.40282e+38                           -inf          2
+Number        In float16  Constants
+────────────────────────────────────
+-3.40282e+38        -inf          2
   low and 1 more, read by Where
-1e-12                                     0          1
+1e-12                  0          1
   e, read by Add
 
 A product of infinity and 0, and a Softmax of nothing but -inf, is NaN.

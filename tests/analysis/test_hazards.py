@@ -210,14 +210,13 @@ Hazards
 Dims that the inputs allow, the nodes that cannot handle them, and what
 onnxruntime does.
 
-#  Dims                                                            Kind   Nodes
-────────────────────────────────────────────────────────────────────────────────
-1  past_n=0                                                        empty      2
-     Reshape (shape): [3, 0, 8] to [b, past_n, 2, -1] = [3, 0, 2,
-     -1]: -1 beside 0 cannot be inferred
+#  Dims      Kind   Nodes
+──────────────────────────
+1  past_n=0  empty      2
+     Reshape (shape): [3, 0, 8] to [b, past_n, 2, -1] = [3, 0, 2, -1]: -1 beside
+     0 cannot be inferred
      at one
-     onnxruntime: an error with "cannot be reshaped to the
-     requested shape"
+     onnxruntime: an error with "cannot be reshaped to the requested shape"
 
 empty: fails if a dim is 0.
 
@@ -234,9 +233,9 @@ def test_a_check_is_told_in_the_place_of_what_is_foretold() -> None:
         texts += [line.strip() for line in text.splitlines() if "so it is" in line or "onnxruntime:" in line]
     assert texts == [
         "confirmed: so it is",
-        'onnxruntime: an error with "cannot be reshaped to the',
+        'onnxruntime: an error with "cannot be reshaped to the requested shape"',
         "not confirmed: so it is",
-        'onnxruntime: an error with "cannot be reshaped to the',
+        'onnxruntime: an error with "cannot be reshaped to the requested shape"',
         "not run: so it is",
     ]
 

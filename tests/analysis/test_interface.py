@@ -58,28 +58,28 @@ def test_gemma_as_text(real_model: RealModel) -> None:
 Interface
 
 Inputs: 39
-#     Name                                          Dtype
-────────────────────────────────────────────────────────────
-0     input_ids                                     int64
+#     Name                                Dtype
+──────────────────────────────────────────────────
+0     input_ids                           int64
         [batch_size, sequence_length]
         token ids
-1     attention_mask                                int64
+1     attention_mask                      int64
         [batch_size, total_sequence_length]
         1 for a token, 0 for padding
-2     position_ids                                  int64
+2     position_ids                        int64
         [batch_size, sequence_length]
         position of each token
-3-38  past_key_values.{0-17}.{key|value}            float32
+3-38  past_key_values.{0-17}.{key|value}  float32
         [batch_size, 1, past_sequence_length, 256]
         KV cache, from the step before
 
 Outputs: 37
-#     Name                                           Dtype
-─────────────────────────────────────────────────────────────
-0     logits                                         float32
+#     Name                        Dtype
+──────────────────────────────────────────
+0     logits                      float32
         [batch_size, sequence_length, 262144]
         scores before softmax
-1-36  present.{0-17}.{key|value}                     float32
+1-36  present.{0-17}.{key|value}  float32
         [batch_size, 1, total_sequence_length, 256]
         KV cache, for the next step
 
@@ -159,9 +159,9 @@ def test_a_default_is_remarked() -> None:
 Interface
 
 Inputs: 1
-#  Name             Dtype
-────────────────────────────
-0  scale            float32
+#  Name   Dtype
+──────────────────
+0  scale  float32
      [1]
      has a default
 

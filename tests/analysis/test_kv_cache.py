@@ -67,9 +67,9 @@ KV cache
 past_sequence_length, 256].
 
 Contract: each past takes the present of the step before
-Past                                                 Tensors
-─────────────────────────────────────────────────────────────
-past_key_values.{0-17}.{key|value}                        36
+Past                                Tensors
+────────────────────────────────────────────
+past_key_values.{0-17}.{key|value}       36
   from present.{0-17}.{key|value}
   decoder KV: changes with every step, feed it back
 
@@ -217,9 +217,9 @@ KV cache
 2 layers; float32, each tensor [batch, 4, 16, 8].
 
 Contract: each past takes the present of the step before
-Past                                                 Tensors
-─────────────────────────────────────────────────────────────
-{key|value}_cache.{0-1}                                    4
+Past                     Tensors
+─────────────────────────────────
+{key|value}_cache.{0-1}        4
   from {key|value}_cache_out.{0-1}
   decoder KV: changes with every step, feed it back
 

@@ -58,11 +58,10 @@ def test_what_a_branch_gives_is_followed_and_what_a_loop_gives_is_not() -> None:
 TEXT = """\
 Remaining shapes
 
-Node                                                      Reads shape of  Feeds
-────────────────────────────────────────────────────────────────────────────────
-size                                                      x                   4
-  feeds Expand a (shape), Expand b (shape), Expand c
-  (shape)
+Node  Reads shape of  Feeds
+────────────────────────────
+size  x                   4
+  feeds Expand a (shape), Expand b (shape), Expand c (shape)
 
 """
 

@@ -176,9 +176,9 @@ Dtype    Tensors  Bytes   MiB
 float32        1     16  0.00
 
 Largest tensors
-Tensor    Dtype    Bytes
-─────────────────────────
-w         float32     16
+Tensor  Dtype    Bytes
+───────────────────────
+w       float32     16
   [2, 2]
 
 Operators

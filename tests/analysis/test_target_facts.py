@@ -51,14 +51,14 @@ Of the operators of ONNX, 2 are allowed, 1 allowed under conditions, 1 refused,
 199 unknown.
 
 Operators of ONNX
-Names                         Is       Source
-──────────────────────────────────────────────
-Add, Relu                     allowed  manual
-Gather                        allowed  manual
+Names       Is       Source
+────────────────────────────
+Add, Relu   allowed  manual
+Gather      allowed  manual
   only with constant indices
   rows
-Where                         refused  manual
-all others                    unknown
+Where       refused  manual
+all others  unknown
 
 Dtypes of data
 Names       Is       Source
@@ -66,9 +66,9 @@ Names       Is       Source
 all others  unknown
 
 Sources
-Source                        Date
-─────────────────────────────────────────
-manual                        2026-01-02
+Source  Date
+───────────────────
+manual  2026-01-02
   Manual, 3rd edition
   https://example.org/manual
 

@@ -31,13 +31,13 @@ Tensor shapes
 2 of 3 tensors have known shapes (66.67 %).
 
 main graph
-Tensor                                                       Dtype
-─────────────────────────────────────────────────────────────────────
-t                                                            float32
+Tensor  Dtype
+────────────────
+t       float32
   [4, M]
-y                                                            float32
+y       float32
   [N, M]
-z                                                            int64
+z       int64
   [2, ?0.NonZero#2]
   ?0.NonZero#2: it is how many elements of 'x' are not zero
 

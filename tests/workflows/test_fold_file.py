@@ -56,11 +56,11 @@ all nodes                      16      6     -10
 
 What stays
 
-Node                                    Reads shape of  Feeds
-──────────────────────────────────────────────────────────────
-dims/L                                  x                   1
+Node    Reads shape of  Feeds
+──────────────────────────────
+dims/L  x                   1
   feeds ConstantOfShape filled (shape)
-dims/N                                  x                   1
+dims/N  x                   1
   feeds ConstantOfShape filled (shape)
 
 What was done
