@@ -34,7 +34,7 @@ HOMES = {
     "networkx": {"graph/networks.py", "render/svg.py"},
     "onnxoptimizer": {"runtime/optimizing.py"},
     "onnxruntime": {"runtime/loading.py"},
-    "rich": {"cli/output.py", "render/result.py", "render/terminal.py"},
+    "rich": {"cli/output.py", "render/layout.py", "render/terminal.py"},
     "click": {
         "cli/__init__.py",
         "cli/bundling.py",

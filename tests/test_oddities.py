@@ -26,9 +26,9 @@ from graphkit.analysis.origins import MAX_LENGTH, group_drawing, origins
 from graphkit.analysis.report import report
 from graphkit.analysis.summary import summary
 from graphkit.examples import resolve
+from graphkit.graph.families import family_label
 from graphkit.graph.kv import cache_entries
 from graphkit.graph.merged import zero_length_outputs
-from graphkit.graph.names import family_label
 from graphkit.graph.types import TensorType
 from graphkit.graph.value_inputs import VALUE_INPUTS
 from graphkit.model import Model

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from graphkit.contract.bundle import Access, BundleContract, StateTensor, Update
 from graphkit.contract.reading import read_bundle
-from graphkit.graph.names import counted, family_label, family_pattern
+from graphkit.graph.families import family_labels, family_pattern
+from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 
@@ -149,7 +150,7 @@ def overview_of(name: str, contract: BundleContract) -> BundleOverview:
 def _family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
     first, names = states[0], [state.name for state in states]
     return StateFamily(
-        family_label(names) or f"{names[0]} ... {names[-1]}",
+        family_labels(names),
         len(states),
         first.dtype,
         first.shape,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.families import family_labels
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero_length_outputs
-from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Prose, table

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from graphkit.analysis.architecture import architecture
 from graphkit.dtypes import dtype_name
+from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import Slot
-from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model

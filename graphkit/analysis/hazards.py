@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
 from graphkit.constraints.evaluate import Values
+from graphkit.graph.families import family_labels
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
@@ -129,8 +130,8 @@ def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
     return (
         number,
         dims or "any",
-        problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3]}...",
-        f"at {one.nodes[0]}{others}",
+        problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3].rpartition(' ')[0]} ...",
+        f"at {family_labels(one.nodes)}{others}",
         None if one.check is not None and one.check.confirmed else _foretold(one),
         _checked(one.check),
         one.kind,

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from graphkit.graph.families import family_label, family_pattern
 from graphkit.graph.kv import CacheEntry
-from graphkit.graph.names import family_label, family_pattern, runs_of
+from graphkit.graph.names import runs_of
 from graphkit.graph.types import Dim, declared_dims, shape_text, type_text
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from graphkit.analysis.cache_layout import Layout, cache_layout
 from graphkit.dtypes import dtype_name
+from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import CacheEntry
-from graphkit.graph.names import counted, family_labels, family_pattern
+from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles, rank
 from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Value

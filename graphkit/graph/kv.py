@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from graphkit.graph.names import is_number
+from graphkit.graph.families import is_number
 from graphkit.graph.types import Dim, TensorType, declared_type
 from graphkit.graph.view import Scope, Value
 

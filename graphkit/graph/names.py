@@ -1,31 +1,22 @@
-"""Names: numbered families (`past.{0-17}.{key|value}`), and the module that a node was exported from."""
+"""Names: free ones, counts of things, and the module that a node was exported from."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-import math
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from graphkit.graph.view import Node, Scope, all_scopes
 
 __all__ = [
     "counted",
-    "family_label",
-    "family_labels",
-    "family_pattern",
     "free_name",
-    "is_number",
     "module_path",
     "names_in",
     "runs_of",
 ]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
-
-MAX_DIGITS = 10
-KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
 
 
 def counted(count: int, text: str) -> str:
@@ -55,49 +46,6 @@ def runs_of(numbers: Sequence[int]) -> list[range]:
     """
     breaks = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
     return [range(numbers[low], numbers[low] + high - low) for low, high in itertools.pairwise(breaks) if high > low]
-
-
-def family_pattern(name: str) -> str:
-    """Return a name with its numbers, and the words key and value, replaced by control characters."""
-    return "".join("\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _parts(name))
-
-
-def is_number(word: str) -> bool:
-    """Whether a word is a number small enough to be an index."""
-    return word.isascii() and word.isdigit() and len(word) < MAX_DIGITS
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"([0-9]+|[A-Za-z]+)", name)
-
-
-def family_label(names: Sequence[str]) -> str | None:
-    """Return one label for names of the same pattern, or None if some combination is missing."""
-    columns = list(zip(*(_parts(name) for name in names), strict=True))
-    distinct = [tuple(dict.fromkeys(column)) for column in columns]
-    if math.prod(map(len, distinct)) != len(names):
-        return None
-    return "".join(_choice(words) for words in distinct)
-
-
-def family_labels(names: Iterable[str]) -> str:
-    """Return names as text, with one label for each family, `first ... last` if it has gaps."""
-    families: dict[str, list[str]] = {}
-    for name in names:
-        families.setdefault(family_pattern(name), []).append(name)
-    return ", ".join(family_label(members) or f"{members[0]} ... {members[-1]}" for members in families.values())
-
-
-def _choice(words: tuple[str, ...]) -> str:
-    if len(words) == 1:
-        return words[0]
-    if not all(is_number(word) for word in words):
-        return f"{{{'|'.join(words)}}}"
-    ordered = sorted(words, key=int)
-    if len(runs_of([int(word) for word in ordered])) == 1:
-        return f"{{{ordered[0]}-{ordered[-1]}}}"
-    shown = ordered if len(ordered) < 6 else [*ordered[:3], "...", ordered[-1]]
-    return f"{{{','.join(shown)}}}"
 
 
 def module_path(node: Node) -> str:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import onnx
 
+from graphkit.graph.families import families, in_short
 from graphkit.model import Model
 
 __all__ = ["Declined", "Outcome", "Pass", "copy_proto", "drop_inputs", "grouped", "keep", "run_passes"]
@@ -32,15 +33,12 @@ class Declined:
 
 
 def grouped(declined: Iterable[str]) -> tuple[str, ...]:
-    """Return each reason once, with the first place and the number of others."""
-    places: dict[str, list[str]] = {}
-    for text in declined:
-        where, _, reason = text.partition(": ")
-        places.setdefault(reason, []).append(where)
-    return tuple(
-        f"{first}{f' and {len(others):,} more' if others else ''}: {reason}"
-        for reason, (first, *others) in places.items()
-    )
+    """Return each reason once, with the places it holds for; reasons that differ in numbers alone are one."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for label, texts in families(declined).items():
+        where, _, reason = label.partition(": ")
+        places.setdefault(reason, {}).setdefault(where, []).extend(texts)
+    return tuple(f"{in_short(found)}: {reason}" for reason, found in places.items())
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from graphkit.graph.families import family_labels
 from graphkit.graph.merged import captures
-from graphkit.graph.names import family_labels
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Scope
 from graphkit.model import Model

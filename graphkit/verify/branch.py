@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from graphkit.graph.families import family_labels
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition
-from graphkit.graph.names import family_labels
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 

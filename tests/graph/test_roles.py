@@ -14,7 +14,7 @@ from real_models import MODEL_NAMES
 
 from graphkit.analysis.architecture import architecture
 from graphkit.constraints.symbol_sizes import Sizes, symbol_roles
-from graphkit.graph.names import family_labels
+from graphkit.graph.families import family_labels
 from graphkit.graph.roles import Roles
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value

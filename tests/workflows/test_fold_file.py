@@ -150,7 +150,7 @@ def test_many_reasons_are_cut_short_in_the_text_and_not_in_the_json(
     report = fold_file(model, source.with_name("out.onnx"), UNPROVEN)
     text = report.to_text()
     assert text.splitlines()[2] == "Warning: Nothing was folded: node 0: it may not, 0."
-    assert "node 0 and 1 more: it may not, 0" in text
+    assert "node {0,23}: it may not, 0" in text
     assert "node 19: it may not, 19" in text
     assert "node 20" not in text
     assert "... and 3 more in the JSON report." in text

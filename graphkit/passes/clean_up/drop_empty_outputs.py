@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphkit.graph.families import family_labels
 from graphkit.graph.merged import zero_length_outputs
-from graphkit.graph.names import counted, family_labels
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphkit.graph.names import counted, family_labels
+from graphkit.graph.families import family_labels
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
