@@ -215,7 +215,7 @@ onnxruntime does.
 1  past_n=0  empty      2
      Reshape (shape): [3, 0, 8] to [b, past_n, 2, -1] = [3, 0, 2, -1]: -1 beside
      0 cannot be inferred
-     at one
+     at one, two
      onnxruntime: an error with "cannot be reshaped to the requested shape"
 
 empty: fails if a dim is 0.
