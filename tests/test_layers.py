@@ -39,6 +39,7 @@ HOMES = {
         "cli/__init__.py",
         "cli/bundling.py",
         "cli/comparing.py",
+        "cli/editing.py",
         "cli/lowering.py",
         "cli/options.py",
         "cli/reading.py",

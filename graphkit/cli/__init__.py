@@ -15,6 +15,7 @@ import click
 from graphkit import __version__
 from graphkit.cli.bundling import bundle
 from graphkit.cli.comparing import compare
+from graphkit.cli.editing import extract
 from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes, targets
@@ -30,6 +31,7 @@ COMMANDS = (
     program,
     fold,
     split_merged,
+    extract,
     lower,
     contract,
     bundle,

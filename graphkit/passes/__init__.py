@@ -19,6 +19,7 @@ from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
+from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
@@ -81,6 +82,7 @@ FUSING: tuple[type[Rewrite], ...] = (FuseConstants, FusePads, MergeSiblingMatmul
 PASSES: tuple[type[Pass], ...] = (
     InlineFunctions,
     SpecializeInput,
+    ExtractSubgraph,
     FreezeDims,
     InlineConstantIf,
     DropEmptyOutputs,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
+from graphkit.graph.lookup import find_value
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value, body_graphs
 from graphkit.model import Model
@@ -19,6 +20,7 @@ from graphkit.shapes import Expr
 __all__ = [
     "NewInput",
     "drop_dead_inputs",
+    "with_exposed",
     "with_first_output",
     "with_inputs",
     "with_interface",
@@ -79,6 +81,21 @@ def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model
             proto.graph.node.append(helper.make_node("Identity", [name], [output.name]))
         proto.graph.output.append(output.info())
     return drop_dead_inputs(remove_dead_code(model.with_proto(proto)).model)
+
+
+def with_exposed(model: Model, names: Iterable[str]) -> Model:
+    """Return a model that gives these values of its main graph instead of its outputs, and computes what it did.
+
+    Raises:
+        UsageError: There is no such value.
+    """
+    proto = copy_proto(model)
+    declared = {info.name: onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in proto.graph.output}
+    del proto.graph.output[:]
+    for name in names:
+        find_value(model.scopes, name, model.label)
+        proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
+    return model.with_proto(proto)
 
 
 def with_first_output(model: Model, name: str) -> Model:

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from graphkit.errors import UsageError
 from graphkit.shapes import Bounds
 
-__all__ = ["parse_bounds", "parse_shape", "parse_size", "read_option"]
+__all__ = ["Names", "Renames", "parse_bounds", "parse_shape", "parse_size", "read_option"]
+
+Names = tuple[str, ...]
+Renames = tuple[tuple[str, str], ...]  # (old name, new name)
 
 
 def parse_size(text: str) -> int:
@@ -45,11 +48,15 @@ def parse_bounds(text: str) -> Bounds:
 
 
 def read_option(annotation: str, text: str) -> object:
-    """Return an option of a type of `graphkit.shapes.dim_spec`, written as `name=value;...`; None for other types.
+    """Return an option of names, `name;...`, or of a type with values, `name=value;...`; None for other types.
 
     Raises:
         UsageError: The text cannot be parsed.
     """
+    if annotation == "Names":
+        return tuple(filter(None, (name.strip() for name in text.split(";"))))
+    if annotation == "Renames":
+        return tuple(_pairs(text))
     if annotation == "SymbolSizes":
         return tuple((name, parse_size(value)) for name, value in _pairs(text))
     if annotation == "InputShapes":

@@ -6,7 +6,7 @@ from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.original_pipeline import Originals
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "SplitProof",
     "check_hazards",
     "decode",
+    "verify_extract",
     "verify_rewrite",
     "verify_split",
 ]

@@ -103,7 +103,7 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray) -> Diff
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     if not np.all(finite | same):
         return _differs(name, "NaNs or infinities differ")
-    distance = np.abs(one - two, where=finite & ~same, out=np.zeros_like(one))
+    distance = np.abs(np.subtract(one, two, where=finite & ~same, out=np.zeros_like(one)))
     scale = np.maximum(np.abs(one), np.abs(two))
     relative = np.divide(distance, scale, where=(scale > 0) & finite, out=np.zeros_like(one))
     return Difference(name, float(distance.max()), float(relative.max()), _scaled(expected, float(distance.max())))

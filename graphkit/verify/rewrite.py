@@ -10,24 +10,29 @@ contradict its nodes runs with these corrected, and a note says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from graphkit.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.constraints.legal_sizes import legal_sizes
+from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.operators import RANDOM
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, load
+from graphkit.rewrite.interface import with_exposed, with_names
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import check_files
+from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
+from graphkit.verify.called import Called, Hiding
 from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.layers.side import HELD
 from graphkit.verify.levels import (
     FLOAT16_TOLERANCE,
     FLOAT32_TOLERANCE,
@@ -41,7 +46,7 @@ from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
 from graphkit.verify.tally import compared
 from graphkit.verify.weights import changed_weights
 
-__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "fusing_tolerance", "verify_rewrite"]
+__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "fusing_tolerance", "verify_extract", "verify_rewrite"]
 
 FUSING_TOLERANCE = 1e-5  # of float32, where weights are calculated with; measured: at most 1e-6
 RUNS = 7  # assignments to run at, for each value of the flags
@@ -61,6 +66,7 @@ def verify_rewrite(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
+    names: Mapping[str, str] | None = None,
     tolerance: float | None = None,
     of_magnitude: bool = False,
     seed: int = 0,
@@ -78,6 +84,7 @@ def verify_rewrite(
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
+        names: Names of values in the original by their names in the rewritten model, where these differ.
         tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
             Default: 0, `FLOAT16_TOLERANCE` for a model that has float16 tensors.
         of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
@@ -100,7 +107,50 @@ def verify_rewrite(
     """
     with isolation(limits):
         spec |= DimSpec.of(dims, inputs, ranges)
-        return _proof(original, rewritten, spec, values, tolerance, of_magnitude, seed, runs, progress)
+        return _proof(original, rewritten, spec, values, names or {}, tolerance, of_magnitude, seed, runs, progress)
+
+
+def verify_extract(
+    original: Model | str | Path,
+    extracted: Model | str | Path,
+    *,
+    tolerance: float | None = None,
+    seed: int = 0,
+    runs: int = RUNS,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RewriteProof:
+    """Run a model at several sizes, feed what it computes to a subgraph of it, and compare the outputs of that.
+
+    Args:
+        original: A model file, or a model as it is in memory.
+        extracted: The same of the subgraph, whose values have the names that they have in the original.
+        tolerance: Largest difference that counts as equal: see `verify_rewrite`.
+        seed: Of the generated inputs.
+        runs: Assignments to run at, where there are as many.
+        limits: What a model may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof: `proof.passed` says whether it holds.
+
+    Raises:
+        UsageError: The original has no values of these names.
+        ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
+
+    Example:
+        >>> from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+        >>> model = graphkit.load("example:causal-attention")
+        >>> part = ExtractSubgraph(outputs=("logits",), inputs=("attention_mask",)).run(model).model
+        >>> graphkit.verify.verify_extract(model, part).passed
+        True
+    """
+    with isolation(limits):
+        before, after = _loaded(original), _loaded(extracted)
+        cuts = [name for name in fed_inputs(after) if name not in fed_inputs(before)]
+        exposed = with_exposed(before, [*cuts, *(value.name for value in after.graph.outputs)])
+        handed = frozenset(cuts)
+        return _proof(exposed, extracted, AS_DECLARED, None, {}, tolerance, False, seed, runs, progress, handed)
 
 
 def _proof(
@@ -108,42 +158,46 @@ def _proof(
     rewritten: Model | str | Path,
     spec: DimSpec,
     values: Mapping[str, object] | None,
+    names: Mapping[str, str],
     tolerance: float | None,
     of_magnitude: bool,
     seed: int,
     runs: int,
     progress: Callable[[str], None],
+    handed: frozenset[str] = frozenset(),
 ) -> RewriteProof:
     before, after = _loaded(original), _loaded(rewritten)
     source, target = _source(original, before), _source(rewritten, after)
+    after = with_names(after, names) if names else after
     contradictions = declarations(before).notes
     before, after = declarations(before).model, declarations(after).model
     source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
-    numbers, relations = solve([*fixed_by(before, after), *given_shapes(before, spec.shapes)], spec.numbers)
-    names = (before.name, after.name) if before.name != after.name else (before.label, after.label)
+    fixed = [] if handed else fixed_by(before, after)
+    numbers, relations = solve([*fixed, *given_shapes(before, spec.shapes)], spec.numbers)
+    titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
-    proof = RewriteProof(*names, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude)
-    if reason := _unprovable(before, after):
+    proof = RewriteProof(*titles, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude)
+    if reason := _unhandable(after, handed) or _unprovable(after if handed else before, after):
         return replace(proof, failures=(reason,))
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
     feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
-    two = _Two((source, target), (before, after), feeder, wanted)
+    two = _Two((source, target), (before, after), feeder, wanted, names, handed)
     progress("running the original")
-    found = run_original(two.original(), feeder, runs)
+    found = run_original(two.whole(), feeder, runs)
     notes = [
         *contradictions,
         *([FLOAT16_NOTE] if allowed and tolerance is None else []),
         *found.notes,
-        *_lost_inputs(before, after),
+        *(_lost_inputs(before, after) if not handed else []),
     ]
     proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("running the rewritten model")
-    proof, steady = _plain(proof, two, found.runs, progress)
+    proof, steady = _plain(proof, two, [two.handed_over(run) for run in found.runs], progress)
     progress("comparing the weights")
     proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
     if not proof.passed:
@@ -155,18 +209,42 @@ def _proof(
 
 @dataclass(frozen=True)
 class _Two:
-    """An original and what was made of it, to be loaded one after the other."""
+    """An original and what was made of it, to be loaded one after the other.
+
+    Attributes:
+        wanted: The inputs of the rewritten model, by their names in the original.
+        names: Names in the original by names in the rewritten model, where these differ.
+        cuts: Outputs of the original that are inputs of the rewritten model.
+        given: What the original gave for these, by run.
+    """
 
     sources: tuple[Path | Model, Path | Model]
     models: tuple[Model, Model]
     feeder: Feeder
     wanted: frozenset[str]
+    names: Mapping[str, str] = field(default_factory=dict)
+    cuts: frozenset[str] = frozenset()
+    given: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
 
-    def original(self, *, optimize: bool = False) -> IsolatedSession:
-        return self._session(0, optimize=optimize)
+    def whole(self) -> Runner:
+        return self._session(0, optimize=False)
 
-    def rewritten(self, *, optimize: bool = False) -> IsolatedSession:
-        return self._session(1, optimize=optimize)
+    def original(self, *, optimize: bool = False) -> Runner:
+        session = self._session(0, optimize=optimize)
+        return Hiding(session, self.cuts) if self.cuts else session
+
+    def rewritten(self, *, optimize: bool = False) -> Runner:
+        session = self._session(1, optimize=optimize)
+        return Called(session, self.names) if self.names else session
+
+    def handed_over(self, run: Run) -> Run:
+        """Return a run of the original as one of the rewritten model, whose inputs it may compute."""
+        if not self.cuts:
+            return run
+        expected = {name: array for name, array in run.expected.items() if name not in self.cuts}
+        one = replace(run, expected=expected)
+        self.given[one] = {name: run.expected[name] for name in self.cuts}  # type: ignore[misc]
+        return one
 
     def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
         source, known = self.sources[index], self.models[index]
@@ -177,8 +255,9 @@ class _Two:
         return self.feeder.feed(run.dims, run.flags, run.seed)
 
     def known(self, run: Run) -> dict[str, np.ndarray]:
-        """Return those that the rewritten model still has."""
-        return {name: array for name, array in self.feed(run).items() if name in self.wanted}
+        """Return those that the rewritten model still has, and what the original computed for it."""
+        fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
+        return {**fed, **self.given.get(run, {})}
 
     def at_default(self) -> tuple[LevelRuns, LevelRuns]:
         """Return how to run the rewritten model and the original at the default level."""
@@ -233,6 +312,18 @@ def _unprovable(before: Model, after: Model) -> str:
     if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
     return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
+
+
+def _unhandable(part: Model, handed: frozenset[str]) -> str:
+    """Return why a subgraph cannot be given what the whole model computes, "" where it can."""
+    for value in part.graph.inputs:
+        declared = declared_type(value) if value.name in handed else None
+        if declared is not None and declared.dtype not in HELD:
+            kind = dtype_name(declared.dtype)
+            return (
+                f"onnxruntime hands out no {kind}, so nothing can be proven of a subgraph that begins at '{value.name}'"
+            )
+    return ""
 
 
 def default_tolerance(model: Model) -> float:

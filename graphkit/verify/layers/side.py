@@ -17,7 +17,7 @@ from graphkit.model import Model
 from graphkit.shapes import DimSpec, Shapes, infer
 from graphkit.verify.layers.constants import known
 
-__all__ = ["Dims", "Side"]
+__all__ = ["HELD", "Dims", "Side"]
 
 Dims = tuple[int | None, ...] | None
 HELD = frozenset(

@@ -1,0 +1,233 @@
+"""Take a subgraph out as a model of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from graphkit.errors import UsageError
+from graphkit.graph.lookup import find_value_or_node
+from graphkit.graph.names import counted, family_labels, free_name, names_in
+from graphkit.graph.types import Dim, declared_dims, declared_type, type_text
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
+from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
+from graphkit.rewrite.dead_code import live_values, remove_dead_code
+from graphkit.rewrite.interface import drop_dead_inputs
+from graphkit.rewrite.options import Names
+from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
+
+__all__ = ["ExtractSubgraph", "cut_values"]
+
+
+@dataclass(frozen=True)
+class ExtractSubgraph(Pass):
+    """Take out the subgraph between some values as a model of its own.
+
+    Whatever the outputs need stays as it is, field by field: names, metadata, functions, weights where they lie. The
+    values to begin at become inputs, with their inferred dtypes and dims, in the symbols of the original; a dim that
+    depends on data is a symbol such as `u0`. Inputs of the original that are needed besides stay inputs. A node stands
+    for its outputs where the subgraph ends, and for what it reads, constants apart, where it begins.
+
+    Legality: the values and nodes exist in the main graph. Where the subgraph begins, each is a tensor of known dtype
+    and rank that the outputs need.
+
+    Before:
+
+        agraph (float[N, 4] x) => (float[N, 4] y) {
+            h = Exp (x)
+            i = Neg (h)
+            y = Abs (i)
+        }
+
+    After `extract-subgraph{outputs=i,inputs=h}`:
+
+        agraph (float[N, 4] h) => (float[N, 4] i) {
+            i = Neg (h)
+        }
+
+    Attributes:
+        outputs: Values or nodes where it ends.
+        inputs: Values or nodes where it begins; none for the inputs of the model.
+    """
+
+    outputs: Names
+    inputs: Names = ()
+
+    def run(self, model: Model) -> Outcome:
+        model.check_soundness()
+        base = declarations(model).model
+        cuts = cut_values(base, self.inputs)
+        ends = _ends(base, self.outputs)
+        shapes = infer(base)
+        for value in cuts:
+            _check_cut(value, ends, shapes, model.label)
+        new_inputs = _inputs(base, cuts, shapes)
+        new_outputs = [_output(value, shapes, model.label) for value in ends]
+        proto = copy_proto(base)
+        graph = proto.graph
+        _detach(base, graph, cuts)
+        del proto.training_info[:]
+        given = {info.name for info in new_inputs}
+        others = [info for info in map(_copied, graph.input) if info.name not in given]
+        for field, infos in ((graph.input, [*new_inputs, *others]), (graph.output, new_outputs)):
+            del field[:]
+            field.extend(infos)
+        named = {info.name for info in (*new_inputs, *new_outputs)}
+        keep(graph.value_info, [info.name not in named for info in graph.value_info])
+        whole = base.with_proto(proto)
+        _check_reached(whole, cuts, model.label)
+        made = InferOutputShapes().run(drop_dead_inputs(remove_dead_code(whole).model)).model
+        return Outcome(made, tuple(_changes(model, made, cuts)))
+
+
+def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
+    """Return the values at which a subgraph begins: those named, and what a node that is named reads.
+
+    Raises:
+        UsageError: There is no such value or node, or it is a constant.
+    """
+    found: dict[Value, None] = {}
+    for name in names:
+        thing = find_value_or_node(model.scopes, name, model.label)
+        if isinstance(thing, Value):
+            _check_variable(thing, model.label)
+            found[thing] = None
+            continue
+        read = [value for value in thing.inputs if value is not None and not _is_constant(value)]
+        if not read:
+            raise UsageError(f"{model.label}: node '{name}' reads nothing but constants - begin at another one")
+        found.update(dict.fromkeys(read))
+    return tuple(found)
+
+
+def _ends(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
+    found: dict[Value, None] = {}
+    for name in names:
+        thing = find_value_or_node(model.scopes, name, model.label)
+        values = [thing] if isinstance(thing, Value) else [value for value in thing.outputs if value is not None]
+        for value in values:
+            _check_variable(value, model.label)
+            if value.producer is None:
+                raise UsageError(f"{model.label}: '{value.name}' is an input, which nothing computes - end elsewhere")
+        found.update(dict.fromkeys(values))
+    if not found:
+        raise UsageError("extract-subgraph: there is no output - name at least one value or node")
+    return tuple(found)
+
+
+def _is_constant(value: Value) -> bool:
+    return value.is_constant or value.tensor is not None or value.sparse is not None
+
+
+def _check_variable(value: Value, label: str) -> None:
+    if _is_constant(value):
+        raise UsageError(f"{label}: '{value.name}' is a constant, which stays with its readers - name another value")
+
+
+def _check_cut(value: Value, ends: Iterable[Value], shapes: Shapes, label: str) -> None:
+    """Check that a value can be an input."""
+    if value in ends:
+        raise UsageError(f"{label}: '{value.name}' is both where the subgraph begins and where it ends - leave out one")
+    info = value.scope.infos.get(value.name)
+    if info is not None and info.type.WhichOneof("value") not in (None, "tensor_type"):
+        kind = type_text(info.type)[0]
+        raise UsageError(f"{label}: '{value.name}' is {kind}, and an input has to be a tensor - begin at another value")
+    if value.kind != "input" and shapes[value].dims is None:
+        reason = shapes.reason(value)
+        raise UsageError(f"{label}: the rank of '{value.name}' is unknown: {reason} - begin at another value")
+    if value.kind != "input" and not _dtype(value, shapes):
+        raise UsageError(f"{label}: the dtype of '{value.name}' is unknown - begin at another value")
+
+
+def _dtype(value: Value, shapes: Shapes) -> int:
+    """Return the dtype of a value, 0 where it is unknown; onnxruntime loads no model that declares a wrong one."""
+    if shapes[value].dtype:
+        return shapes[value].dtype
+    declared = declared_type(value)
+    return 0 if declared is None else declared.dtype
+
+
+def _inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.ValueInfoProto]:
+    """Return the declarations of the values to begin at; unknown dims get names of their own."""
+    known = {name for value in shapes for dim in shapes[value].dims or () for name in dim.symbols}
+    known |= {dim.dim_param for info in model.graph.infos.values() for dim in info.type.tensor_type.shape.dim}
+    free = filter(lambda name: name not in known, (f"u{number}" for number in itertools.count()))
+    unknown: dict[str, Expr] = {}
+    infos = []
+    for value in cuts:
+        if value.kind == "input":
+            infos.append(_copied(value.scope.infos[value.name]))
+            continue
+        for name in sorted({name for dim in shapes[value].dims or () for name in dim.symbols if not is_known(dim)}):
+            if name[:1] == "?" and name not in unknown:
+                unknown[name] = symbol(next(free))
+        dims = [dim.substitute(unknown) for dim in shapes[value].dims or ()]
+        sizes: list[Dim] = [str(dim) if (size := dim.constant) is None else size for dim in dims]
+        infos.append(_declared(value, _dtype(value, shapes), sizes))
+    return infos
+
+
+def _output(value: Value, shapes: Shapes, label: str) -> onnx.ValueInfoProto:
+    """Return the declaration of a value to end at, with the dims open that are inferred, which is done later."""
+    dims, dtype, info = shapes[value].dims, _dtype(value, shapes), value.scope.infos.get(value.name)
+    is_declared = info is not None and info.HasField("type")
+    if dims is None or not dtype:
+        if info is None or not is_declared:
+            reason = shapes.reason(value) or "nothing tells its dtype"
+            raise UsageError(f"{label}: the type of '{value.name}' is unknown: {reason} - end at another value")
+        return _copied(info)
+    known = declared_dims(value) if is_declared else None
+    if known is None or len(known) != len(dims):
+        known = (None,) * len(dims)
+    return _declared(value, dtype, [None if is_known(dim) else claim for claim, dim in zip(known, dims, strict=True)])
+
+
+def _declared(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.ValueInfoProto:
+    info = helper.make_tensor_value_info(value.name, dtype, list(dims))
+    if (before := value.scope.infos.get(value.name)) is not None:
+        info.doc_string = before.doc_string
+        info.metadata_props.extend(before.metadata_props)
+    return info
+
+
+def _copied(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    return onnx.ValueInfoProto.FromString(info.SerializeToString())
+
+
+def _detach(model: Model, graph: onnx.GraphProto, cuts: Iterable[Value]) -> None:
+    """Let the nodes that gave these values give them under other names."""
+    taken = names_in(model.scopes)
+    for value in cuts:
+        if value.producer is not None:
+            name = free_name(f"{value.name}_before", taken)
+            taken.add(name)
+            graph.node[value.producer.index].output[value.output_index] = name
+
+
+def _check_reached(model: Model, cuts: Iterable[Value], label: str) -> None:
+    live = {value.name for value in live_values(model.scopes) if value.scope is model.graph}
+    for value in cuts:
+        if value.name not in live:
+            raise UsageError(
+                f"{label}: no output that is asked for needs '{value.name}', or only through other values where the "
+                "subgraph begins - leave it out"
+            )
+
+
+def _changes(before: Model, after: Model, cuts: Iterable[Value]) -> Iterator[str]:
+    names = [value.name for value in cuts]
+    was, now = (sum(len(scope.nodes) for scope in model.graph.walk()) for model in (before, after))
+    yield f"{now:,} of {counted(was, 'node(s)')} taken"
+    if names:
+        yield f"{counted(len(names), 'value(s)')} to begin at: {family_labels(names)}"
+    stay = [value.name for value in after.graph.inputs if value.tensor is None and value.name not in names]
+    if stay and names:
+        yield f"{counted(len(stay), 'input(s)')} of the model needed besides: {family_labels(stay)}"
+    if before.proto.training_info:
+        yield "the graphs for training left out"

@@ -1,0 +1,146 @@
+"""Change the interface or the opset of a model file: edit, write, prove, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from graphkit.analysis.interface import Port, interface
+from graphkit.errors import UsageError
+from graphkit.model import Model, load
+from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.result import Result
+from graphkit.rewrite.base import Pass, grouped
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import check_files
+from graphkit.save import Placement, save_models, unused_text
+from graphkit.shapes import declarations
+from graphkit.verify.evidence import proof_blocks
+from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite import verify_extract, verify_rewrite
+
+__all__ = ["EditOptions", "EditReport", "edit_file"]
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """How to write an edited model, and how to prove it.
+
+    Attributes:
+        weights: Where the weights go: see `graphkit.save.save_models`.
+        verify: Whether to run the proof.
+        overwrite: Replace existing files.
+        tolerance: Largest difference that still counts as equal; see `graphkit.verify.verify_rewrite`.
+        limits: Time and memory that a model may take in the proof.
+    """
+
+    weights: Placement = "shared"
+    verify: bool = True
+    overwrite: bool = False
+    tolerance: float | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True)
+class EditReport(Result):
+    """The result of an edit.
+
+    Attributes:
+        edit: The pass that made it.
+        changes: One sentence for each change.
+        inputs, outputs: What the written model declares, families of names together.
+        notes: Declared dims of the original that contradict what its nodes compute, in one sentence.
+        proof: The proof, None if it was not run.
+        unused: Data files of the replaced model that the new one does not use.
+    """
+
+    title: ClassVar[str] = "Edit"
+    source: str
+    edit: str
+    files: tuple[str, ...]
+    changes: tuple[str, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    notes: tuple[str, ...]
+    proof: RewriteProof | None
+    unused: tuple[str, ...] = ()
+
+    def findings(self) -> tuple[str, ...]:
+        return self.proof.findings() if self.proof is not None else ()
+
+    def heading(self) -> str:
+        return f"Edit of {self.source} by {self.edit}"
+
+    def blocks(self) -> Iterator[Block]:
+        yield Prose(f"Wrote {' and '.join(self.files)}.")
+        if not self.changes:
+            yield Prose("Nothing had to change.")
+        yield from (Prose(f"{change[:1].upper()}{change[1:]}.") for change in self.changes)
+        yield from (Prose(note, "warning") for note in self.notes)
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+        yield Heading("Interface")
+        for title, ports in (("Inputs", self.inputs), ("Outputs", self.outputs)):
+            yield table("Name:code | Dtype | Shape:note", [(p.label, p.dtype, p.shape) for p in ports], title=title)
+        yield from proof_blocks(self.proof, "the file is")
+
+
+def edit_file(
+    model: Model | str | Path,
+    output: str | Path,
+    step: Pass,
+    options: EditOptions = EditOptions(),
+    *,
+    progress: Progress = lambda _: None,
+) -> EditReport:
+    """Run a pass that changes the interface or the opset of a model, write the result, and prove it.
+
+    Args:
+        model: The model, read from a file, or the path of that file.
+        output: The file to write; with shared weights, NAME_data is written beside it.
+        step: The pass. What it declines is an error, and nothing is written.
+        options: How to write and how to prove.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report; `report.proof.passed` says whether the proof holds. The file stays in any case.
+
+    Raises:
+        UsageError: The pass does not fit the model, or declines it.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run the model.
+    """
+    model, output = model if isinstance(model, Model) else load(model), Path(output)
+    if options.verify:
+        check_files(model)
+    progress("editing")
+    outcome = step.run(model)
+    if outcome.declined:
+        reasons = "; ".join(grouped(map(str, outcome.declined)))
+        raise UsageError(f"{model.label}: {step.name()} declines it: {reasons} - nothing was written")
+    progress("writing")
+    written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
+    made = interface(outcome.model)
+    return EditReport(
+        model.name,
+        step.name(),
+        tuple(path.name for path in written),
+        outcome.changes,
+        made.inputs,
+        made.outputs,
+        declarations(model).notes,
+        _proof(step, model, output, options, progress) if options.verify else None,
+        tuple(path.name for path in written.unused),
+    )
+
+
+def _proof(step: Pass, model: Model, output: Path, options: EditOptions, progress: Progress) -> RewriteProof:
+    source = model.path if model.path is not None else model
+    if isinstance(step, ExtractSubgraph):
+        return verify_extract(source, output, tolerance=options.tolerance, limits=options.limits, progress=progress)
+    return verify_rewrite(source, output, tolerance=options.tolerance, limits=options.limits, progress=progress)

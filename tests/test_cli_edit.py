@@ -1,0 +1,76 @@
+"""The commands that edit models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import graphkit.workflows.edit
+from graphkit.model import load
+from graphkit.rewrite.base import Outcome
+from graphkit.verify.rewrite import verify_extract
+
+OTHER = "example:causal-attention"
+Run = Callable[..., tuple[object, str, str]]
+
+EXTRACTED = """\
+Edit of causal-attention.onnx by extract-subgraph
+
+Wrote part.onnx.
+
+1 of 213 nodes taken.
+
+1 value to begin at: /norm/LayerNormalization_output_0.
+
+Interface
+
+Inputs
+Name                                 Dtype
+─────────────────────────────────────────────
+/norm/LayerNormalization_output_0    float32
+  [batch_size, sequence_length, 16]
+
+Outputs
+Name                                 Dtype
+─────────────────────────────────────────────
+logits                               float32
+  [batch_size, sequence_length, 64]
+
+Proof
+
+"""
+
+
+def test_extract_writes_a_subgraph_and_proves_it(run: Run, tmp_path: Path) -> None:
+    part = tmp_path / "part.onnx"
+    cut = "/norm/LayerNormalization_output_0"
+    code, out, err = run("extract", OTHER, "--to", "logits", "--from", cut, "-o", part, "--weights", "inline")
+    assert (code, err) == (0, "")
+    assert out.startswith(EXTRACTED)
+    assert "All outputs are equal to the last bit: 1." in out
+    assert [value.name for value in load(part).graph.inputs] == [cut]
+
+
+def test_a_subgraph_whose_proof_fails_is_kept_and_said_to_be_wrong(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned(self: object, model: graphkit.Model) -> Outcome:  # noqa: ARG001 - the signature is that of a pass
+        proto = model.restore()
+        proto.graph.node[-1].op_type = "Add"
+        proto.graph.node[-1].input[1] = proto.graph.node[-1].input[0]
+        return Outcome(graphkit.Model.from_proto(proto))
+
+    monkeypatch.setattr(graphkit.workflows.edit.ExtractSubgraph, "run", turned)
+    code, _, err = run("extract", OTHER, "--to", "logits", "-o", tmp_path / "part.onnx")
+    assert code == 1
+    assert err == f"The proof failed. {tmp_path / 'part.onnx'} is kept, unverified.\n"
+    assert verify_extract(OTHER, tmp_path / "part.onnx").failures
+
+
+def test_what_cannot_be_extracted_is_one_error_and_no_file(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("extract", OTHER, "--to", "logit", "-o", tmp_path / "part.onnx")
+    assert (code, out) == (2, "")
+    assert err == f"Error: {OTHER}: there is no value or node 'logit' - did you mean 'logits'?\n"
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,89 @@
+"""The proof of a subgraph: it gets what the whole model computes, and has to give what that gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_models import model
+
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.verify.rewrite import verify_extract
+
+TEXT = """
+g (float[N, L] x, float[N, L] z) => (float[N, L] y) {
+    a = Exp (x)
+    b = Add (a, z)
+    c = Mul (b, w)
+    y = Neg (c)
+}"""
+
+
+def whole(factor: float = 2.0) -> Model:
+    return model(TEXT, w=np.full(400, factor, np.float32)[:1])
+
+
+def part(original: Model) -> Model:
+    return ExtractSubgraph(("c",), ("a",)).run(original).model
+
+
+def test_it_gets_what_the_original_computes_and_what_that_is_fed() -> None:
+    proof = verify_extract(whole(), part(whole()))
+    assert proof.passed
+    assert [(output.name, output.worst) for output in proof.outputs] == [("c", 0)]
+    assert len(proof.runs) == 7
+    assert len({str(run) for run in proof.runs}) == 7
+    assert proof.level.runs == 7
+
+
+def test_a_subgraph_that_computes_something_else_fails() -> None:
+    other = part(whole())
+    other.proto.graph.node[0].op_type = "Sub"
+    proof = verify_extract(whole(), Model.from_proto(other.proto), runs=2)
+    assert proof.failures[0].startswith("2 of 2 runs differ")
+
+
+def test_a_subgraph_of_other_weights_fails() -> None:
+    proof = verify_extract(whole(), part(whole(2.5)), runs=2)
+    assert proof.failures[0].startswith("2 of 2 runs differ")
+    assert "weight 'w' (float32[1]) differs from the original's 'w', first at element [0]" in proof.failures
+
+
+def test_an_input_of_another_dtype_fails() -> None:
+    other = part(whole())
+    other.proto.graph.input[0].type.tensor_type.shape.dim.add(dim_value=1)
+    proof = verify_extract(whole(), Model.from_proto(other.proto), runs=2)
+    assert not proof.passed
+
+
+def test_a_value_that_the_original_lacks_is_an_error() -> None:
+    other = part(whole())
+    other.proto.graph.input[0].name = other.proto.graph.node[0].input[0] = "q"
+    with pytest.raises(UsageError, match="there is no value 'q'"):
+        verify_extract(whole(), Model.from_proto(other.proto))
+
+
+def test_random_numbers_before_the_cut_do_not_matter() -> None:
+    random = model(
+        "g (float[N] x) => (float[N] y) { a = RandomNormalLike (x)  b = Add (a, x)  c = Mul (b, w)  y = Neg (c) }",
+        w=np.float32([2]),
+    )
+    assert verify_extract(random, ExtractSubgraph(("y",), ("b",)).run(random).model, runs=2).passed
+    proof = verify_extract(random, ExtractSubgraph(("c",)).run(random).model, runs=2)
+    assert "is random" in proof.failures[0]
+
+
+def test_what_no_array_can_hold_is_a_failure_of_the_proof() -> None:
+    halves = model(
+        "g (float[N] x) => (float[N] y) { a = Cast <to = 16> (x)  y = Cast <to = 1> (a) }",
+    )
+    proof = verify_extract(halves, ExtractSubgraph(("y",), ("a",)).run(halves).model, runs=2)
+    assert proof.failures == (
+        "onnxruntime hands out no bfloat16, so nothing can be proven of a subgraph that begins at 'a'",
+    )
+
+
+def test_nan_and_infinity_at_the_cut_are_handed_over() -> None:
+    masked = model("g (float[N] x) => (float[N] y) { a = Log (x)  b = Mul (a, w)  y = Exp (b) }", w=np.float32([-1]))
+    assert verify_extract(masked, ExtractSubgraph(("y",), ("a",)).run(masked).model, runs=2).passed
