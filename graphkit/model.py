@@ -24,6 +24,7 @@ from graphkit.io import external, tensors
 from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
 from graphkit.io.scratch import Scratch
+from graphkit.io.stream_files import shown
 from graphkit.io.wire import Buffer
 
 __all__ = ["Model", "load"]
@@ -84,7 +85,7 @@ class Model:
     @property
     def file(self) -> str | None:
         """The file it was read from, as errors name it."""
-        return str(self.path) if self.path else None
+        return shown(self.path) if self.path else None
 
     @property
     def references(self) -> Mapping[int, Reference]:
@@ -105,7 +106,7 @@ class Model:
     @property
     def label(self) -> str:
         """What to call it beside others: `example:NAME`, the path, or the name of its graph."""
-        return example_name(self.path) or str(self.path) if self.path else self.name
+        return example_name(self.path) or shown(self.path) if self.path else self.name
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

@@ -22,6 +22,7 @@ from graphkit.io import tensors
 from graphkit.io.external import extent, refer
 from graphkit.io.payloads import inflate
 from graphkit.io.pieces import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
+from graphkit.io.stream_files import shown
 from graphkit.io.transaction import recover, transaction
 from graphkit.io.wire import MAX_PROTO
 from graphkit.model import Model, load
@@ -203,8 +204,8 @@ def _inlined(
 def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
     if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
         raise OutputError(
-            f"{folder}: is not the folder of {model.path}, and data in place can only be referred to from there - "
-            "write there, or use --weights shared"
+            f"{folder}: is not the folder of {shown(model.path)}, and data in place can only be referred to from "
+            "there - write there, or use --weights shared"
         )
     if made := next((tensor for tensor in external if model.is_made(tensor)), None):
         raise OutputError(
@@ -220,5 +221,5 @@ def _check_inline(model: Model, proto: onnx.ModelProto, pieces: Sequence[Piece])
     if size > MAX_PROTO:
         raise OutputError(
             f"{model.label}: {size:,} bytes do not fit into one protobuf file of at most {MAX_PROTO:,} - "
-            "use --weights shared"
+            "write a file with --weights shared"
         )

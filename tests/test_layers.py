@@ -42,6 +42,7 @@ HOMES = {
         "cli/editing.py",
         "cli/lowering.py",
         "cli/options.py",
+        "cli/piping.py",
         "cli/reading.py",
         "cli/rewriting.py",
     },

@@ -19,7 +19,8 @@ from graphkit.cli.options import (
     overwrite_option,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, proving, say, show
+from graphkit.cli.output import progress_on_terminal, proving
+from graphkit.cli.piping import destination, finish, load
 
 if TYPE_CHECKING:
     from graphkit.rewrite.base import Pass
@@ -55,18 +56,15 @@ def edit_options(command: Callable[..., Pass]) -> Callable[..., None]:
         format: str,
         **others: object,
     ) -> None:
+        output, weights = destination(output, weights)
         with proving(limits, not no_verify), progress_on_terminal() as progress:
-            from graphkit.model import load
             from graphkit.workflows.edit import EditOptions, edit_file
 
             step = command(**others)
             options = EditOptions(weights, not no_verify, overwrite, tolerance, limits)
             progress(f"reading {model}")
             made = edit_file(load(model), output, step, options, progress=progress)
-        show(made, format)
-        if made.findings():
-            say(f"The proof failed. {output} is kept, unverified.", is_error=True)
-            raise SystemExit(1)
+        finish(made, format, f"{output} is")
 
     return wrapped
 

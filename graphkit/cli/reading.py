@@ -97,7 +97,7 @@ def report(
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
     from graphkit.analysis.sections import ReportOptions
-    from graphkit.model import load
+    from graphkit.cli.piping import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     check = _hazard_check(limits) if check_hazards else None
@@ -252,7 +252,7 @@ def shapes(model: str, sizes: SizeWords, why: str | None, format: str) -> None:
     MODEL is a model file, or example:NAME.
     """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-    from graphkit.model import load
+    from graphkit.cli.piping import load
 
     spec = sizes.read()
     loaded = load(model)
@@ -276,7 +276,7 @@ def program(model: str, sizes: SizeWords, language: str | None, output: Path | N
 
     MODEL is a model file, or example:NAME.
     """
-    from graphkit.model import load
+    from graphkit.cli.piping import load
     from graphkit.shapes import program as make_program
 
     spec = sizes.read()

@@ -24,10 +24,11 @@ from graphkit.cli.options import (
     weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, proving, say, show
+from graphkit.cli.piping import destination, load, model_path
+from graphkit.cli.piping import finish as _finish
 
 if TYPE_CHECKING:
     from graphkit.model import Model
-    from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
     from graphkit.verify.proof import RewriteProof
@@ -66,7 +67,6 @@ def split_merged(
     MODEL is a merged decoder, or example:NAME.
     """
     with proving(limits, not no_verify), progress_on_terminal() as progress:
-        from graphkit.model import load
         from graphkit.workflows.split import SplitOptions, split_file
 
         options = SplitOptions(weights, not no_verify, keep_names, condition, overwrite, steps, tolerance, limits)
@@ -76,19 +76,14 @@ def split_merged(
     _finish(made, format, f"The files in {folder} are")
 
 
-def _finish(made: Result, format: str, files: str) -> None:
-    show(made, format)
-    if made.findings():
-        say(f"The proof failed. {files} kept, unverified.", is_error=True)
-        raise SystemExit(1)
-
-
 def _folder(model: Model) -> Path:
     from graphkit.errors import UsageError
     from graphkit.examples import example_name
+    from graphkit.io.stream_files import INPUT
 
-    if model.path is None or example_name(model.path):
-        raise UsageError(f"{model.label}: is an example that ships with graphkit - name an output folder with -o")
+    if model.path is None or example_name(model.path) or model.label == INPUT:
+        what = "has no folder" if model.label == INPUT else "is an example that ships with graphkit"
+        raise UsageError(f"{model.label}: {what} - name an output folder with -o")
     return model.path.parent
 
 
@@ -136,8 +131,8 @@ def fold(
 
     MODEL is a model file, or example:NAME.
     """
+    output, weights = destination(output, weights)
     with proving(limits, not no_verify), progress_on_terminal() as progress:
-        from graphkit.model import load
         from graphkit.workflows.fold import FoldOptions, fold_file
 
         spec = sizes.read()
@@ -226,7 +221,6 @@ def verify(
         raise UsageError("--dim, --input and --range apply to two models only - leave them out")
     proof: SplitProof | RewriteProof
     with proving(limits), progress_on_terminal() as progress:
-        from graphkit.model import load
         from graphkit.verify.rewrite import verify_rewrite
         from graphkit.verify.split import verify_split
 
@@ -237,9 +231,10 @@ def verify(
                 *loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
             )
         else:
+            original, rewritten = map(model_path, models)
             proof = verify_rewrite(
-                models[0],
-                models[1],
+                original,
+                rewritten,
                 sizes.read(),
                 tolerance=tolerance,
                 seed=seed,

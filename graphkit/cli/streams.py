@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any, TextIO, cast
 from graphkit.errors import OutputError
 from graphkit.io.signals import STOPPING
 
-__all__ = ["StoppedError", "interruptible", "written_out"]
+__all__ = ["StoppedError", "copied_out", "interruptible", "written_out"]
 
 
 class StoppedError(BaseException):
@@ -85,6 +86,18 @@ def written_out() -> Iterator[None]:
             raise
         finally:
             sys.stdout = before
+
+
+def copied_out(path: Path) -> None:
+    """Copy a file to standard output.
+
+    Raises:
+        OutputError: The output cannot be written.
+    """
+    sys.stdout.flush()
+    with path.open("rb") as file, _failing():
+        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
 
 
 @contextlib.contextmanager

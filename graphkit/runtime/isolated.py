@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.io.stream_files import shown
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import Process, current_process
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
@@ -49,7 +50,7 @@ class IsolatedSession:
         prepack: bool = True,
         known: Model | None = None,
     ) -> None:
-        self.label = source.label if isinstance(source, Model) else str(source)
+        self.label = source.label if isinstance(source, Model) else shown(source)
         self._source, self._number = source, next(NUMBERS)
         model = source if isinstance(source, Model) else known or load(source)
         check_files(model)

@@ -1,0 +1,65 @@
+"""Temporary files that stand for standard input and output: reading a model and proving it want a file.
+
+A model is read at any byte, as often as something asks for a weight, and onnxruntime reads it again in another process;
+so what comes through a pipe waits on disk, and never in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from graphkit.errors import OutputError
+
+__all__ = ["INPUT", "OUTPUT", "copied", "shown", "stream_file"]
+
+INPUT, OUTPUT = "standard input", "standard output"
+CHUNK = 1 << 20
+_FOLDERS: set[Path] = set()
+
+
+@contextlib.contextmanager
+def stream_file(name: str) -> Iterator[Path]:
+    """Give the path of a file that stands for a stream, and remove the file at the end.
+
+    Raises:
+        OutputError: There is no folder for temporary files.
+    """
+    with _keeping():
+        folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
+    _FOLDERS.add(folder)
+    try:
+        yield folder / name
+    finally:
+        _FOLDERS.discard(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copied(stream: BinaryIO, path: Path) -> None:
+    """Copy what a stream gives to a file, part by part.
+
+    Raises:
+        OutputError: There is no room for it.
+    """
+    with _keeping(), path.open("wb") as file:
+        shutil.copyfileobj(stream, file, CHUNK)
+
+
+def shown(path: Path) -> str:
+    """Return a path as messages name it: the stream where it is a file that stands for one."""
+    return path.name if path.parent in _FOLDERS else str(path)
+
+
+@contextlib.contextmanager
+def _keeping() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{tempfile.gettempdir()}: a model on {INPUT} or {OUTPUT} is kept there, and it takes none: "
+            f"{error.strerror} - name a folder with more space in TMPDIR"
+        ) from error
