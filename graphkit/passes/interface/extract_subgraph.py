@@ -10,8 +10,9 @@ import onnx
 from onnx import helper
 
 from graphkit.errors import UsageError
+from graphkit.graph.families import family_labels
 from graphkit.graph.lookup import find_value_or_node
-from graphkit.graph.names import counted, family_labels, free_name, names_in
+from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.types import Dim, declared_dims, declared_type, type_text
 from graphkit.graph.view import Value
 from graphkit.model import Model
