@@ -219,7 +219,6 @@ def test_every_output_is_the_same_to_the_bit(name: str, folded: Folded, model_fi
 FROZEN = {
     "bert-fill-mask/model": "batch_size",
     "gpt2-tiny/decoder_model_merged": "batch_size",
-    "marian-tiny/decoder_model_merged": "batch_size",
     "nllb-tiny/decoder_with_past_model_quantized": "batch_size",
     "whisper-tiny/decoder_model_merged": "batch_size",
     "cache-styles/stacked": "batch",

@@ -35,6 +35,12 @@ def export(name: str) -> onnx.ModelProto:
     return onnx.load_from_string(lzma.decompress((MODELS / f"{name}.onnx.xz").read_bytes()))
 
 
+TRAINED_ONLY = {  # seconds of optimization
+    "detr-resnet-50/model_quantized",
+    "nllb-tiny/decoder_model_quantized",
+}
+
+
 def assert_fusions_stay(path: Path) -> None:
     before, after = operators(path), operators(folded(path))
     assert lost(before, after) == {}
@@ -45,10 +51,12 @@ def assert_fusions_stay(path: Path) -> None:
 def test_a_real_export_keeps_its_fusions(name: str, tmp_path: Path) -> None:
     """As it is exported, and trained, which makes a difference where a vector is all 0 or all 1."""
     untrained, trained = tmp_path / "untrained.onnx", tmp_path / "trained.onnx"
-    complete(export(name), untrained)
-    assert_fusions_stay(untrained)
-    if complete(export(name), trained, jitter=0.1):
+    makes_a_difference = complete(export(name), trained, jitter=0.1) > 0
+    if makes_a_difference:
         assert_fusions_stay(trained)
+    if not makes_a_difference or name not in TRAINED_ONLY:
+        complete(export(name), untrained)
+        assert_fusions_stay(untrained)
 
 
 @pytest.mark.skipif("GRAPHKIT_LARGE" not in os.environ, reason="it takes minutes: set GRAPHKIT_LARGE to run it")

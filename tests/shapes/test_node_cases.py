@@ -48,7 +48,8 @@ def test_every_operator_is_as_onnx_expects():
     truth = Truth()
     for name, model, inputs, outputs in node_cases():
         before = len(truth.wrong)
-        check(model, outputs, {}, truth)
+        if "_expanded" not in name:  # the same as a function, which has many nodes
+            check(model, outputs, {}, truth)
         with_symbols, assignment = symbolic(model, inputs)
         check(with_symbols, outputs, assignment, truth)
         truth.wrong[before:] = [f"{name}: {text}" for text in truth.wrong[before:]]

@@ -203,7 +203,7 @@ def check(seed: int) -> tuple[int, int, int]:
     return len(integers), len(affine), len(ranges)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9))
 @example(100759)  # a dim times 2**62
 @example(1730)  # a sum of -2**62 as often as there are tokens
@@ -212,7 +212,7 @@ def test_what_is_found_is_what_onnxruntime_gives(seed):
 
 
 def test_most_tensors_of_random_chains_are_found():
-    total, affine, ranges = map(sum, zip(*(check(seed) for seed in range(30)), strict=True))
+    total, affine, ranges = map(sum, zip(*(check(seed) for seed in range(15)), strict=True))
     assert affine > 0.6 * total
     assert ranges > 0.6 * total
 

@@ -175,10 +175,10 @@ def test_a_size_out_of_its_range(small: Model) -> None:
 
 
 def test_a_session_that_cannot_be_made_leaves_nothing_behind(model_file: ModelFile) -> None:
-    specializer = Specializer(model_file("gemma-270m/model"))
+    specializer = Specializer(model_file("opus-mt-en-fr/encoder_model"))
     for _ in range(2):
         with pytest.raises(ModelError, match="its data file is missing"):
-            specializer.session(dims={"batch_size": 1, "sequence_length": 2, "past_sequence_length": 3})
+            specializer.session(dims={"batch_size": 1, "encoder_sequence_length": 3})
         assert len(specializer) == 0
 
 
