@@ -50,6 +50,7 @@ from graphkit.passes.shapes.fold_shapes import FoldShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.passes.shapes.merge_slices import MergeSlices
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
@@ -68,6 +69,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     CanonicalizeSlice,
     SimplifyScatter,
     MergeChains,
+    MergeSlices,
     FlattenFreeMatmul,
     DropBroadcasts,
     FoldConstants,
