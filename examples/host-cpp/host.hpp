@@ -20,6 +20,7 @@ namespace host {
 
 using Bytes = std::vector<std::uint8_t>;
 using Tensors = std::vector<Bytes>;  // of a method, in the order of its ports
+using Ids = std::vector<std::vector<std::int64_t>>;  // tokens of each sequence
 
 // Runs a method on its inputs and returns its outputs.
 using Run = std::function<Tensors(const HostMethod& method, const Tensors& inputs)>;
@@ -74,12 +75,14 @@ inline std::vector<double> numbers(const Bytes& bytes, const std::string& dtype)
     return found;
 }
 
-// Repeats a mask over the last axis; counts[i] says whether place i counts.
-inline Bytes filled(const std::vector<bool>& counts, const HostPort& port) {
+// Repeats masks over the last axis, each in the part of its sequence; counts[i] says whether place i counts.
+inline Bytes filled(const std::vector<std::vector<bool>>& counts, const HostPort& port) {
     const Bytes floor = floor_of(port);
     Bytes mask(port.bytes);
-    for (std::size_t at = 0; at < port.bytes / port.item_bytes; at++) {
-        if (!counts[at % counts.size()]) std::copy(floor.begin(), floor.end(), mask.begin() + at * port.item_bytes);
+    const std::size_t part = port.bytes / port.item_bytes / counts.size();
+    for (std::size_t at = 0; at < part * counts.size(); at++) {
+        const std::vector<bool>& own = counts[at / part];
+        if (!own[at % own.size()]) std::copy(floor.begin(), floor.end(), mask.begin() + at * port.item_bytes);
     }
     return mask;
 }
@@ -109,47 +112,72 @@ public:
 
     std::vector<Bytes> state;   // written in place
     std::size_t position = 0;   // tokens in the cache
-    std::size_t valid = 0;      // valid positions of the source
+    std::vector<std::size_t> valid;  // valid positions of the source of each sequence
 
-    // Forgets the state, and runs what runs once for a source; `user` has the inputs that the caller makes, by name.
-    void start(const std::vector<std::int64_t>& source, std::map<std::string, Bytes> user = {}) {
+    // How many sequences of tokens run at a time.
+    static std::size_t batch() { return takes_text() || HOST_POSITIONS ? std::max(1, HOST_BATCH) : 1; }
+
+    // Forgets the state, and runs what runs once for the source of each sequence, none of which has tokens for a
+    // decoder-only model; `user` has the inputs that the caller makes, by name.
+    void start(const Ids& sources, std::map<std::string, Bytes> user = {}) {
+        if (sources.size() != batch()) throw std::invalid_argument("there is not one source a sequence");
         for (Bytes& bytes : state) std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
         position = 0;
         const std::size_t length = HOST_SOURCE;
-        if (takes_text() && (source.empty() || source.size() > length)) {
-            throw std::invalid_argument("the source takes 1 to " + std::to_string(length) + " tokens");
+        valid.clear();
+        for (const std::vector<std::int64_t>& source : sources) {
+            if (takes_text() && (source.empty() || source.size() > length)) {
+                throw std::invalid_argument("the source takes 1 to " + std::to_string(length) + " tokens");
+            }
+            valid.push_back(source.empty() ? length : source.size());
         }
-        valid = source.empty() ? length : source.size();
         user_ = std::move(user);
         given_.assign(HOST_METHOD_COUNT, {});
         for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
-            if (!HOST_METHODS[i].each_step) call(i, source);
+            if (!HOST_METHODS[i].each_step) call(i, sources);
         }
     }
 
-    // Runs one token through the decoder and returns its logits.
-    const Bytes& step(std::int64_t token) {
+    // Runs one token of each sequence through the decoder and returns their logits.
+    const Bytes& step(const std::vector<std::int64_t>& tokens) {
+        if (tokens.size() != batch()) throw std::invalid_argument("there is not one token a sequence");
         if (position >= HOST_POSITIONS) throw std::out_of_range("the cache is full");
+        Ids ids;
+        for (std::int64_t token : tokens) ids.push_back({token});
         for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
-            if (HOST_METHODS[i].each_step) call(i, {token});
+            if (HOST_METHODS[i].each_step) call(i, ids);
         }
         position++;
         const auto [method, output] = scores();
         return given_[method][output];
     }
 
-    // The tokens that greedy decoding gives.
-    std::vector<std::int64_t> generate(const std::vector<std::int64_t>& source,
-                                       const std::vector<std::int64_t>& prompt, std::size_t steps, std::int64_t end) {
-        if (prompt.empty()) throw std::invalid_argument("the prompt is empty");
-        start(source);
-        for (std::int64_t token : prompt) step(token);
-        std::vector<std::int64_t> tokens{choice()};
-        while (tokens.size() < steps && tokens.back() != end && position < HOST_POSITIONS) {
-            step(tokens.back());
-            tokens.push_back(choice());
+    // The tokens that greedy decoding gives for each sequence; prompts may differ in length.
+    Ids generate(const Ids& sources, const Ids& prompts, std::size_t steps, std::int64_t end) {
+        for (const std::vector<std::int64_t>& prompt : prompts) {
+            if (prompt.empty()) throw std::invalid_argument("the prompt is empty");
         }
-        return tokens;
+        start(sources);
+        Ids found(prompts.size());
+        const auto goes_on = [&](const std::vector<std::int64_t>& tokens) {
+            return tokens.empty() || (tokens.size() < steps && tokens.back() != end);
+        };
+        const auto is_empty = [](const std::vector<std::int64_t>& tokens) { return tokens.empty(); };
+        while (std::any_of(found.begin(), found.end(), goes_on)) {
+            if (position >= HOST_POSITIONS && std::none_of(found.begin(), found.end(), is_empty)) break;
+            const std::size_t at = position;
+            std::vector<std::int64_t> next;
+            for (std::size_t i = 0; i < prompts.size(); i++) {
+                std::vector<std::int64_t> text = prompts[i];
+                text.insert(text.end(), found[i].begin(), found[i].end());
+                next.push_back(text[std::min(at, text.size() - 1)]);
+            }
+            step(next);
+            for (std::size_t i = 0; i < prompts.size(); i++) {
+                if (at + 1 >= prompts[i].size() && goes_on(found[i])) found[i].push_back(choice(i));
+            }
+        }
+        return found;
     }
 
 private:
@@ -185,14 +213,16 @@ private:
         throw std::logic_error("there is no decoder");
     }
 
-    // The first of the largest logits.
-    std::int64_t choice() const {
+    // The first of the largest logits of a sequence.
+    std::int64_t choice(std::size_t sequence) const {
         const auto [method, output] = scores();
         const std::vector<double> logits = numbers(given_[method][output], HOST_METHODS[method].outputs[output].dtype);
-        return std::max_element(logits.begin(), logits.end()) - logits.begin();
+        const auto count = static_cast<std::ptrdiff_t>(logits.size() / batch());
+        const auto first = logits.begin() + static_cast<std::ptrdiff_t>(sequence) * count;
+        return std::max_element(first, first + count) - first;
     }
 
-    void call(std::size_t index, const std::vector<std::int64_t>& ids) {
+    void call(std::size_t index, const Ids& ids) {
         const HostMethod& method = HOST_METHODS[index];
         Tensors inputs;
         for (std::size_t i = 0; i < method.input_count; i++) inputs.push_back(input(method.inputs[i], ids));
@@ -203,22 +233,32 @@ private:
         }
     }
 
-    Bytes input(const HostPort& port, const std::vector<std::int64_t>& ids) const {
+    Bytes input(const HostPort& port, const Ids& ids) const {
         switch (port.source) {
             case HOST_SOURCE_STATE: return state[port.of];
             case HOST_SOURCE_OUTPUT: return given_[port.of].at(port.output);
             case HOST_SOURCE_USER: return user_.at(port.name);
-            case HOST_SOURCE_SLOTS_MASK: return filled(slots_mask(position, HOST_CAPACITY, port.window), port);
-            case HOST_SOURCE_SOURCE_MASK: return filled(source_mask(valid, HOST_SOURCE), port);
+            case HOST_SOURCE_SLOTS_MASK: return filled({slots_mask(position, HOST_CAPACITY, port.window)}, port);
+            case HOST_SOURCE_SOURCE_MASK: {
+                std::vector<std::vector<bool>> counts;
+                for (std::size_t length : valid) counts.push_back(source_mask(length, HOST_SOURCE));
+                return filled(counts, port);
+            }
             default: break;
         }
+        const std::size_t count = port.bytes / HOST_TABLES[port.of].row_bytes;
         std::vector<std::int64_t> rows;
         if (port.source == HOST_SOURCE_ROWS) {
-            rows.push_back(static_cast<std::int64_t>(port.by == HOST_BY_POSITION ? position : valid - 1));
+            for (std::size_t i = 0; i < count; i++) {
+                const std::size_t row = port.by == HOST_BY_POSITION ? position : valid[i] - 1;
+                rows.push_back(static_cast<std::int64_t>(row));
+            }
         } else {
-            rows = port.by == HOST_BY_TYPE ? std::vector<std::int64_t>(ids.size(), 0) : ids;
-            const std::int64_t pad = port.by == HOST_BY_TYPE || HOST_TOKEN_PAD < 0 ? 0 : HOST_TOKEN_PAD;
-            rows.resize(port.bytes / HOST_TABLES[port.of].row_bytes, pad);
+            for (std::size_t i = 0; i < ids.size(); i++) {
+                if (port.by != HOST_BY_TYPE) rows.insert(rows.end(), ids[i].begin(), ids[i].end());
+                const std::int64_t pad = port.by == HOST_BY_TYPE || HOST_TOKEN_PAD < 0 ? 0 : HOST_TOKEN_PAD;
+                rows.resize((i + 1) * (count / ids.size()), pad);
+            }
         }
         return looked_up(port.of, rows);
     }

@@ -1,12 +1,13 @@
 // Runs the host on recorded outputs instead of models, and writes down all that it feeds: the test of the port.
 //
 //     c++ -std=c++17 -I FOLDER replay.cpp -o replay      # FOLDER has contract.h
-//     replay FOLDER RECORDED FED STEPS PROMPT [SOURCE...] # prints the tokens
+//     replay FOLDER RECORDED FED STEPS PROMPT [SOURCE...] # prints the tokens; a SOURCE is 12,7,2
 //
 // RECORDED has the bytes of all outputs in the order of the runs; FED gets the bytes of all inputs, and at the end those
 // of all states.
 
 #include <iostream>
+#include <sstream>
 
 #include "host.hpp"
 
@@ -32,11 +33,17 @@ int main(int count, char** words) {
         return outputs;
     };
     try {
-        std::vector<std::int64_t> source;
-        for (int i = 6; i < count; i++) source.push_back(std::stoll(words[i]));
+        host::Ids sources(host::Host::batch());
+        for (int i = 6; i < count; i++) {
+            std::stringstream tokens(words[i]);
+            for (std::string token; std::getline(tokens, token, ',');) {
+                sources.at(static_cast<std::size_t>(i) - 6).push_back(std::stoll(token));
+            }
+        }
         host::Host host(words[1], replay);
-        for (std::int64_t token : host.generate(source, {std::stoll(words[5])}, std::stoull(words[4]), HOST_TOKEN_END)) {
-            std::cout << token << "\n";
+        const host::Ids prompts(host::Host::batch(), {std::stoll(words[5])});
+        for (const auto& tokens : host.generate(sources, prompts, std::stoull(words[4]), HOST_TOKEN_END)) {
+            for (std::int64_t token : tokens) std::cout << token << "\n";
         }
         for (const host::Bytes& bytes : host.state) append(bytes);
     } catch (const std::exception& error) {

@@ -37,7 +37,7 @@ LANGUAGES = ("c", "rust", "typescript")
 @click.option("--target", default="generic-npu", show_default=True, help="The name of a target, or its TOML file.")
 @count_option("--src-len", 64, "Positions of the padded source.")
 @count_option("--max-cache-len", 64, "Slots of the KV cache.")
-@count_option("--batch", 1, "Images or sounds at a time; text and decoders run one sequence at a time.")
+@count_option("--batch", 1, "Sequences, images or sounds at a time.")
 @click.option(
     "--kv-layout",
     type=choice(KV_LAYOUTS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from graphkit.contract.contract import Contract, Method, Port
+from graphkit.contract.contract import Contract, Method, Port, Source
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
 __all__ = ["problems"]
@@ -78,6 +78,8 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield "is a mask over the slots of another length"
     if source.kind == "source_mask" and port.shape[-1:] != (contract.sizes["source"],):
         yield "is a mask over the source of another length"
+    if _is_of_sequences(source) and _first(port.shape) % contract.sequences:
+        yield f"does not hold {contract.sequences} sequences one behind the other"
     if source.window < 0:
         yield "has a window below 0"
     if source.kind == "state":
@@ -92,12 +94,28 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         table = next((table for table in contract.tables if table.name == source.of), None)
         if table is None or table.dtype != port.dtype or not _is_filled(port.shape, table.shape):
             yield f"is not made of rows of table '{source.of}'"
-        elif source.kind == "rows" and math.prod(port.shape) != math.prod(table.shape):
+        elif source.kind == "rows" and math.prod(port.shape) // math.prod(table.shape) not in _rows(contract, source):
             yield f"is not one row of table '{source.of}'"
         elif (
             source.kind == "rows" and table.rows < contract.sizes["positions" if source.by == "position" else "source"]
         ):
             yield f"has more places than table '{source.of}' has rows"
+
+
+def _is_of_sequences(source: Source) -> bool:
+    """Whether an input has a part for each sequence."""
+    return source.kind in ("embedding", "source_mask") or source.by == "valid_length"
+
+
+def _first(shape: Sequence[int]) -> int:
+    """Return the first dim that is not 1; what comes before does not count."""
+    return next((dim for dim in shape if dim != 1), 1)
+
+
+def _rows(contract: Contract, source: Source) -> tuple[int, ...]:
+    """Return how many rows an input may have: of the position one is enough for all sequences."""
+    count = contract.sequences
+    return (1, count) if source.by == "position" else (count,)
 
 
 def _is_filled(shape: Sequence[int], row: Sequence[int]) -> bool:

@@ -20,6 +20,9 @@ By = Literal["source", "token", "type", "position", "valid_length"]
 class Source:
     """Who makes an input, and from what.
 
+    Where several sequences run at a time, an input that follows from tokens or from the valid length holds the part of
+    each, one behind the other. What follows from the position is the same for all.
+
     Attributes:
         kind: `embedding`: rows of a table at token ids. `rows`: one row of a table. `slots_mask`: 0 at the slots in use
             and at the last one, the floor elsewhere. `source_mask`: 0 at the valid positions of the source, the floor
@@ -158,6 +161,12 @@ class Contract:
     def takes_text(self) -> bool:
         """Whether the source is text, rather than an image or a sound."""
         return any(method.takes_text for method in self.methods)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences of tokens run at a time; a batch of images or sounds alone is the caller's."""
+        has_tokens = any(method.takes_text or method.when == "step" for method in self.methods)
+        return max(1, self.sizes["batch"]) if has_tokens else 1
 
     def to_json(self) -> str:
         """Return it as JSON."""

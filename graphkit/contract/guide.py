@@ -28,6 +28,11 @@ def _lines(contract: Contract) -> Iterator[str]:
     yield from (f"{number}. {step}" for number, step in enumerate(contract.loop, 1))
     yield ""
     yield contract.positions
+    if contract.sequences > 1:
+        yield ""
+        yield f"The models run {contract.sequences} sequences at a time, which begin together at slot 0. An input that"
+        yield "follows from tokens or from `length` holds the part of each sequence, one behind the other; what follows"
+        yield "from `position` is the same for all."
     for method in contract.methods:
         yield from _method(method)
     if contract.states:

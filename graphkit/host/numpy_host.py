@@ -16,6 +16,8 @@ from graphkit.runtime.limits import machine_memory
 __all__ = ["Host", "Run"]
 
 Arrays = dict[str, np.ndarray]
+Ids = list[list[int]]  # tokens of each sequence
+Tokens = Sequence[int] | Sequence[Sequence[int]]
 Run = Callable[[Method, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
@@ -26,6 +28,9 @@ class Host:
         host.start([12, 7, 2])
         logits = host.step(0)
 
+    Models of a batch run several sequences at a time: a source and a token are then one for each, and so are logits.
+    All sequences begin at slot 0 and have the same number of tokens in the cache; their sources differ in length.
+
     Args:
         folder: The folder of `contract.json`, or the file itself.
         run: What runs a method; onnxruntime by default.
@@ -34,7 +39,7 @@ class Host:
         contract: What it follows.
         state: The state, by name: written in place.
         position: Tokens in the cache.
-        valid: Valid positions of the source.
+        valid: Valid positions of the source of each sequence.
 
     Raises:
         ModelError: The contract or a file of it is missing or broken, or asks for more memory than there is.
@@ -49,50 +54,59 @@ class Host:
         self.state = {state.name: np.zeros(state.shape, state.dtype) for state in self.contract.states}
         self.axis = {state.name: state.axis for state in self.contract.states}
         self.given: dict[str, np.ndarray] = {}
-        self.position, self.valid = 0, 0
+        self.batch = self.contract.sequences
+        self.position, self.valid = 0, [0] * self.batch
         self.run = run if run is not None else _Sessions(self.folder)
 
-    def start(self, source: Sequence[int] = (), **user: np.ndarray) -> Arrays:
+    def start(self, source: Tokens = (), **user: np.ndarray) -> Arrays:
         """Forget the state, and run what runs once for a source.
 
         Args:
-            source: Token ids of the source; none for a decoder-only model.
+            source: Token ids of the source, of a batch a list for each sequence; none for a decoder-only model.
             user: Inputs that the caller makes, by name.
 
         Returns:
             The outputs of the methods that ran, by name.
 
         Raises:
-            UsageError: The source is empty where there must be one, or too long.
+            UsageError: The source is empty where there must be one, or too long; or there is not one a sequence.
         """
+        ids = self._sequences(source, "source") if len(source) else [[] for _ in range(self.batch)]
         for array in self.state.values():
             array[...] = 0
         self.position = 0
         length = self.contract.sizes["source"]
-        if self.contract.takes_text and not 0 < len(source) <= length:
-            raise UsageError(f"the source has {len(source)} tokens - it takes 1 to {length}")
-        self.valid = len(source) or length
+        for one in ids if self.contract.takes_text else ():
+            if not 0 < len(one) <= length:
+                raise UsageError(f"the source has {len(one)} tokens - it takes 1 to {length}")
+        self.valid = [len(one) or length for one in ids]
         self.given = dict(user)
         outputs: Arrays = {}
         for method in self.contract.methods:
             if method.when == "once":
-                outputs.update(self._call(method, list(source)))
+                outputs.update(self._call(method, ids))
         return outputs
 
-    def step(self, token: int) -> np.ndarray:
+    def step(self, token: int | Sequence[int]) -> np.ndarray:
         """Run one token through the decoder and return its logits, [vocabulary].
 
+        Of a batch, one token for each sequence, and [batch, vocabulary].
+
         Raises:
-            UsageError: The cache is full.
+            UsageError: The cache is full, or there is not one token a sequence.
         """
+        tokens = [token] if isinstance(token, (int, np.integer)) else list(token)
+        if len(tokens) != self.batch:
+            raise UsageError(f"there are tokens of {len(tokens)} sequences - give those of {self.batch}")
         if self.position >= self.contract.sizes["positions"]:
             raise UsageError(f"the cache is full: it has {self.contract.sizes['capacity']} slots")
         for method in self.contract.methods:
             if method.when == "step":
-                outputs = self._call(method, [token])
+                outputs = self._call(method, [[one] for one in tokens])
                 scores = next(port.name for port in method.outputs if not port.writes)
         self.position += 1
-        return np.asarray(outputs[scores]).reshape(-1)
+        logits = np.asarray(outputs[scores])
+        return logits.reshape(-1) if self.batch == 1 else logits.reshape(self.batch, -1)
 
     def generate(self, source: Sequence[int], prompt: Iterable[int], steps: int, end: int | None = None) -> list[int]:
         """Return the tokens that greedy decoding gives.
@@ -104,20 +118,50 @@ class Host:
             end: A token to stop at.
 
         Raises:
-            UsageError: The prompt is empty, or it or the source is too long.
+            UsageError: The prompt is empty, or it or the source is too long; or the models run a batch.
         """
-        start = list(prompt)
-        if not start:
-            raise UsageError("the prompt is empty - give at least the token that decoding starts with")
-        self.start(source)
-        for token in start:
-            logits = self.step(token)
-        tokens = [int(logits.argmax())]
-        while len(tokens) < steps and tokens[-1] != end and self.position < self.contract.sizes["positions"]:
-            tokens.append(int(self.step(tokens[-1]).argmax()))
-        return tokens
+        if self.batch > 1:
+            raise UsageError(f"the models run {self.batch} sequences at a time - call generate_batch()")
+        return self.generate_batch([source] if len(source) else [], [list(prompt)], steps, end)[0]
 
-    def _call(self, method: Method, ids: list[int]) -> Arrays:
+    def generate_batch(
+        self, sources: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]], steps: int, end: int | None = None
+    ) -> list[list[int]]:
+        """Return the tokens that greedy decoding gives for each sequence; prompts may differ in length.
+
+        Raises:
+            UsageError: A prompt is empty, or it or a source is too long; or there is not one a sequence.
+        """
+        given = self._sequences(prompts, "prompt")
+        if not all(given):
+            raise UsageError("the prompt is empty - give at least the token that decoding starts with")
+        self.start(sources)
+        found: list[list[int]] = [[] for _ in given]
+        most = self.contract.sizes["positions"]
+        while any(_goes_on(tokens, steps, end) for tokens in found):
+            if self.position >= most and all(found):
+                break
+            at = self.position
+            texts = [[*prompt, *tokens] for prompt, tokens in zip(given, found, strict=True)]
+            logits = self.step([text[min(at, len(text) - 1)] for text in texts])
+            for row, prompt, tokens in zip(logits.reshape(self.batch, -1), given, found, strict=True):
+                if at + 1 >= len(prompt) and _goes_on(tokens, steps, end):
+                    tokens.append(int(row.argmax()))
+        return found
+
+    def _sequences(self, ids: Tokens, what: str) -> Ids:
+        """Return the tokens of each sequence.
+
+        Raises:
+            UsageError: There is not one a sequence.
+        """
+        is_one = self.batch == 1 and not isinstance(ids[0] if len(ids) else 0, Sequence)
+        found = [list(ids)] if is_one else [list(one) for one in ids]  # type: ignore[arg-type]
+        if len(found) != self.batch:
+            raise UsageError(f"there are {len(found)} sequences of tokens as {what} - give {self.batch}")
+        return found  # type: ignore[return-value]
+
+    def _call(self, method: Method, ids: Ids) -> Arrays:
         feed = {port.name: self._input(port, ids) for port in method.inputs}
         outputs = dict(self.run(method, feed))
         for port in method.outputs:
@@ -126,7 +170,7 @@ class Host:
                 self._write(port.writes, outputs[port.name])
         return outputs
 
-    def _input(self, port: Port, ids: list[int]) -> np.ndarray:
+    def _input(self, port: Port, ids: Ids) -> np.ndarray:
         source, contract = port.source, self.contract
         assert source is not None
         if source.kind == "state":
@@ -141,17 +185,25 @@ class Host:
             mask = slots_mask(self.position, contract.sizes["capacity"], source.window, contract.floor)
             return _filled(mask, port)
         if source.kind == "source_mask":
-            return _filled(source_mask(self.valid, contract.sizes["source"], contract.floor), port)
+            masks = [source_mask(valid, contract.sizes["source"], contract.floor) for valid in self.valid]
+            shape = (self.batch, math.prod(port.shape) // (self.batch * len(masks[0])), len(masks[0]))
+            return _filled(np.stack(masks)[:, None], port, shape)
         rows = self.tables[source.of]
         if source.kind == "rows":
-            row = self.position if source.by == "position" else self.valid - 1
-            return np.ascontiguousarray(rows[row]).reshape(port.shape)
-        chosen = ids if source.by != "type" else [0] * len(ids)
-        pad = contract.tokens["pad"] if source.by != "type" else 0
-        padded = chosen + [pad or 0] * (_count(port, rows) - len(ids))
-        if not 0 <= min(padded) <= max(padded) < len(rows):
-            raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {padded}")
+            chosen = [self.position] if source.by == "position" else [valid - 1 for valid in self.valid]
+            return np.ascontiguousarray(np.resize(rows[np.array(chosen)], port.shape))
+        count = math.prod(port.shape) // (self.batch * math.prod(rows.shape[1:]))
+        padded = [self._padded(port, one, count) for one in ids]
+        for one in padded:
+            if not 0 <= min(one) <= max(one) < len(rows):
+                raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {one}")
         return np.ascontiguousarray(rows[np.array(padded)]).reshape(port.shape)
+
+    def _padded(self, port: Port, ids: list[int], count: int) -> list[int]:
+        """Return the rows that tokens choose, and behind them those that padding does."""
+        if port.source is not None and port.source.by == "type":
+            return [0] * count
+        return ids + [self.contract.tokens["pad"] or 0] * (count - len(ids))
 
     def _write(self, name: str, new: np.ndarray) -> None:
         """Write what is new into the next slot, or all of a state that does not grow."""
@@ -162,14 +214,13 @@ class Host:
             state[(slice(None),) * axis + (self.position,)] = np.take(new, 0, axis)
 
 
-def _count(port: Port, rows: np.ndarray) -> int:
-    """Return how many rows an input takes."""
-    return int(np.prod(port.shape)) // int(np.prod(rows.shape[1:]))
+def _goes_on(tokens: Sequence[int], steps: int, end: int | None) -> bool:
+    return not tokens or (len(tokens) < steps and tokens[-1] != end)
 
 
-def _filled(mask: np.ndarray, port: Port) -> np.ndarray:
-    """Return a mask over the last axis, the same for all others."""
-    return np.ascontiguousarray(np.broadcast_to(mask.astype(port.dtype), port.shape))
+def _filled(mask: np.ndarray, port: Port, shape: Sequence[int] = ()) -> np.ndarray:
+    """Return a mask over the last axis, the same for all others, broadcast to its own shape or to one like it."""
+    return np.ascontiguousarray(np.broadcast_to(mask.astype(port.dtype), shape or port.shape)).reshape(port.shape)
 
 
 def _check_memory(contract: Contract, path: Path) -> None:

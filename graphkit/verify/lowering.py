@@ -156,7 +156,7 @@ class _Proof:
         self.tolerance = self.allowance.tolerance
         self.reference = Reference(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
-        self.vocabulary = vocabulary(self.contract)
+        self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
         self.user = {
             port.name: port
             for method in self.contract.methods
@@ -166,9 +166,12 @@ class _Proof:
 
     def run(self) -> LoweringProof:
         lengths, runs = self._lengths(), []
-        for length in lengths:
+        for number in range(max(len(lengths), self.host.batch) if lengths else 0):
+            length = lengths[number % len(lengths)]
             self.progress(f"proving: source of {length} tokens" if length else "proving")
+            self.host.sequence = number % self.host.batch
             runs.append(self._one(length))
+        self.host.sequence = 0
         failed = [run for run in runs if run.failure]
         found = list(leaks(self._scene(lengths[(len(lengths) - 1) // 2]), self.rng)) if lengths else []
         if failed:
@@ -216,8 +219,9 @@ class _Proof:
     def _one(self, length: int) -> SourceRun:
         source = self._ids(length)
         user = self._given()
+        mine = {name: self.host.own(array) for name, array in user.items()}
         outputs = self.host.start(source, **user)
-        expected = self.reference.start(source, user)
+        expected = self.reference.start(source, mine)
         difference, failure = None, ""
         for name, wanted in expected.items():
             if name not in outputs:
@@ -234,7 +238,7 @@ class _Proof:
         worst, at = self._forced(steps)
         failure = failure or at
         self.host.start(source, **user)
-        self.reference.start(source, user)
+        self.reference.start(source, mine)
         greedy = min(GREEDY, steps)
         chosen, others, differs = self._greedy(greedy)
         return SourceRun(length, difference, steps, worst, greedy, len(set(chosen)), others, failure or differs)

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphkit.contract import Port
 from graphkit.host import Host
+from graphkit.host.numpy_host import Ids, Tokens
 from graphkit.verify.original_pipeline import Reference
 
 __all__ = ["NOISE", "STEPS", "AlteredHost", "Scene"]
@@ -21,17 +22,59 @@ Differ = Callable[[np.ndarray, np.ndarray], bool]
 
 
 class AlteredHost(Host):
-    """A host whose inputs can be altered.
+    """A host whose inputs can be altered, of which one sequence is looked at.
+
+    The other sequences of a batch get random tokens, and sources of random lengths: they must not matter.
 
     Attributes:
         alter: Gives another array for an input, from the port, the token ids and the array; None for none.
+        sequence: The sequence that is looked at.
+        vocabulary: How many tokens there are.
     """
 
     alter: Alter | None = None
+    sequence: int = 0
+    vocabulary: int = 1
+    rng = np.random.default_rng(0)
 
-    def _input(self, port: Port, ids: list[int]) -> np.ndarray:
+    def start(self, source: Tokens = (), **user: np.ndarray) -> dict[str, np.ndarray]:
+        """Run a source in its sequence, and return what that gives."""
+        if self.batch == 1:
+            return super().start(source, **user)
+        most = self.contract.sizes["source"] if self.contract.takes_text else 0
+        rows: list[Sequence[int]] = [
+            self._random(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
+        ]
+        rows[self.sequence] = source  # type: ignore[assignment]
+        return {name: self.own(array) for name, array in super().start(rows if most else (), **user).items()}
+
+    def step(self, token: int | Sequence[int]) -> np.ndarray:
+        """Run a token in its sequence, and return its logits."""
+        if self.batch == 1:
+            return super().step(token)
+        rows = self._random(self.batch)
+        rows[self.sequence] = token  # type: ignore[assignment]
+        return np.asarray(super().step(rows)[self.sequence])
+
+    def own(self, array: np.ndarray) -> np.ndarray:
+        """Return the part of the sequence that is looked at, all of it where the batch is the caller's."""
+        if self.batch == 1:
+            return array
+        part = array.shape[0] // self.batch
+        return array[self.sequence * part : (self.sequence + 1) * part]
+
+    def _random(self, count: int) -> list[int]:
+        return [int(token) for token in self.rng.integers(0, self.vocabulary, count)]
+
+    def _input(self, port: Port, ids: Ids) -> np.ndarray:
         made = super()._input(port, ids)
-        return made if self.alter is None else self.alter(port, ids, made)
+        if self.alter is None:
+            return made
+        if self.batch == 1 or port.source is None or port.source.kind != "embedding":
+            return self.alter(port, ids[self.sequence], made)
+        parts = np.split(made.reshape(-1), self.batch)
+        parts[self.sequence] = self.alter(port, ids[self.sequence], parts[self.sequence]).reshape(-1)
+        return np.concatenate(parts).reshape(port.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,3 +96,8 @@ class Scene:
     tokens: list[int]
     user: Mapping[str, np.ndarray]
     differ: Differ
+
+    @property
+    def own(self) -> Mapping[str, np.ndarray]:
+        """What of `user` is for the sequence that is looked at."""
+        return {name: self.host.own(array) for name, array in self.user.items()}

@@ -84,7 +84,15 @@ def build_contract(
     methods = tuple(part.method for part in parts)
     states = tuple(state for part in parts for state in part.states)
     return Contract(
-        sizes.target.name, known, tokens, sizes.floor, methods, tables, states, tuple(_loop(parts)), _adds(methods)
+        sizes.target.name,
+        known,
+        tokens,
+        sizes.floor,
+        methods,
+        tables,
+        states,
+        tuple(_loop(parts, sizes)),
+        _adds(methods),
     )
 
 
@@ -114,21 +122,29 @@ def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]
     }
 
 
-def _loop(parts: Sequence[Lowered]) -> Iterator[str]:
+def _loop(parts: Sequence[Lowered], sizes: LowerSizes) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
     step = next((part.method for part in parts if part.method.when == "step"), None)
     if step is not None:
         yield "Set `position` to 0 and fill the state with zeros."
+    is_batch = sizes.batch > 1
     if once and once[0].takes_text:
-        yield "Set `length` to the number of tokens of the source, and pad it to the fixed length."
+        whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
+        yield f"Set {whose[0]} to the number of tokens of {whose[1]} source, and pad it to the fixed length."
     for method in once:
         written = [port for port in method.outputs if port.writes]
         yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
     if step is not None:
-        yield f"For each token: run `{step.file}` on it."
+        yield (
+            f"For each token: run `{step.file}` on it."
+            if not is_batch
+            else (f"For each place: run `{step.file}` on one token of each sequence.")
+        )
         if any(port.writes for port in step.outputs):
             yield "Write each new key and value into slot `position` of its state; add 1 to `position`."
         yield "The largest logit is the next token. Stop at the end token, or after `positions` tokens."
+        if is_batch:
+            yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."
 
 
 def _adds(methods: Sequence[Method]) -> str:

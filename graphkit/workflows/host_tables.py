@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -34,7 +34,8 @@ class HostTable:
         kind: `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`.
         by: What chooses the row or says what counts.
         window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
-        array: The rows, or the constant; the mask for each position or length.
+        array: The rows, or the mask, for each position or length, of one sequence; the constant, of all of them.
+        shape: Of the input, for all sequences.
     """
 
     name: str
@@ -42,6 +43,7 @@ class HostTable:
     by: By
     window: int
     array: np.ndarray
+    shape: tuple[int, ...] = ()
 
 
 def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], setting: Setting) -> list[HostTable]:
@@ -77,7 +79,8 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
             _check_tokens(session, part, roles, setting, which, wanted)
             for each in wanted:
                 arrays = [run[each.name] for run in runs]
-                tables.append(_table(each, shapes, setting, which, arrays))
+                table = _table(each, shapes, setting, which, arrays)
+                tables.append(_of_batch(table, each, shapes, setting))
     order = {each.name: index for index, each in enumerate(found)}
     return sorted(tables, key=lambda table: order[table.name])
 
@@ -184,6 +187,30 @@ def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: li
     if window is None:
         return HostTable(each.name, "rows", by, 0, rows)
     return HostTable(each.name, "mask", by, window, rows)
+
+
+def _of_batch(table: HostTable, each: HostInput, shapes: Shapes, setting: Setting) -> HostTable:
+    """Return a table with the shape that its input has for all sequences of a batch.
+
+    Raises:
+        UsageError: The sequences do not lie one behind the other, so that a host cannot put their parts together.
+    """
+    is_constant = table.kind == "constant"
+    single = table.array.shape if is_constant else table.array.shape[1:]
+    count = max((setting.dims[name] for name in setting.batch), default=1)
+    dims = shapes[each.source.value].dims or ()
+    axes = [axis for axis, dim in enumerate(dims) if dim.symbols & setting.batch]
+    if count == 1 or (not axes and (is_constant or table.by == "position")):
+        return replace(table, shape=single)
+    if len(axes) != 1 or (not is_constant and any(size != 1 for size in single[: axes[0]])):
+        raise UsageError(
+            f"'{each.source.value.name}', {shapes[each.source.value]}, does not hold the sequences of a batch one "
+            "behind the other - lower with --batch 1"
+        )
+    (axis,) = axes
+    shape = (*single[:axis], single[axis] * count, *single[axis + 1 :])
+    array = np.concatenate([table.array] * count, axis) if is_constant else table.array
+    return replace(table, shape=shape, array=array)
 
 
 def _is_source(dim: Expr, setting: Setting) -> bool:

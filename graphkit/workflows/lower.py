@@ -33,7 +33,7 @@ from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_optio
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes
 from graphkit.workflows.lowering import Lowered, lower_model
-from graphkit.workflows.originals import Pipeline, by_tanh, check_batch, find_pipeline
+from graphkit.workflows.originals import Pipeline, by_tanh, find_pipeline
 from graphkit.workflows.score_range import largest_score
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
@@ -70,7 +70,6 @@ def lower_folder(
     check_options(path, output, options)
     progress("reading")
     export = find_pipeline(path)
-    check_batch(export, options.batch)
     pipeline = by_tanh(export) if options.gelu_to_tanh else export
     with isolation(options.limits):
         draft = _written(pipeline, output, options, progress)

@@ -48,6 +48,7 @@ class Setting:
 
     Attributes:
         dims: Numbers for symbols that stay what they are: batch, new tokens, source.
+        batch: The symbols of these that count sequences.
         growing: The symbols of the length of the past, and of what is past and new tokens together.
         capacity: Slots of the cache; 0 where there is none.
         source: Positions of the source; 0 where there is none.
@@ -57,6 +58,7 @@ class Setting:
     """
 
     dims: Mapping[str, int]
+    batch: frozenset[str]
     past: frozenset[str]
     total: frozenset[str]
     capacity: int
@@ -66,9 +68,9 @@ class Setting:
     pad: int
 
     def at(self, past: int) -> dict[str, int]:
-        """Return all dims where the cache holds so many tokens."""
+        """Return all dims of one sequence where the cache holds so many tokens."""
         new = dict.fromkeys(self.past, past)
-        return {**self.dims, **new, **dict.fromkeys(self.total, past + 1)}
+        return {**self.dims, **dict.fromkeys(self.batch, 1), **new, **dict.fromkeys(self.total, past + 1)}
 
 
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
@@ -106,7 +108,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.capacity if is_decoder else 0
-    return Setting(numbers, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
+    batch = frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims)
+    return Setting(numbers, batch, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
 
 
 def _check_dtypes(model: Model) -> None:

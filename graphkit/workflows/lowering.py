@@ -154,13 +154,14 @@ class _Lowering:
 
     def insert_masks(self) -> None:
         """Insert the masks that the export lacks."""
+        step = InsertAttentionMask(per_sequence=self.sizes.batch > 1)
         for found in missing_masks(self.model, infer(self.model)):
             kind = "slots_mask" if found.over == "slots" else "source_mask"
             self.interface.sources[found.name] = (
                 Source("slots_mask" if kind == "slots_mask" else "source_mask"),
                 MASKS[kind],
             )
-        self._run(InsertAttentionMask())
+        self._run(step)
 
     def extract_host_values(self) -> None:
         """Let the host make what depends on positions, lengths and masks alone."""
@@ -252,12 +253,11 @@ class _Lowering:
 
     def _fix_dims(self, table: HostTable) -> None:
         """Declare the dims of an input as they are: not all of them need follow from the dims of others."""
-        shape = table.array.shape if table.kind == "constant" else table.array.shape[1:]
         proto = copy_proto(self.model)
         for info in proto.graph.input:
             if info.name == table.name:
                 kind = info.type.tensor_type.elem_type
-                info.CopyFrom(helper.make_tensor_value_info(table.name, kind, shape, info.doc_string))
+                info.CopyFrom(helper.make_tensor_value_info(table.name, kind, table.shape, info.doc_string))
         self.model = self.model.with_proto(proto)
 
     def _bake(self, table: HostTable) -> None:

@@ -16,7 +16,7 @@ from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.shapes.tensor import number
 
-__all__ = ["Pipeline", "by_tanh", "check_batch", "find_pipeline"]
+__all__ = ["Pipeline", "by_tanh", "find_pipeline"]
 
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
 CONFIGURATIONS = ("generation_config.json", "config.json")
@@ -71,16 +71,6 @@ def find_pipeline(path: Path) -> Pipeline:
         raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
     folder = path if path.is_dir() else path.parent
     return Pipeline(encoder, first or step, step, merged is not None, _tokens(folder, [encoder, step]))
-
-
-def check_batch(pipeline: Pipeline, batch: int) -> None:
-    """Raise UsageError for a batch that a host cannot run: one of text, or of a decoder."""
-    encoder = pipeline.encoder
-    is_text = encoder is not None and bool(encoder.roles.all("tokens", "encoder tokens", "embeddings"))
-    if batch > 1 and (pipeline.step is not None or is_text):
-        raise UsageError(
-            f"a batch of {batch}: hosts run text and decoders one sequence at a time - lower with --batch 1"
-        )
 
 
 def by_tanh(pipeline: Pipeline) -> Pipeline:

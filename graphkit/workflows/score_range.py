@@ -51,9 +51,10 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
         for port in method.inputs
         if port.source is not None and port.source.kind == "user"
     }
-    host.start(tokens[: contract.sizes["source"]] if contract.takes_text else (), **user)
+    source = [tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else ()
+    host.start(source, **user)
     for token in tokens[:steps]:
-        host.step(token)
+        host.step([token] * host.batch)
     return runs.largest
 
 

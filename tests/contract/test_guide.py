@@ -77,7 +77,7 @@ Slot `position` is the next one to write; slots lie in the order of the tokens.
 def contract(states: tuple[State, ...] = STATES) -> Contract:
     return Contract(
         "generic-npu",
-        {"capacity": 4, "source": 0},
+        {"batch": 1, "capacity": 4, "source": 0, "positions": 5},
         {},
         -1e9,
         (STEP,),

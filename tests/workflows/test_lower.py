@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -26,13 +27,15 @@ from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 EXAMPLE = MODELS.parents[1] / "examples" / "host-cpp"
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
+BATCHES = {"t5-tiny": 2}
 
 
 @pytest.fixture(scope="module", params=PIPELINES)
 def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, LowerReport]:
     source = unpacked(request.param, tmp_path_factory.mktemp("models") / request.param)
     output = tmp_path_factory.mktemp("lowered") / "out"
-    return source, output, lower_folder(source, output, OPTIONS)
+    options = replace(OPTIONS, batch=BATCHES.get(request.param, 1))
+    return source, output, lower_folder(source, output, options)
 
 
 def test_host_and_lowered_models_give_what_the_originals_give(lowered: tuple[Path, Path, LowerReport]) -> None:
@@ -97,23 +100,52 @@ def test_the_contract_follows_its_schema(lowered: tuple[Path, Path, LowerReport]
 def test_the_host_decodes_and_says_when_the_cache_is_full(lowered: tuple[Path, Path, LowerReport]) -> None:
     _, output, _ = lowered
     host = Host(output)
-    source = [5, 6, 7] if host.contract.sizes["source"] else []
-    tokens = host.generate(source, [3], steps=4)
-    assert len(tokens) == 4
-    assert tokens == Host(output).generate(source, [3], steps=4)
-    host.start(source)
+    sources = [[5, 6, 7]] * host.batch if host.contract.sizes["source"] else []
+    tokens = host.generate_batch(sources, [[3]] * host.batch, steps=4)
+    assert [len(each) for each in tokens] == [4] * host.batch
+    assert tokens == Host(output).generate_batch(sources, [[3]] * host.batch, steps=4)
+    assert host.batch > 1 or tokens == [host.generate(sources[0] if sources else [], [3], steps=4)]
+    host.start(sources)
     for token in range(6):
-        host.step(token)
+        host.step([token] * host.batch)
     with pytest.raises(UsageError, match="the cache is full: it has 5 slots"):
+        host.step([1] * host.batch)
+
+
+def test_sequences_of_a_batch_are_decoded_as_each_is_alone(tmp_path: Path) -> None:
+    """Sources and prompts of several lengths; a sequence that is at its end waits for the others."""
+    source = unpacked("t5-tiny", tmp_path / "model")
+    for batch in (1, 2):
+        lower_folder(source, tmp_path / str(batch), replace(OPTIONS, batch=batch, verify=False))
+    alone, both = Host(tmp_path / "1"), Host(tmp_path / "2")
+    sources, prompts = [[5, 6, 7, 8], [9]], [[3], [3, 4, 7]]
+    expected = [alone.generate(*given, 3) for given in zip(sources, prompts, strict=True)]
+    assert both.generate_batch(sources, prompts, 3) == expected
+    both.start(sources)
+    logits = both.step([3, 4])
+    for ids, token, row in zip(sources, (3, 4), logits, strict=True):
+        alone.start(ids)
+        np.testing.assert_allclose(row, alone.step(token), atol=1e-5)
+
+
+def test_a_batch_takes_as_many_sequences_as_it_has(tmp_path: Path) -> None:
+    lower_folder(saved(decoder(FILLED), tmp_path / "model"), tmp_path / "out", replace(OPTIONS, batch=2))
+    host = Host(tmp_path / "out")
+    with pytest.raises(UsageError, match="there are tokens of 1 sequences - give those of 2"):
         host.step(1)
+    with pytest.raises(UsageError, match="there are 3 sequences of tokens as prompt - give 2"):
+        host.generate_batch([], [[1], [2], [3]], 2)
+    with pytest.raises(UsageError, match=r"the models run 2 sequences at a time - call generate_batch\(\)"):
+        host.generate([], [1], 2)
+    assert "The models run 2 sequences at a time" in (tmp_path / "out" / "HOST.md").read_text()
 
 
 def test_a_token_that_the_table_has_no_row_for_is_refused(lowered: tuple[Path, Path, LowerReport]) -> None:
     host = Host(lowered[1])
     for token in (-1, 1 << 40):
-        host.start([5] if host.contract.sizes["source"] else [])
+        host.start([[5]] * host.batch if host.contract.sizes["source"] else [])
         with pytest.raises(UsageError, match=rf"has rows 0 to \d+, and the tokens are \[{token}\]"):
-            host.step(token)
+            host.step([token] * host.batch)
 
 
 def compiled(folder: Path) -> Path:
@@ -162,12 +194,14 @@ def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -
         return outputs
 
     host = Host(folder, run)
-    source = [5 + token for token in range(length)] if host.contract.sizes["source"] else []
-    steps = 6 if not source else length  # to a full cache, and one more
-    tokens = host.generate(source, [3], steps, host.contract.tokens["end"])
-    words = [replay, folder, recorded, fed, *map(str, (steps, 3, *source))]
+    sources: list[list[int]] = []
+    if host.contract.sizes["source"]:
+        sources = [[5 + token for token in range(max(1, length - place))] for place in range(host.batch)]
+    steps = 6 if not sources else length  # to a full cache, and one more
+    tokens = host.generate_batch(sources, [[3]] * host.batch, steps, host.contract.tokens["end"])
+    words = [replay, folder, recorded, fed, str(steps), "3", *(",".join(map(str, source)) for source in sources)]
     printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert [int(token) for token in printed.split()] == tokens
+    assert [int(token) for token in printed.split()] == [token for each in tokens for token in each]
     states = b"".join(host.state[state.name].tobytes() for state in host.contract.states)
     assert fed.read_bytes() == (tmp_path / "expected").read_bytes() + states
 
@@ -175,7 +209,8 @@ def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -
 def test_the_host_in_cpp_refuses_what_the_other_refuses(
     lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
 ) -> None:
-    source = ["5"] * 7 if read_contract(lowered[1] / "contract.json").sizes["source"] else []
+    sizes = read_contract(lowered[1] / "contract.json").sizes
+    source = [",".join(["5"] * 7)] * sizes["batch"] if sizes["source"] else []
     (tmp_path / "recorded").touch()
     words = [replay, lowered[1], tmp_path / "recorded", tmp_path / "fed", "1", "-1", *source]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,6 +170,20 @@ def test_a_mask_that_is_shorter_than_its_text_is_a_table(tmp_path: Path) -> None
     (method,) = read_contract(tmp_path / "out" / "contract.json").methods
     kinds = {port.name: port.source.kind for port in method.inputs if port.source is not None}
     assert kinds == {"inputs_embeds": "embedding", "attention_bias": "rows"}
+
+
+def test_a_mask_may_be_added_before_a_transpose(tmp_path: Path) -> None:
+    masked = """
+        turned = Transpose <perm = [1, 0]> (attention_mask)
+        valid = Cast <to = 9> (turned)
+        columns = Unsqueeze (valid, two)
+        bias = Where (columns, nothing, lowest)
+        aside = Transpose <perm = [2, 0, 1]> (scores)
+        sums = Add (aside, bias)
+        back = Transpose <perm = [1, 2, 0]> (sums)
+        p = Softmax <axis = -1> (back)
+    """
+    assert_done(lowered(encoder(TEXT, TABLE, masked), tmp_path))
 
 
 def test_text_beside_an_image_is_proven_at_several_lengths(tmp_path: Path) -> None:
@@ -552,7 +566,54 @@ def test_a_batch_of_images_is_lowered(tmp_path: Path) -> None:
     assert contract.sizes["batch"] == 3
 
 
-@pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, PADDED)])
-def test_a_batch_of_text_is_declined(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a batch of 3: hosts run text and decoders one sequence at a time"):
-        lowered(make(), tmp_path, replace(OPTIONS, batch=3))
+SHORTER = f"""
+    {TABLE.replace("x =", "words =")}
+    words_end = Shape <start = 1, end = 2> (words)
+    x = Slice (words, zero, words_end, one, two)
+"""
+SEQUENCES: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, ...]]]] = {
+    "a decoder": (lambda: decoder(FILLED), {"inputs_embeds": (3, 1, 8), "attention_bias": (1, 6)}),
+    "text": (lambda: encoder(TEXT, TABLE, PADDED), {"inputs_embeds": (3, 6, 8), "attention_bias": (3, 1, 6)}),
+    "a table of masks": (lambda: encoder(TEXT, SHORTER, EVERY_OTHER), {"attention_bias": (3, 1, 3)}),
+    "no mask": (lambda: encoder(TEXT, TABLE, "p = Softmax <axis = -1> (scores)"), {"source_mask_3d": (3, 1, 6)}),
+}
+
+
+@pytest.mark.parametrize(("make", "shapes"), SEQUENCES.values(), ids=SEQUENCES)
+def test_a_batch_of_sequences_is_lowered(
+    make: Callable[[], onnx.ModelProto], shapes: Mapping[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    report = lowered(make(), tmp_path, replace(OPTIONS, batch=3))
+    assert_done(report)
+    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
+    assert shapes.items() <= {port.name: port.shape for port in method.inputs}.items()
+
+
+def test_a_sequence_that_reads_another_is_found(tmp_path: Path) -> None:
+    """The masks over the source are those of the first sequence."""
+    report = lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, batch=2, verify=False))
+    proto = onnx.load(tmp_path / "out" / "encoder.onnx")
+    first = onnx.helper.make_node("Slice", ["attention_bias", "from", "to"], ["first_bias"])
+    for node in proto.graph.node:
+        node.input[:] = ["first_bias" if name == "attention_bias" else name for name in node.input]
+    proto.graph.node.insert(0, first)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "from"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), "to"))
+    onnx.save(proto, tmp_path / "out" / "encoder.onnx")
+    original = load(tmp_path / "model" / "model.onnx")
+    assert report.proof is None
+    assert not verify_lowering(Originals(original), tmp_path / "out").passed
+
+
+def test_sequences_that_do_not_lie_one_behind_the_other_are_declined(tmp_path: Path) -> None:
+    x = f"""
+        {TABLE.replace("x =", "words =")}
+        turned = Transpose <perm = [1, 0]> (attention_mask)
+        weights = Cast <to = 1> (turned)
+        wide = Unsqueeze (weights, two)
+        by_length = Transpose <perm = [1, 0, 2]> (words)
+        known = Mul (by_length, wide)
+        x = Transpose <perm = [1, 0, 2]> (known)
+    """
+    with pytest.raises(UsageError, match=r"does not hold the sequences of a batch one behind the other - lower with"):
+        lowered(encoder(TEXT, x, PADDED), tmp_path, replace(OPTIONS, batch=3))

@@ -15,7 +15,7 @@ from graphkit.shapes import Shapes, infer
 
 __all__ = ["ExtractHostValues", "HostInput", "freezable_symbols", "host_inputs"]
 
-ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Concat")
+ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Sub", "Reshape", "Transpose", "Cast", "Concat")
 MAX_STEPS = 8
 
 

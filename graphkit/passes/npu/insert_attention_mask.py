@@ -32,6 +32,7 @@ class MissingMask:
         softmax: Its Softmax.
         over: What its keys are: the slots of a cache, or the positions of the source.
         keys: How many.
+        sequences: The first dim of its scores.
         rank: Of its scores.
         dtype: Of its scores.
         name: The input that becomes its mask; attentions alike share it.
@@ -40,6 +41,7 @@ class MissingMask:
     softmax: Node
     over: Over
     keys: Expr
+    sequences: Expr
     rank: int
     dtype: int
     name: str
@@ -54,6 +56,9 @@ class InsertAttentionMask(Pass):
 
     Legality: the Softmax is over the last axis of scores that a MatMul gives, and that axis is as long as the cache
     with the new tokens, or as a source of tokens whose length is a symbol.
+
+    Args:
+        per_sequence: Give each sequence of a batch a mask over the source of its own, instead of one for all.
 
     Before:
 
@@ -74,6 +79,8 @@ class InsertAttentionMask(Pass):
         }
     """
 
+    per_sequence: bool = False
+
     def run(self, model: Model) -> Outcome:
         shapes = infer(model)
         found = list(missing_masks(model, shapes))
@@ -93,7 +100,8 @@ class InsertAttentionMask(Pass):
         del proto.graph.node[:]
         proto.graph.node.extend(copies)
         for name, each in {each.name: each for each in found}.items():
-            dims = (const(1),) * (each.rank - 1) + (each.keys,)
+            first = each.sequences if self.per_sequence and each.over == "source" else const(1)
+            dims = (*(first, *[const(1)] * each.rank)[: each.rank - 1], each.keys)
             proto.graph.input.append(NewInput(name, each.dtype, dims).info())
         return Outcome(model.with_proto(proto), (counted(len(found), "attention(s) given a mask"),))
 
@@ -103,7 +111,7 @@ def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
     known = dependences(model, shapes)
     frozen = freezable_symbols(model, shapes)
     text = _text_symbols(model, shapes)
-    taken, names = names_in(model.scopes), dict[tuple[Over, int, int], str]()
+    taken, names = names_in(model.scopes), dict[tuple[Over, Expr | None, int, int], str]()
     for node in model.graph.nodes:
         scores = node.input(0)
         if not node.is_op("Softmax") or scores is None or not known[scores].data:
@@ -118,10 +126,11 @@ def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
         if over == "source" and not dims[-1].symbols <= text:
             continue
         dtype = shapes[scores].dtype
-        if (over, len(dims), dtype) not in names:
+        alike = (over, dims[0] if over == "source" else None, len(dims), dtype)
+        if alike not in names:
             base = f"{over}_mask" if len(dims) == 4 else f"{over}_mask_{len(dims)}d"
-            names[over, len(dims), dtype] = free_name(base, {*taken, *names.values()})
-        yield MissingMask(node, over, dims[-1], len(dims), dtype, names[over, len(dims), dtype])
+            names[alike] = free_name(base, {*taken, *names.values()})
+        yield MissingMask(node, over, dims[-1], dims[0], len(dims), dtype, names[alike])
 
 
 def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
