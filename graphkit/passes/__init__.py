@@ -41,6 +41,7 @@ from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
 from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
 from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.shapes.cancel_reshapes import CancelReshapes
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
@@ -71,6 +72,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     MergeChains,
     MergeSlices,
     FlattenFreeMatmul,
+    CancelReshapes,
     DropBroadcasts,
     FoldConstants,
     DropZeroAdds,

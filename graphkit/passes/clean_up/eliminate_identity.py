@@ -24,7 +24,8 @@ class EliminateIdentity(Rewrite):
     x * 1, x / 1, x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the
     same; x + 0.0 stays, because it turns -0.0 into 0.0. An Identity that names an output of its graph is removed if
     its input can take that name and nothing else reads either tensor: onnxruntime's fusions of Gemm and Transpose lose
-    an output that also has a consumer, and the model then does not load.
+    an output that also has a consumer, and the model then does not load. What a Concat gives, such as a cache, may be
+    read elsewhere too: no fusion takes that away.
 
     Before:
 
@@ -64,7 +65,9 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     producer = source.producer
     if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
         return False
-    if editor.has_alias(source) or editor.is_renamed(source) or out.consumers or len(source.consumers) > 1:
+    if editor.has_alias(source) or editor.is_renamed(source) or out.consumers:
+        return False
+    if len(source.consumers) > 1 and not producer.is_op("Concat"):
         return False
     if editor.inner_names(out.scope) & {source.name, out.name}:
         return False

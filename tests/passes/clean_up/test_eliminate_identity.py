@@ -154,6 +154,12 @@ def test_an_output_that_would_be_read_as_well_keeps_its_node(reader: str) -> Non
     onnxruntime.InferenceSession(model.proto.SerializeToString())
 
 
+def test_a_cache_that_is_read_elsewhere_takes_the_name_of_an_output() -> None:
+    nodes = "a = Concat <axis = 0> (x, z) y = Identity (a) w = Neg (a)"
+    model = model_of(f"g (float[N] x, float[N] z) => (float[M] y, float[M] w) {{ {nodes} }}")
+    assert lines(check(PASS, model).model) == ["y = Concat <axis: int = 0> (x, z)", "w = Neg (y)"]
+
+
 def test_an_output_that_a_body_would_read_keeps_its_node() -> None:
     model = model_of("""
         g (float[N] x, bool c) => (float[N] y, float[N] w) {
