@@ -8,7 +8,8 @@ from graphkit.passes.shapes.cancel_reshapes import CancelReshapes
 
 PASS = CancelReshapes()
 INITS = """
-    int64[2] flat = {-1, 4}, int64[3] back = {-1, 5, 4}, int64[1] axis = {0}, float two = {2}, float[4] row = {1, 2, 3, 4}
+    int64[2] flat = {-1, 4}, int64[3] back = {-1, 5, 4}, int64[1] axis = {0}, float two = {2},
+    float[4] row = {1, 2, 3, 4}
 """
 
 
