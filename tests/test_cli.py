@@ -135,7 +135,7 @@ def test_an_unknown_section(run: Run) -> None:
     assert run("report", EXAMPLE, "--only", "interface,weather") == (
         2,
         "",
-        "Error: no section 'weather' - choose from "
+        "Error: no section 'weather' - there are "
         "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow, float16\n",
     )
 
@@ -335,7 +335,7 @@ def test_an_unknown_example(run: Run) -> None:
     assert run("report", "example:nope") == (
         2,
         "",
-        "Error: no example 'nope' - there are: merged-decoder, causal-attention\n",
+        "Error: no example 'nope' - there are merged-decoder, causal-attention\n",
     )
 
 
@@ -539,7 +539,7 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         ),
         (
             ("--input", "ids=2x3"),
-            "there is no input 'ids' - there are input_ids",
+            "there is no input 'ids' - did you mean 'input_ids'?",
         ),
         (
             ("--dim", "batch_size=0"),

@@ -42,11 +42,19 @@ def test_a_path_object_may_name_an_example() -> None:
     assert resolve(Path("example:merged-decoder")) == FOLDER / "merged-decoder.onnx"
 
 
-@pytest.mark.parametrize("name", ["", "nope", "../examples/merged-decoder", "merged-decoder.onnx"])
-def test_an_unknown_example_is_an_error(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("", "there are merged-decoder, causal-attention"),
+        ("nope", "there are merged-decoder, causal-attention"),
+        ("../examples/merged-decoder", "did you mean 'merged-decoder'?"),
+        ("merged-decoder.onnx", "did you mean 'merged-decoder'?"),
+    ],
+)
+def test_an_unknown_example_is_an_error(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(f"example:{name}")
-    assert str(caught.value) == f"no example '{name}' - there are: merged-decoder, causal-attention"
+    assert str(caught.value) == f"no example '{name}' - {hint}"
 
 
 @pytest.mark.parametrize("path", [Path("merged-decoder.onnx"), FOLDER / "__init__.py", FOLDER / "other.onnx"])

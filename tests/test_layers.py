@@ -16,7 +16,7 @@ import graphkit
 PACKAGE = Path(graphkit.__file__).parent
 # From the bottom up; rooms of one layer do not import each other.
 LAYERS = (
-    ("dtypes", "errors"),
+    ("dtypes", "errors", "suggest"),
     ("examples", "graph", "io", "render"),
     ("contract", "model", "targets"),
     ("runtime", "shapes"),

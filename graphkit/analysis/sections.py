@@ -16,6 +16,7 @@ from graphkit.analysis.summary import summary
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.render.result import Result
+from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from graphkit.analysis.hazards import Hazards
@@ -68,7 +69,7 @@ class ReportOptions:
         known = [section.name for section in _every(self.target)]
         unknown = [name for name in self.only if name not in known]
         if unknown:
-            raise UsageError(f"no section '{unknown[0]}' - choose from {', '.join(known)}")
+            raise UsageError(f"no section '{unknown[0]}' - {did_you_mean(unknown[0], known)}")
 
 
 @dataclass(frozen=True)

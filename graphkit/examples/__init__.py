@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphkit.errors import UsageError
+from graphkit.suggest import did_you_mean
 
 __all__ = ["EXAMPLES", "example_name", "resolve"]
 
@@ -24,7 +25,7 @@ def resolve(path: str | Path) -> Path:
     if prefix != "example" or not colon:
         return Path(path)
     if name not in EXAMPLES:
-        raise UsageError(f"no example '{name}' - there are: {', '.join(EXAMPLES)}")
+        raise UsageError(f"no example '{name}' - {did_you_mean(name, EXAMPLES)}")
     return Path(__file__).parent / f"{name}.onnx"
 
 

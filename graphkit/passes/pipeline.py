@@ -10,6 +10,7 @@ from graphkit.errors import UsageError
 from graphkit.passes import PASSES
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.options import read_option
+from graphkit.suggest import did_you_mean
 
 __all__ = ["explain", "parse_pipeline"]
 
@@ -48,7 +49,8 @@ def find_pass(name: str) -> type[Pass]:
     for kind in PASSES:
         if kind.name() == name:
             return kind
-    raise UsageError(f"no pass '{name}' - choose from {', '.join(kind.name() for kind in PASSES)}")
+    hint = did_you_mean(name, (kind.name() for kind in PASSES), "`graphkit explain` lists them")
+    raise UsageError(f"no pass '{name}' - {hint}")
 
 
 def explain(name: str) -> str:
@@ -64,8 +66,7 @@ def _build(kind: type[Pass], options: str) -> Pass:
         key, separator, value = (part.strip() for part in item.partition("="))
         name = key.replace("-", "_")
         if not separator or name not in fields:
-            shown = ", ".join(fields) or "none"
-            raise UsageError(f"{kind.name()}: has no option '{key}' - its options are: {shown}")
+            raise UsageError(f"{kind.name()}: has no option '{key}' - {did_you_mean(name, fields)}")
         values[name] = _convert(kind, name, str(fields[name].type), value)
     missing = [n for n, f in fields.items() if n not in values and f.default is dataclasses.MISSING]
     if missing:

@@ -21,6 +21,7 @@ from graphkit.shapes.notes import Notes
 from graphkit.shapes.parse import parse
 from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor, array_of, unknown
+from graphkit.suggest import did_you_mean
 
 __all__ = ["Inputs", "input_dims"]
 
@@ -133,10 +134,12 @@ class Inputs:
     def _check_names(self, spec: DimSpec) -> None:
         for name in [*spec.numbers, *self.ranges]:
             if name not in self.names:
-                raise UsageError(f"no input has a dim '{name}' - there are {', '.join(self.names) or 'none'}")
+                hint = f"it is an input: give its shape, as in {name}=1x8" if name in self.declared else None
+                raise UsageError(f"no input has a dim '{name}' - {hint or did_you_mean(name, self.names)}")
         for name in [*spec.shapes, *self.values]:
             if name not in self.declared:
-                raise UsageError(f"there is no input '{name}' - there are {', '.join(self.declared)}")
+                hint = f"it is a dim: give its size, as in {name}=8" if name in self.names else None
+                raise UsageError(f"there is no input '{name}' - {hint or did_you_mean(name, self.declared)}")
 
     def _check_ranges(self) -> None:
         for name in self.ranges:

@@ -16,6 +16,7 @@ from graphkit.shapes.expr import Expr
 from graphkit.shapes.notes import Finding
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.tensor import Dims, Tensor, unknown
+from graphkit.suggest import did_you_mean
 
 __all__ = ["Shapes"]
 
@@ -88,10 +89,13 @@ class Shapes:
         if isinstance(key, Value):
             return key
         path, name = ("", key) if isinstance(key, str) else key
-        scope = next((scope for scope in all_scopes(self.model.scopes) if scope.path == path), None)
-        value = scope.values.get(name) if scope is not None else None
+        scopes = {scope.path: scope for scope in all_scopes(self.model.scopes)}
+        if path not in scopes:
+            raise UsageError(f"there is no graph '{path}' - {did_you_mean(path, filter(None, scopes))}")
+        value = scopes[path].values.get(name)
         if value is None:
-            raise UsageError(f"there is no tensor '{name}' in {path or 'the main graph'} - names are case-sensitive")
+            hint = did_you_mean(name, scopes[path].values, "`graphkit shapes` lists them")
+            raise UsageError(f"there is no tensor '{name}' in {path or 'the main graph'} - {hint}")
         return value
 
     def reason(self, key: Value | str | tuple[str, str] | Expr) -> str:

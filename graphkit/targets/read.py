@@ -10,6 +10,7 @@ from typing import Any, cast
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.io.toml import Section, read_toml
+from graphkit.suggest import did_you_mean
 from graphkit.targets.target import ANYTHING, Condition, Fact, Facts, Limit, Source, Spelling, Target, Verdict
 
 __all__ = ["NAMES", "load_target", "tflite_spellings"]
@@ -43,7 +44,8 @@ def load_target(name: str | Path) -> Target:
     if name in NAMES:
         return _built_in(str(name))
     if isinstance(name, str) and not (name.endswith(".toml") or set(name) & set("/\\")):
-        raise UsageError(f"no target '{name}' - there are {', '.join(NAMES)}, or name a .toml file")
+        hint = did_you_mean(name, NAMES, f"there are {', '.join(NAMES)}, or name a .toml file")
+        raise UsageError(f"no target '{name}' - {hint}")
     return _target(read_toml(Path(name)))
 
 

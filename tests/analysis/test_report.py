@@ -45,7 +45,7 @@ def test_an_unknown_section_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         ReportOptions(only=("interface", "weather"))
     assert str(caught.value) == (
-        "no section 'weather' - choose from "
+        "no section 'weather' - there are "
         "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow, float16"
     )
 

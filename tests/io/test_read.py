@@ -148,7 +148,7 @@ def test_name_that_is_not_utf8(tmp_path: Path, refused: Refused) -> None:
 
 
 def test_unknown_example() -> None:
-    with pytest.raises(UsageError, match="no example 'nothing' - there are: "):
+    with pytest.raises(UsageError, match="no example 'nothing' - there are "):
         load("example:nothing")
 
 

@@ -23,8 +23,8 @@ def test_an_integer_option() -> None:
     ("text", "message"),
     [
         ("", "the pipeline is empty - choose from inline-functions"),
-        ("no-such-pass", "no pass 'no-such-pass' - choose from inline-functions"),
-        ("eliminate-dead-code{x=1}", "eliminate-dead-code: has no option 'x' - its options are: none"),
+        ("no-such-pass", "no pass 'no-such-pass' - `graphkit explain` lists them"),
+        ("eliminate-dead-code{x=1}", "eliminate-dead-code: has no option 'x' - there are none"),
         ("specialize-input{input=a}", r"specialize-input: option 'value' is missing"),
         ("specialize-input{input=a,value=maybe}", "option 'value' is 'maybe' - it takes bool or int"),
         ("eliminate-dead-code;", "cannot read the pipeline at 'eliminate-dead-code;'"),

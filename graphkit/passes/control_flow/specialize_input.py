@@ -19,6 +19,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
 from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
+from graphkit.suggest import did_you_mean
 
 __all__ = ["SpecializeInput"]
 
@@ -78,12 +79,10 @@ class SpecializeInput(Pass):
 
 
 def _find_input(main: Scope, name: str, label: str) -> Value:
-    names = [value.name for value in main.inputs]
-    for value in main.inputs:
-        if value.name == name:
-            return value
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    raise UsageError(f"{label}: no input '{name}' - its inputs are {shown}")
+    inputs = {value.name: value for value in main.inputs}
+    if name not in inputs:
+        raise UsageError(f"{label}: no input '{name}' - {did_you_mean(name, inputs)}")
+    return inputs[name]
 
 
 def _without_dead_readers(model: Model, name: str) -> onnx.ModelProto:

@@ -21,6 +21,7 @@ from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, run_passes
 from graphkit.shapes import Declarations, declarations
+from graphkit.suggest import did_you_mean
 
 __all__ = ["Split", "split_merged"]
 
@@ -104,6 +105,9 @@ def _choose(model: Model, condition: str | None) -> MergedDecoder:
     if condition is not None:
         if condition in candidates:
             return candidates[condition]
+        if condition not in model.graph.values:
+            inputs = (value.name for value in model.graph.inputs)
+            raise UsageError(f"{model.label}: no input '{condition}' - {did_you_mean(condition, inputs)}")
         raise UsageError(
             f"{model.label}: no merged decoder on '{condition}' - {_why_not(model)}; an If over something else can "
             f"be decided by `graphkit rewrite -p specialize-input{{input={condition},value=...}}`"

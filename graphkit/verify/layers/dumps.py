@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from graphkit.errors import UsageError
 from graphkit.graph.view import Value
+from graphkit.suggest import did_you_mean
 from graphkit.verify.layers.arrays import ArrayFile
 from graphkit.verify.layers.matching import module_of
 from graphkit.verify.layers.pairs import Pair
@@ -30,9 +31,10 @@ def match_dumps(side: Side, dumps: ArrayFile, told: Mapping[str, str]) -> list[P
     found: dict[Value, tuple[str, str]] = {}
     for mine, theirs in told.items():
         if mine not in names:
-            raise UsageError(f"--map: {side.model.label} has no tensor '{mine}' - names are case-sensitive")
+            hint = did_you_mean(mine, names, "`graphkit shapes` lists them")
+            raise UsageError(f"--map: {side.model.label} has no tensor '{mine}' - {hint}")
         if theirs not in dumps.names:
-            raise UsageError(f"--map: {dumps.label} has no array '{theirs}' - names are case-sensitive")
+            raise UsageError(f"--map: {dumps.label} has no array '{theirs}' - {did_you_mean(theirs, dumps.names)}")
         found[names[mine]] = (theirs, "map")
     leaving = _leaving(side)
     for name in dumps.names:

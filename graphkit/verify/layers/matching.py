@@ -10,6 +10,7 @@ from typing import Literal
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_path
 from graphkit.graph.view import Node, Value
+from graphkit.suggest import did_you_mean
 from graphkit.verify.layers.pairs import Pair
 from graphkit.verify.layers.side import Dims, Side
 from graphkit.verify.layers.structure import corresponds, same_operator, same_values
@@ -93,9 +94,8 @@ def _as_told(matching: _Matching, told: Mapping[str, str]) -> None:
 def _named(side: Side, name: str) -> Value:
     value = side.model.graph.values.get(name)
     if value is None or value not in side.place:
-        raise UsageError(
-            f"--map: {side.model.label} computes no tensor '{name}' in its main graph - names are case-sensitive"
-        )
+        hint = did_you_mean(name, (value.name for value in side.place), "`graphkit shapes` lists them")
+        raise UsageError(f"--map: {side.model.label} computes no tensor '{name}' in its main graph - {hint}")
     return value
 
 

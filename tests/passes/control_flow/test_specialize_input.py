@@ -301,7 +301,7 @@ def test_the_model_that_is_given_stays_as_it_is() -> None:
 
 def test_an_input_that_does_not_exist_is_named() -> None:
     model = model_of("agraph (float[N] x) => (float[N] y) { y = Neg (x) }")
-    with pytest.raises(UsageError, match=r"no input 'flag' - its inputs are x"):
+    with pytest.raises(UsageError, match=r"no input 'flag' - there are x"):
         SpecializeInput("flag", True).run(model)
 
 
