@@ -535,7 +535,7 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         ),
         (
             ("--dim", "batch_size=1", "--input", "input_ids=2x3"),
-            "a dim of input 'input_ids' is batch_size - not 2, or it needs --dim for its symbols",
+            "a dim of input 'input_ids' is batch_size, which is 1 as given elsewhere - it cannot be 2 too",
         ),
         (
             ("--input", "ids=2x3"),
@@ -552,6 +552,22 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         (
             ("--dim", "batch_size"),
             "--dim batch_size: is not NAME=VALUE - write it as in --dim batch_size=1",
+        ),
+        (
+            ("--input", "input_ids"),
+            "--input input_ids: is not NAME=VALUE - write it as in --input input_ids=1x8",
+        ),
+        (
+            ("--input", "batch_size=2"),
+            "there is no input 'batch_size' - it is a dim: give its size, as in batch_size=8",
+        ),
+        (
+            ("--dim", "input_ids=2"),
+            "no input has a dim 'input_ids' - it is an input: give its shape, as in input_ids=1x8",
+        ),
+        (
+            ("--dim", "batch=2"),
+            "no input has a dim 'batch' - did you mean 'batch_size'?",
         ),
         (
             ("--input", "input_ids=2xN"),

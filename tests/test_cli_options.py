@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 import pytest
 
 from graphkit.cli import COMMANDS
-from graphkit.cli.options import SizeWords
+from graphkit.cli.options import REPORT_FORMATS, SizeWords, choice
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
 
@@ -35,6 +37,46 @@ def test_sizes_are_read_as_one_spec() -> None:
     ranges = {"m": (None, 5), "k": (2, None)}
     assert words.read() == DimSpec.of({"a=b": 1, "n": 8}, {"x": (1, 3)}, ranges)
     assert SizeWords((), (), ()).read() == AS_DECLARED
+
+
+@pytest.mark.parametrize(
+    ("option", "texts"),
+    [
+        ("input", ("x=1x8", "x:1,8", "x:[1,8]", "x=[1, 8]", "x=1,8", "x:1x8")),
+        ("input", ("onnx::x=1x8", "onnx::x:1,8", "onnx::x:[1, 8]")),
+        ("input", ("a=b=1x8", "a=b:1,8")),
+        ("input", ("x:0=1x8", "x:0:1,8")),
+        ("input", ("x=[]", "x:[]")),
+        ("dim", ("n=8", "n:8")),
+        ("dim", ("a=b:c=8", "a=b:c:8")),
+        ("range", ("n=1:8", "n:1:8")),
+        ("range", ("n=:8", "n::8")),
+        ("range", ("n:0=8:", "n:0=8:")),
+    ],
+)
+def test_spellings_of_sizes(option: str, texts: Sequence[str]) -> None:
+    read = {SizeWords(**{"dim": (), "input": (), "range": (), option: (text,)}).read() for text in texts}
+    assert len(read) == 1
+    ((name, *_),) = getattr(read.pop(), {"dim": "dims", "input": "inputs", "range": "ranges"}[option])
+    assert name == texts[0].rpartition("=")[0]
+
+
+def test_a_shape_is_that_of_its_spelling() -> None:
+    assert SizeWords((), ("x:[1, 8]",), ()).read().shapes == {"x": (1, 8)}
+    assert SizeWords((), ("x:[]",), ()).read().shapes == {"x": ()}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("jason", "'jason' is not one of 'text', 'markdown', 'json', 'html'. Did you mean 'json'?"),
+        ("pdf", "'pdf' is not one of 'text', 'markdown', 'json', 'html'."),
+    ],
+)
+def test_a_choice_that_is_none_may_mean_another(value: str, message: str) -> None:
+    with pytest.raises(click.BadParameter) as error:
+        choice(REPORT_FORMATS).convert(value, None, None)
+    assert error.value.message == message
 
 
 def test_bounds_that_are_none_name_the_option() -> None:

@@ -27,6 +27,14 @@ SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
 UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
 
 
+AS_IN = {
+    "--dim": "batch_size=1",
+    "--input": "input_ids=1x8",
+    "--range": "sequence_length=1:512",
+    "--map": "logits=output",
+}  # examples of NAME=VALUE
+
+
 class Format(str, Enum):
     """Formats of a report."""
 
@@ -43,9 +51,19 @@ PLACEMENTS: tuple[Placement, ...] = ("shared", "in-place", "inline")
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
+class _Choice(click.Choice[str]):
+    """A choice that says which name may be meant."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        from graphkit.suggest import did_you_mean
+
+        hint = did_you_mean(str(value), self.choices, " ").strip()
+        return f"{super().get_invalid_choice_message(value, ctx)} {hint[:1].upper()}{hint[1:]}".rstrip()
+
+
 def choice(names: Iterable[str]) -> click.Choice[str]:
     """Return the type of an option that takes one of these names."""
-    return click.Choice([str(getattr(name, "value", name)) for name in names])
+    return _Choice([str(getattr(name, "value", name)) for name in names])
 
 
 def count_option(name: str, default: int, text: str) -> Callable[[Command], Command]:
@@ -127,7 +145,9 @@ def size_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options --dim, --input and --range, which the command takes as `sizes`, a `SizeWords`."""
 
     @click.option("--dim", metavar="NAME=N", multiple=True, help="Set the size of a symbol; repeatable.")
-    @click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input; repeatable.")
+    @click.option(
+        "--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input, or NAME:A,B,C; repeatable."
+    )
     @click.option(
         "--range",
         metavar="NAME=LO:HI",
@@ -187,6 +207,20 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
     return Limits(timeout, size)
 
 
+def _divided(text: str, option: str) -> tuple[str, str]:
+    """Return the name and the value of NAME=VALUE; the last = divides, so that names may have one.
+
+    What says a size may be written with : too, as onnxsim and Polygraphy do: then the last of both divides, and the one
+    before it where a range has one itself.
+    """
+    at = text.rfind("=")
+    if option in ("--dim", "--input"):
+        at = max(at, text.rfind(":"))
+    elif option == "--range" and at < 0:
+        at = text.rfind(":", 0, max(text.rfind(":"), 0))
+    return (text[:at], text[at + 1 :]) if at > 0 else ("", "")
+
+
 def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
     """Yield what the values NAME=VALUE of a repeatable option say.
 
@@ -197,9 +231,9 @@ def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> I
 
     names: set[str] = set()
     for text in texts:
-        name, separator, value = text.rpartition("=")
-        if not (name and separator and value):
-            raise UsageError(f"{option} {text}: is not NAME=VALUE - write it as in {option} batch_size=1")
+        name, value = _divided(text, option)
+        if not (name and value):
+            raise UsageError(f"{option} {text}: is not NAME=VALUE - write it as in {option} {AS_IN[option]}")
         if name in names:
             raise UsageError(f"{option} {text}: '{name}' is given twice - give it once")
         names.add(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from graphkit.errors import UsageError
@@ -25,12 +26,17 @@ def parse_size(text: str) -> int:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Return a shape: `1x3x800x800`.
+    """Return a shape: `1x3x800x800`, `1,3,800,800` or `[1, 3, 800, 800]`; `[]` for a scalar.
 
     Raises:
         UsageError: The text is something else.
     """
-    return tuple(parse_size(part) for part in text.split("x"))
+    inner = text.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1].strip()
+        if not inner:
+            return ()
+    return tuple(parse_size(part.strip()) for part in re.split("[x,]", inner))
 
 
 def parse_bounds(text: str) -> Bounds:

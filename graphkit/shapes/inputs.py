@@ -172,9 +172,19 @@ class Inputs:
         while pending:
             left = [equation for equation in pending if not self._solve(*equation)]
             if len(left) == len(pending):
-                name, dim, size = left[0]
-                raise UsageError(f"a dim of input '{name}' is {dim} - not {size}, or it needs --dim for its symbols")
+                raise UsageError(self._unsolved(*left[0]))
             pending = left
+
+    def _unsolved(self, name: str, dim: Expr, size: int) -> str:
+        """Return why a dim of an input cannot have a size, and what would be different."""
+        rest = dim.substitute(self.numbers)
+        if rest.constant is None:
+            return (
+                f"a dim of input '{name}' is {dim} - set {' or '.join(sorted(rest.symbols))}, {size} leaves both open"
+            )
+        if dim.constant is not None:
+            return f"a dim of input '{name}' is {dim} - it cannot be {size}"
+        return f"a dim of input '{name}' is {dim}, which is {rest} as given elsewhere - it cannot be {size} too"
 
     def _solve(self, name: str, dim: Expr, size: int) -> bool:
         """Take the number of the only symbol in a dim, and return whether the dim is solved."""

@@ -342,7 +342,7 @@ ERRORS = {
     "no such symbol of a range": ({"ranges": {"Q": (1, 2)}}, "no input has a dim 'Q' - there are L, N"),
     "contradiction": (
         {"dims": {"N": 1}, "inputs": {"x": (2, 3)}},
-        "a dim of input 'x' is N - not 2, or it needs --dim for its symbols",
+        "a dim of input 'x' is N, which is 1 as given elsewhere - it cannot be 2 too",
     ),
     "out of range": (
         {"dims": {"N": 1}, "ranges": {"N": (2, None)}},

@@ -222,7 +222,7 @@ ERRORS = {
     "sizes that contradict": (
         DimSpec.of({"N": 1}, {"mask": (2, 3)}),
         UsageError,
-        "a dim of input 'mask' is N - not 2, or it needs --dim for its symbols",
+        "a dim of input 'mask' is N, which is 1 as given elsewhere - it cannot be 2 too",
     ),
 }
 

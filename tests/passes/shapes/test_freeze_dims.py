@@ -110,11 +110,11 @@ ERRORS = {
     "another rank": ({"inputs": (("x", (1,)),)}, "input 'x' has 2 dims - 1 has 1"),
     "two inputs that contradict": (
         {"inputs": (("x", (2, 3)), ("z", (3, 4)))},
-        "a dim of input 'z' is N - not 3, or it needs --dim for its symbols",
+        "a dim of input 'z' is N, which is 2 as given elsewhere - it cannot be 3 too",
     ),
     "a symbol and an input": (
         {"dims": (("N", 3),), "inputs": (("x", (2, 3)),)},
-        "a dim of input 'x' is N - not 2, or it needs --dim for its symbols",
+        "a dim of input 'x' is N, which is 3 as given elsewhere - it cannot be 2 too",
     ),
     "less than nothing": ({"inputs": (("z", (2, 0)),)}, "'L' is -1, out of its range - give it another range"),
     "no batch": ({"dims": (("N", 0),)}, "'N' is 0, out of its range - give it another range"),
