@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.dtypes import dtype_name
+from graphkit.graph.families import families, family_pattern
+from graphkit.graph.matching import fixed_values, in_order, matching
 from graphkit.graph.types import shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -37,7 +40,7 @@ class ShapeRow:
 
 @dataclass(frozen=True)
 class TensorShapes(Result):
-    """The shapes of all tensors that nodes compute.
+    """The shapes of tensors, in the order of the graph: its inputs, and what its nodes compute.
 
     Attributes:
         known: Number of tensors whose dims are all known.
@@ -61,34 +64,65 @@ class TensorShapes(Result):
             yield Prose(f"The model runs only where {fact}.")
         for scope in dict.fromkeys(row.scope for row in self.rows):
             yield table(
-                "Tensor:code | Dtype | Shape:note | Unknown because:note",
-                [(r.name, r.dtype, r.shape, r.unknown or None) for r in self.rows if r.scope == scope],
+                "Tensor:code | Dtype | Shape:code | Unknown because:note",
+                _by_family([row for row in self.rows if row.scope == scope]),
                 title=scope or "main graph",
             )
         for contradiction in self.contradictions:
             yield Prose(contradiction, "warning")
 
 
+def _by_family(rows: Sequence[ShapeRow]) -> list[tuple[str, str, str, str | None]]:
+    """Return a row for each family of names of one dtype and shape, in the order of their first names."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for row in rows:
+        groups.setdefault((family_pattern(row.name), row.dtype, row.shape, row.unknown), []).append(row.name)
+    place = {row.name: number for number, row in reversed(list(enumerate(rows)))}
+    found = [
+        (place[own[0]], (label, dtype, shape, unknown or None))
+        for (_, dtype, shape, unknown), names in groups.items()
+        for label, own in families(names).items()
+    ]
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
 @dataclass(frozen=True)
 class WhyShape(Result):
-    """The steps from the input dims to the shape of one tensor."""
+    """The steps from the input dims to the shape of one tensor.
+
+    Attributes:
+        kept: For each step, whether its shape is that of the step before, which it reads.
+    """
 
     title: ClassVar[str] = "Why"
     tensor: str
     shape: str
     steps: tuple[str, ...]
+    kept: tuple[bool, ...]
 
     def heading(self) -> str:
         return f"{self.title} {self.tensor} is {self.shape}"
 
     def blocks(self) -> Iterator[Block]:
-        yield table("Step:number | Tensor and shape:code", list(enumerate(self.steps, start=1)))
+        yield table("Step:number | Tensor and shape:code", list(self._rows()))
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the steps, those that keep the shape as one, but for the last."""
+        last = len(self.steps) - 1
+        for keeps, run in itertools.groupby(range(len(self.steps)), lambda i: self.kept[i] and i != last):
+            numbers = list(run)
+            if keeps and len(numbers) > 1:
+                yield f"{numbers[0] + 1}-{numbers[-1] + 1}", f"{len(numbers):,} nodes that keep the shape"
+            else:
+                yield from ((str(number + 1), self.steps[number]) for number in numbers)
 
 
 def tensor_shapes(
     model: Model,
     spec: DimSpec = AS_DECLARED,
     *,
+    filters: Sequence[str] = (),
+    constants: bool = False,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
@@ -98,22 +132,28 @@ def tensor_shapes(
     Args:
         model: The model.
         spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
+        filters: Globs such as `/model/layers.0/*`, or families such as `present.{0-5}.key`: only tensors that one of
+            them matches, by name, as `SCOPE::NAME` or by the path of their node.
+        constants: Whether to have rows also for initializers and what follows from them alone.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
 
     Returns:
-        A row for each tensor that a node computes, and what must hold for the model to run.
+        A row for each tensor, and what must hold for the model to run.
 
     Raises:
-        UsageError: A symbol or an input does not exist, or a size contradicts the model.
+        UsageError: A symbol or an input does not exist, a size contradicts the model, or a filter matches nothing.
 
     Example:
         >>> graphkit.tensor_shapes(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).rows[-1].shape
         '[1, sequence_length, 64]'
     """
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
-    rows = tuple(_row(shapes, value) for value in shapes if value.kind == "node" and not value.is_constant)
+    fixed = fixed_values(shapes.model.scopes)
+    values = list(in_order(shapes.model.scopes))
+    shown = [value for value in values if constants or value not in fixed]
+    rows = tuple(_row(shapes, value) for value in (matching(filters, shown, values) if filters else shown))
     return TensorShapes(
         sum(not row.unknown for row in rows),
         rows,
@@ -160,4 +200,15 @@ def why_shape(
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
-    return WhyShape(name, shape_text(shapes[key].dims), shapes.why(key))
+    chain = shapes.chain(key)
+    kept = [False, *(_keeps(shapes, before, after) for before, after in itertools.pairwise(chain))]
+    return WhyShape(
+        name, shape_text(shapes[key].dims), tuple(shapes.line(value) for value in chain), tuple(kept[: len(chain)])
+    )
+
+
+def _keeps(shapes: Shapes, before: Value, after: Value) -> bool:
+    """Whether a node reads a value and gives one of the same known shape, whose elements are not followed."""
+    found = shapes[after]
+    is_same = bool(found.dims) and found.dims == shapes[before].dims and found.elements is None
+    return is_same and after.producer is not None and before in after.producer.inputs

@@ -244,19 +244,34 @@ def examples() -> None:
 @click.command()
 @model_argument
 @size_options
+@click.option(
+    "--filter",
+    "filters",
+    metavar="GLOB",
+    multiple=True,
+    help="Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
+)
+@click.option("--constants", is_flag=True, help="Show initializers, and what follows from them alone, too.")
 @click.option("--why", metavar="NAME", help="Show where the shape of this tensor comes from.")
 @format_option
-def shapes(model: str, sizes: SizeWords, why: str | None, format: str) -> None:
+def shapes(model: str, sizes: SizeWords, filters: Sequence[str], constants: bool, why: str | None, format: str) -> None:
     """Show the shape of every tensor as an expression in the input dims, or explain one of them.
 
     MODEL is a model file, or example:NAME.
     """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
     from graphkit.cli.piping import load
+    from graphkit.errors import UsageError
 
     spec = sizes.read()
     loaded = load(model)
-    result: Result = tensor_shapes(loaded, spec) if why is None else why_shape(loaded, why, spec)
+    if why is not None and (filters or constants):
+        raise UsageError("--filter and --constants are for the list of shapes - leave them out beside --why")
+    result: Result = (
+        tensor_shapes(loaded, spec, filters=filters, constants=constants)
+        if why is None
+        else why_shape(loaded, why, spec)
+    )
     show(result, format)
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TypeVar
 
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, Scope, Value, all_scopes
+from graphkit.suggest import did_you_mean
 
-__all__ = ["find_value", "find_value_or_node", "similar"]
+__all__ = ["find_value", "find_value_or_node"]
 
-SHOWN = 3  # names that a user may have meant
 T = TypeVar("T", Value, Node)
-
-
-def similar(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names what a user may have meant; "" where nothing is like it."""
-    found = difflib.get_close_matches(name, dict.fromkeys(names), SHOWN)
-    return f"did you mean {' or '.join(repr(one) for one in found)}?" if found else ""
 
 
 def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
@@ -55,7 +48,7 @@ def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Valu
 def _missing(scopes: tuple[Scope, ...], name: str, label: str, what: str, names: Iterable[str]) -> UsageError:
     inside = next((scope for scope in all_scopes(scopes) if scope is not scopes[0] and _defines(scope, name)), None)
     if inside is None:
-        hint = similar(name, names) or "`graphkit shapes` lists the values"
+        hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
         return UsageError(f"{label}: there is no {what} '{name}' - {hint}")
     if inside in scopes or not scopes[0].contains(inside):
         hint = "put functions into the graph first: graphkit rewrite -p inline-functions"

@@ -20,7 +20,7 @@ from graphkit.suggest import did_you_mean
 
 __all__ = ["Shapes"]
 
-MAX_STEPS = 200  # nodes that `why` follows
+MAX_STEPS = 5_000  # nodes that `why` follows
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +110,10 @@ class Shapes:
 
     def why(self, key: Value | str | tuple[str, str]) -> tuple[str, ...]:
         """Return the chain from graph inputs and constants to a tensor's shape, a line for each step."""
+        return tuple(self.line(value) for value in self.chain(key))
+
+    def chain(self, key: Value | str | tuple[str, str]) -> list[Value]:
+        """Return the values from graph inputs and constants to a tensor, each after those that it comes from."""
         steps: list[Value] = []
         met: set[Value] = set()
         pending = [(self.find(key), False)]
@@ -121,7 +125,7 @@ class Shapes:
                 met.add(value)
                 pending.append((value, True))
                 pending.extend((origin, False) for origin in reversed(self._origins(value)))
-        return tuple(self._line(value) for value in steps[-MAX_STEPS:])
+        return steps[-MAX_STEPS:]
 
     def _origins(self, value: Value) -> list[Value]:
         """Return the inputs of a value's node that its dims and elements come from."""
@@ -147,7 +151,8 @@ class Shapes:
                 names |= element.symbols if isinstance(element, Expr) else set()
         return names
 
-    def _line(self, value: Value) -> str:
+    def line(self, value: Value) -> str:
+        """Return a value with its type and where it comes from."""
         text = f"{value.name}: {self[value]}"
         reason = self.reason(value)
         return f"{text}, {_origin(value)}" + (f" ({reason})" if reason else "")
