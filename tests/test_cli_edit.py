@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphkit.workflows.edit
+from graphkit.graph.types import declared_dims
 from graphkit.model import load
 from graphkit.rewrite.base import Outcome
 from graphkit.verify.rewrite import verify_extract
@@ -73,4 +74,47 @@ def test_what_cannot_be_extracted_is_one_error_and_no_file(run: Run, tmp_path: P
     code, out, err = run("extract", OTHER, "--to", "logit", "-o", tmp_path / "part.onnx")
     assert (code, out) == (2, "")
     assert err == f"Error: {OTHER}: there is no value or node 'logit' - did you mean 'logits'?\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_rename_writes_other_names_and_proves_them(run: Run, tmp_path: Path) -> None:
+    made = tmp_path / "r.onnx"
+    new = ("--input", "input_ids=ids", "--output", "logits=scores", "--dim", "batch_size=rows")
+    code, out, err = run("rename", OTHER, *new, "-o", made)
+    assert (code, err) == (0, "")
+    assert "input_ids is called ids.\n\nlogits is called scores.\n\nbatch_size is called rows.\n" in out
+    assert "All outputs are equal to the last bit: 1." in out
+    written = load(made).graph
+    assert [value.name for value in (*written.inputs, *written.outputs)] == ["ids", "scores"]
+    assert declared_dims(written.inputs[0]) == ("rows", "sequence_length")
+
+
+def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -> None:
+    made = tmp_path / "s.onnx"
+    code, out, err = run("set-dims", OTHER, "--dim", "batch_size=2", "--input", "input_ids=2x5", "-o", made)
+    assert (code, err) == (0, "")
+    assert "batch_size is 2.\n\nsequence_length is 5.\n" in out
+    assert "at batch_size=2, sequence_length=5;" in out
+    assert declared_dims(load(made).graph.outputs[0]) == (2, 5, 64)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (
+            ("rename", OTHER),
+            "there is nothing to rename - give --input, --output, --dim or --value, such as --dim N=batch",
+        ),
+        (("set-dims", OTHER), "there is nothing to set - give --dim or --input, such as --dim batch_size=1"),
+        (
+            ("rename", OTHER, "--input", "logits=a"),
+            f"{OTHER}: there is no input 'logits' - there are input_ids",
+        ),
+        (("set-dims", OTHER, "--dim", "b=1"), "no input has a dim 'b' - there are batch_size, sequence_length"),
+    ],
+)
+def test_what_cannot_be_edited_is_one_error_and_no_file(
+    run: Run, tmp_path: Path, command: tuple[str, ...], error: str
+) -> None:
+    assert run(*command, "-o", tmp_path / "o.onnx") == (2, "", f"Error: {error}\n")
     assert not list(tmp_path.iterdir())

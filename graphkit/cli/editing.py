@@ -1,4 +1,4 @@
-"""Commands that edit models: extract."""
+"""Commands that edit models: extract, rename, set-dims."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from graphkit.cli.options import (
+    SizeWords,
     float16_tolerance_option,
     format_option,
     limit_options,
@@ -17,6 +18,7 @@ from graphkit.cli.options import (
     no_verify_option,
     output_option,
     overwrite_option,
+    read_pairs,
     weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, proving
@@ -27,16 +29,21 @@ if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
 
-__all__ = ["extract"]
+__all__ = ["extract", "rename", "set_dims"]
 
 T = TypeVar("T")
 
 
+output_file = output_option("OUT", "Output file.", required=True)
+short_output_file = click.option(
+    "-o", "output", type=click.Path(path_type=Path), metavar="OUT", required=True, help="Output file."
+)
+
+
 def edit_options(command: Callable[..., Pass]) -> Callable[..., None]:
-    """Let a command that returns a pass edit a model by it, with the options of all edits."""
+    """Let a command that returns a pass edit a model by it, with the options of all edits but -o."""
 
     @model_argument
-    @output_option("OUT", "Output file.", required=True)
     @weights_option
     @no_verify_option
     @overwrite_option
@@ -78,6 +85,7 @@ def edit_options(command: Callable[..., Pass]) -> Callable[..., None]:
     multiple=True,
     help="A value or node to begin at; repeatable. Default: the inputs of the model.",
 )
+@output_file
 @edit_options
 def extract(to: Sequence[str], begin: Sequence[str]) -> Pass:
     """Write a subgraph as a model of its own, and prove it against the whole.
@@ -88,3 +96,51 @@ def extract(to: Sequence[str], begin: Sequence[str]) -> Pass:
     from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 
     return ExtractSubgraph(tuple(to), tuple(begin))
+
+
+def pairs_option(
+    name: str, metavar: str, text: str, parameter: str | None = None
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return an option of pairs that can be given several times."""
+    return click.option(f"--{name}", parameter or name, metavar=metavar, multiple=True, help=f"{text}; repeatable.")
+
+
+@click.command()
+@pairs_option("input", "OLD=NEW", "Rename an input")
+@pairs_option("output", "OLD=NEW", "Rename an output", "output_names")
+@pairs_option("dim", "OLD=NEW", "Rename a symbol of dims, or name a dim without one, such as x.0=batch")
+@pairs_option("value", "OLD=NEW", "Rename any value of the main graph")
+@short_output_file
+@edit_options
+def rename(input: Sequence[str], output_names: Sequence[str], dim: Sequence[str], value: Sequence[str]) -> Pass:
+    """Rename inputs, outputs and symbols of dims, wherever they occur, and prove the result.
+
+    MODEL is a model file, or example:NAME. A symbol that the graph forces to equal the renamed one gets the same name.
+    """
+    from graphkit.errors import UsageError
+    from graphkit.passes.interface.rename import Rename
+
+    given = ((input, "--input"), (output_names, "--output"), (value, "--value"), (dim, "--dim"))
+    inputs, outputs, values, dims = (tuple(read_pairs(texts, option, str)) for texts, option in given)
+    if not (inputs or outputs or values or dims):
+        raise UsageError("there is nothing to rename - give --input, --output, --dim or --value, such as --dim N=batch")
+    return Rename(inputs, outputs, values, dims)
+
+
+@click.command("set-dims")
+@pairs_option("dim", "NAME=N", "Set the size of a symbol")
+@pairs_option("input", "NAME=AxBxC", "Set the shape of an input")
+@output_file
+@edit_options
+def set_dims(dim: Sequence[str], input: Sequence[str]) -> Pass:
+    """Declare sizes for dims of the inputs, and all that follows from them, and prove the result.
+
+    MODEL is a model file, or example:NAME. Nodes stay; `graphkit fold --dim` folds what no longer varies.
+    """
+    from graphkit.errors import UsageError
+    from graphkit.passes.interface.set_dims import SetDims
+
+    spec = SizeWords(dim, input, ()).read()
+    if not (spec.dims or spec.inputs):
+        raise UsageError("there is nothing to set - give --dim or --input, such as --dim batch_size=1")
+    return SetDims(spec.dims, spec.inputs)

@@ -20,6 +20,8 @@ from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.interface.rename import Rename
+from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
@@ -87,7 +89,9 @@ PASSES: tuple[type[Pass], ...] = (
     InlineFunctions,
     SpecializeInput,
     ExtractSubgraph,
+    Rename,
     FreezeDims,
+    SetDims,
     InlineConstantIf,
     DropEmptyOutputs,
     *SHARING,

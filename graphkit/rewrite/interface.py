@@ -10,11 +10,12 @@ from onnx import helper
 
 from graphkit.graph.lookup import find_value
 from graphkit.graph.names import free_name, names_in
-from graphkit.graph.view import Value, body_graphs
+from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, drop_inputs, keep
 from graphkit.rewrite.dead_code import live_values, remove_dead_code
 from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.renaming import with_value_names
 from graphkit.shapes import Expr
 
 __all__ = [
@@ -152,26 +153,15 @@ def with_interface(
 
 
 def with_names(model: Model, names: Mapping[str, str]) -> Model:
-    """Return a model in which inputs and outputs of the main graph have other names.
+    """Return a model in which values of the main graph have other names.
 
     Args:
         model: The model.
         names: The new name of each, which no other value of the model has; two inputs of one type may become one.
     """
-    proto = copy_proto(model)
-    _rename(proto.graph, names)
-    last = {info.name: index for index, info in enumerate(proto.graph.input)}
+    values = {model.graph.values[old]: new for old, new in names.items() if old in model.graph.values}
+    renamed = with_value_names(model, values)
+    last = {info.name: index for index, info in enumerate(renamed.proto.graph.input)}
+    proto = renamed.proto  # a copy already
     keep(proto.graph.input, [last[info.name] == index for index, info in enumerate(proto.graph.input)])
     return model.with_proto(proto)
-
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        info.name = names.get(info.name, info.name)
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-        for _, body in body_graphs(node):
-            own = {info.name for info in body.input} | {tensor.name for tensor in body.initializer}
-            own |= {name for inner in body.node for name in inner.output}
-            _rename(body, {old: new for old, new in names.items() if old not in own})

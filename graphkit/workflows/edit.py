@@ -11,13 +11,15 @@ from graphkit.analysis.interface import Port, interface
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.interface.rename import Rename
+from graphkit.passes.interface.set_dims import SetDims
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, grouped
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models, unused_text
-from graphkit.shapes import declarations
+from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
@@ -80,7 +82,7 @@ class EditReport(Result):
         yield Prose(f"Wrote {' and '.join(self.files)}.")
         if not self.changes:
             yield Prose("Nothing had to change.")
-        yield from (Prose(f"{change[:1].upper()}{change[1:]}.") for change in self.changes)
+        yield from (Prose(f"{change}.") for change in self.changes)
         yield from (Prose(note, "warning") for note in self.notes)
         if self.unused:
             yield Prose(unused_text(self.unused))
@@ -143,4 +145,12 @@ def _proof(step: Pass, model: Model, output: Path, options: EditOptions, progres
     source = model.path if model.path is not None else model
     if isinstance(step, ExtractSubgraph):
         return verify_extract(source, output, tolerance=options.tolerance, limits=options.limits, progress=progress)
-    return verify_rewrite(source, output, tolerance=options.tolerance, limits=options.limits, progress=progress)
+    return verify_rewrite(
+        source,
+        output,
+        step.spec() if isinstance(step, SetDims) else AS_DECLARED,
+        names={new: old.name for old, new in step.new_names(model).items()} if isinstance(step, Rename) else None,
+        tolerance=options.tolerance,
+        limits=options.limits,
+        progress=progress,
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
 
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import Scope, body_graphs
+from graphkit.graph.view import Scope
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.rewrite.shield_bodies import shield_bodies
 from graphkit.shapes import Shapes, infer, parse
 from graphkit.shapes.dim_spec import DimSpec, InputShapes, SymbolRanges, SymbolSizes
@@ -64,7 +65,7 @@ class FreezeDims(Pass):
         for info in proto.graph.input:
             if (found := shapes[info.name].dims) is not None:
                 _declare(info, [dim.constant if dim.constant is not None else str(dim) for dim in found], numbers, True)
-        for graph, scope in _graphs(proto.graph, model.graph):
+        for graph, scope in graphs_with_scopes(proto.graph, model.graph):
             is_possible = not any(body.contains(scope) for body in shapes.impossible)
             for info in (*(graph.input if scope.parent is not None else ()), *graph.output, *graph.value_info):
                 _follow(info, scope, shapes if is_possible else None, numbers)
@@ -80,14 +81,6 @@ def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
     pairs = zip(frozen.graph.walk(), original.graph.walk(), strict=True)
     bodies = [now for now, before in pairs if before in shapes.impossible]
     return shield_bodies(frozen, bodies, infer(frozen))
-
-
-def _graphs(graph: onnx.GraphProto, scope: Scope) -> Iterator[tuple[onnx.GraphProto, Scope]]:
-    """Yield the graphs of a copy with the scopes of the original."""
-    yield graph, scope
-    for proto, node in zip(graph.node, scope.nodes, strict=True):
-        for (_, body), inner in zip(body_graphs(proto), node.bodies.values(), strict=True):
-            yield from _graphs(body, inner)
 
 
 def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int]) -> None:

@@ -1,0 +1,96 @@
+"""Give dims of the inputs their sizes: only declarations change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from graphkit.constraints.forced import forced_sizes
+from graphkit.constraints.violated import SizeCheck
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
+from graphkit.rewrite.base import Outcome, Pass
+from graphkit.shapes import DimSpec, declarations, infer
+from graphkit.shapes.dim_spec import InputShapes, SymbolSizes
+from graphkit.shapes.inputs import Inputs
+
+__all__ = ["SetDims"]
+
+
+@dataclass(frozen=True)
+class SetDims(Pass):
+    """Declare sizes for dims of the inputs, by symbol or by the shape of an input, where the graph can run with them.
+
+    It is `freeze-dims` with two things added: a symbol whose size the graph forces gets it too, and outputs declare
+    what follows. Nodes stay: `graphkit fold --dim` goes on to fold what no longer varies. Input dims that contradict
+    the nodes are put right first.
+
+    Legality: the symbols and inputs exist, the sizes do not contradict each other, and no node needs others.
+
+    Before:
+
+        agraph (float[N, 4] x, float[M, 4] z) => (float[N, 8] y) {
+            y = Concat <axis = 1> (x, z)
+        }
+
+    After `set-dims{dims=N=2}`:
+
+        agraph (float[2, 4] x, float[2, 4] z) => (float[2, 8] y) {
+            y = Concat <axis = 1> (x, z)
+        }
+
+    Attributes:
+        dims: Sizes of symbols: `batch_size=1;sequence_length=8`.
+        inputs: Shapes of inputs: `pixel_values=1x3x800x800`.
+    """
+
+    dims: SymbolSizes = ()
+    inputs: InputShapes = ()
+
+    def run(self, model: Model) -> Outcome:
+        model.check_soundness()
+        base = declarations(model).model
+        spec = self.spec()
+        numbers = Inputs(base, spec).numbers
+        forced = _whole(base, numbers, forced_sizes(base, numbers))
+        sizes = {**numbers, **forced}
+        _check_runs(base, DimSpec.of(sizes, spec.shapes, spec.bounds), sizes)
+        frozen = FreezeDims(tuple(sizes.items()), self.inputs, ranges=spec.ranges).run(base)
+        if frozen.model is base:
+            return Outcome(model)
+        result = InferOutputShapes().run(frozen.model)
+        notes = [f"{name} is {size}, for the graph forces it" for name, size in forced.items()]
+        told = [change for change in frozen.changes if change.partition(" is ")[0] not in forced]
+        return Outcome(result.model, (*told, *notes, *result.changes))
+
+    def spec(self) -> DimSpec:
+        """Return what it says of the inputs; a size of 0 that is asked for is in the range of its symbol."""
+        return DimSpec(self.dims, self.inputs, tuple((name, 0, None) for name, size in self.dims if not size))
+
+
+def _whole(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fraction]) -> dict[str, int]:
+    """Return forced sizes as integers, and check that they can be sizes."""
+    for name, size in forced.items():
+        if size < 0 or size.denominator != 1:
+            raise _impossible(model, numbers, f"'{name}' would have to be {size}")
+    return {name: int(size) for name, size in forced.items()}
+
+
+def _check_runs(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
+    for reason in _reasons(model, spec, sizes):
+        raise _impossible(model, sizes, reason)
+
+
+def _reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
+    for finding in infer(model, spec).contradictions:
+        yield f"'{finding.node}': {finding.message}"
+    if fault := SizeCheck(model).fault(sizes):
+        yield fault
+
+
+def _impossible(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
+    given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
+    return UsageError(f"{model.label}: it cannot run with {given}: {reason} - give other sizes")
