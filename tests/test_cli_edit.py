@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 import graphkit.workflows.edit
 from graphkit.graph.types import declared_dims
 from graphkit.model import load
+from graphkit.passes.opset.onnx_converter import converted_by_onnx
 from graphkit.rewrite.base import Outcome
 from graphkit.verify.rewrite import verify_extract
 
-OTHER = "example:causal-attention"
+OTHER, MERGED = "example:causal-attention", "example:merged-decoder"
 Run = Callable[..., tuple[object, str, str]]
 
 EXTRACTED = """\
@@ -28,15 +31,15 @@ Wrote part.onnx.
 Interface
 
 Inputs
-Name                                 Dtype
-─────────────────────────────────────────────
-/norm/LayerNormalization_output_0    float32
+Name                               Dtype
+───────────────────────────────────────────
+/norm/LayerNormalization_output_0  float32
   [batch_size, sequence_length, 16]
 
 Outputs
-Name                                 Dtype
-─────────────────────────────────────────────
-logits                               float32
+Name    Dtype
+────────────────
+logits  float32
   [batch_size, sequence_length, 64]
 
 Proof
@@ -117,4 +120,65 @@ def test_what_cannot_be_edited_is_one_error_and_no_file(
     run: Run, tmp_path: Path, command: tuple[str, ...], error: str
 ) -> None:
     assert run(*command, "-o", tmp_path / "o.onnx") == (2, "", f"Error: {error}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def means_file(folder: Path) -> Path:
+    text = "agraph (float[N, 4] x) => (float[N] y) { y = ReduceMean <keepdims = 0> (x, axes) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
+    proto.graph.initializer.append(onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1]))
+    onnx.save(proto, folder / "means.onnx")
+    return folder / "means.onnx"
+
+
+def test_convert_opset_writes_a_newer_version_and_proves_it(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("convert-opset", means_file(tmp_path), "--to", 21, "-o", tmp_path / "new.onnx")
+    assert (code, err) == (0, "")
+    assert "opset 18 became 21.\n" in out
+    assert load(tmp_path / "new.onnx").graph.opset() == 21
+
+
+def test_an_older_version_comes_from_onnx_where_the_proof_holds(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = run("convert-opset", means_file(tmp_path), "--to", 17, "-o", tmp_path / "old.onnx")
+    assert code == 0
+    assert "opset 18 became 17, by onnx's converter.\n" in out
+    assert load(tmp_path / "old.onnx").graph.opset() == 17
+
+    def wrong(model: graphkit.Model, version: int) -> graphkit.Model:
+        proto = converted_by_onnx(model, version).restore()
+        proto.graph.node[0].op_type = "ReduceMax"
+        return graphkit.Model.from_proto(proto)
+
+    monkeypatch.setattr(graphkit.workflows.edit, "converted_by_onnx", wrong)
+    code, out, err = run("convert-opset", means_file(tmp_path), "--to", 17, "-o", tmp_path / "wrong.onnx")
+    assert (code, out) == (2, "")
+    assert "its opset is 18, which is not older than 17; onnx's converter: its proof fails: 7 of 7 runs differ" in err
+    assert err.endswith(" - nothing was written\n")
+    assert not (tmp_path / "wrong.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error"),
+    [
+        (OTHER, ("--to", 99), "convert-opset: version 99 is not between 1 and 24 - give an older one"),
+        (
+            OTHER,
+            ("--to", 12, "--no-verify"),
+            f"{OTHER}: convert-opset declines it: model: its opset is 17, which is not older than 12 - onnx's "
+            "converter may know it, and is taken only with the proof: leave out --no-verify",
+        ),
+        (
+            MERGED,
+            ("--to", 17),
+            f"{MERGED}: convert-opset declines it: model: its opset is 18, which is not older than 17; onnx's "
+            "converter: it leaves the bodies of If, Loop and Scan as they are - nothing was written",
+        ),
+    ],
+)
+def test_a_version_that_cannot_be_is_one_error(
+    run: Run, tmp_path: Path, model: str, options: tuple[object, ...], error: str
+) -> None:
+    assert run("convert-opset", model, *options, "-o", tmp_path / "o.onnx") == (2, "", f"Error: {error}\n")
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,8 @@ import onnx
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.runtime.optimizing import OptimizerError, optimize
+from graphkit.runtime.optimizing import optimize
+from graphkit.runtime.tools import ToolError
 
 __all__ = ["optimized"]
 
@@ -31,7 +32,7 @@ def optimized(model: Model) -> Model:
     """
     try:
         serialized = optimize(model.proto.SerializeToString())
-    except OptimizerError as error:
+    except ToolError as error:
         raise ModelError(
             f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}",
             file=model.file,

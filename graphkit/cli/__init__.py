@@ -15,7 +15,7 @@ import click
 from graphkit import __version__
 from graphkit.cli.bundling import bundle
 from graphkit.cli.comparing import compare
-from graphkit.cli.editing import extract, rename, set_dims
+from graphkit.cli.editing import convert_opset, extract, rename, set_dims
 from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes, targets
@@ -34,6 +34,7 @@ COMMANDS = (
     extract,
     rename,
     set_dims,
+    convert_opset,
     lower,
     contract,
     bundle,

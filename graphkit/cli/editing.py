@@ -1,4 +1,4 @@
-"""Commands that edit models: extract, rename, set-dims."""
+"""Commands that edit models: extract, rename, set-dims, convert-opset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
 
-__all__ = ["extract", "rename", "set_dims"]
+__all__ = ["convert_opset", "extract", "rename", "set_dims"]
 
 T = TypeVar("T")
 
@@ -144,3 +144,18 @@ def set_dims(dim: Sequence[str], input: Sequence[str]) -> Pass:
     if not (spec.dims or spec.inputs):
         raise UsageError("there is nothing to set - give --dim or --input, such as --dim batch_size=1")
     return SetDims(spec.dims, spec.inputs)
+
+
+@click.command("convert-opset")
+@click.option("--to", "version", type=int, required=True, metavar="N", help="The version of the operator set.")
+@output_file
+@edit_options
+def convert_opset(version: int) -> Pass:
+    """Convert a model to another version of ONNX's operator set, and prove the result.
+
+    MODEL is a model file, or example:NAME. Where graphkit does not know what became of an operator, and for an older
+    version, onnx's own converter is taken, if the proof of its result holds.
+    """
+    from graphkit.passes.opset.convert_opset import ConvertOpset
+
+    return ConvertOpset(version)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.interface import Port, interface
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.interface.set_dims import SetDims
+from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.opset.onnx_converter import RefusedError, converted_by_onnx
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
-from graphkit.rewrite.base import Pass, grouped
+from graphkit.rewrite.base import Declined, Outcome, Pass, grouped
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models, unused_text
@@ -122,9 +124,10 @@ def edit_file(
         check_files(model)
     progress("editing")
     outcome = step.run(model)
+    if outcome.declined and isinstance(step, ConvertOpset):
+        outcome = _by_onnx(model, step.version, outcome, options, progress)
     if outcome.declined:
-        reasons = "; ".join(grouped(map(str, outcome.declined)))
-        raise UsageError(f"{model.label}: {step.name()} declines it: {reasons} - nothing was written")
+        raise _declined(model, step, outcome, "nothing was written")
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
     made = interface(outcome.model)
@@ -139,6 +142,34 @@ def edit_file(
         _proof(step, model, output, options, progress) if options.verify else None,
         tuple(path.name for path in written.unused),
     )
+
+
+def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
+    reasons = "; ".join(grouped(map(str, outcome.declined)))
+    return UsageError(f"{model.label}: {step.name()} declines it: {reasons} - {hint}")
+
+
+def _by_onnx(model: Model, version: int, declined: Outcome, options: EditOptions, progress: Progress) -> Outcome:
+    """Return what onnx's converter makes of a model that the pass declines, if the proof holds; else what is declined.
+
+    Raises:
+        UsageError: Nobody wants a proof.
+    """
+    if not options.verify:
+        hint = "onnx's converter may know it, and is taken only with the proof: leave out --no-verify"
+        raise _declined(model, ConvertOpset(version), declined, hint)
+    progress("converting with onnx")
+    try:
+        made = converted_by_onnx(model, version)
+        progress("proving what onnx made")
+        proof = verify_rewrite(model, made, tolerance=options.tolerance, limits=options.limits, progress=progress)
+    except (RefusedError, ModelError) as error:
+        reason = error.problem if isinstance(error, ModelError) else str(error)
+    else:
+        if proof.passed:
+            return Outcome(made, (f"opset {model.graph.opset()} became {version}, by onnx's converter",))
+        reason = f"its proof fails: {proof.failures[0]}"
+    return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
 
 
 def _proof(step: Pass, model: Model, output: Path, options: EditOptions, progress: Progress) -> RewriteProof:

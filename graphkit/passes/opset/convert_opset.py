@@ -18,7 +18,7 @@ from graphkit.passes.opset.steps import NEWEST, steps
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.editor import Editor
 
-__all__ = ["ConvertOpset"]
+__all__ = ["ConvertOpset", "declare_version"]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -109,15 +109,20 @@ class ConvertOpset(Pass):
     def _declared(self, model: Model) -> Model:
         """Return a model that says of what opset it is."""
         proto = copy_proto(model)
-        for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
-            for entry in imports:
-                if entry.domain in DEFAULT_DOMAINS:
-                    entry.version = max(entry.version, self.version)
-        if not any(entry.domain in DEFAULT_DOMAINS for entry in proto.opset_import):
-            proto.opset_import.append(onnx.helper.make_opsetid("", self.version))
-        needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", self.version)])
-        proto.ir_version = max(proto.ir_version, needed)
+        declare_version(proto, self.version)
         return model.with_proto(proto)
+
+
+def declare_version(proto: onnx.ModelProto, version: int) -> None:
+    """Let a model, its functions included, say of what opset it is; the IR version rises where that needs it."""
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        for entry in imports:
+            if entry.domain in DEFAULT_DOMAINS:
+                entry.version = version
+    if not any(entry.domain in DEFAULT_DOMAINS for entry in proto.opset_import):
+        proto.opset_import.append(onnx.helper.make_opsetid("", version))
+    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)], ignore_unknown=True)
+    proto.ir_version = max(proto.ir_version, needed)
 
 
 def _training(model: Model) -> Iterator[Declined]:
