@@ -14,7 +14,6 @@ from collections.abc import Iterable
 
 import onnx
 
-from graphkit.graph.view import as_text
 from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import declare_version
 from graphkit.rewrite.base import copy_proto, keep
@@ -40,7 +39,8 @@ def converted_by_onnx(model: Model, version: int) -> Model:
     try:
         made = onnx.ModelProto.FromString(convert(model.proto.SerializeToString(), version))
     except ToolError as error:
-        raise RefusedError(" ".join(ASSERTION.sub("", as_text(str(error))).split())[:200]) from error
+        said = " ".join(ASSERTION.sub("", str(error)).split()).replace("Version $", "version ")
+        raise RefusedError(said[:200]) from error
     proto = copy_proto(model)
     _take_nodes(proto.graph, made.graph)
     _take_initializers(proto.graph, made.graph)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from converting import convert_here
 from onnx import TensorProto, helper
 from rewriting import assert_same, feeds_of, lines, model_of
 
@@ -17,6 +18,11 @@ agraph (float[N, 4] x) => (float[N] y) {
     [first] h = Exp (x)
     [mean] y = ReduceMean <keepdims = 0> (h, axes)
 }"""
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphkit.passes.opset.onnx_converter, "convert", convert_here)
 
 
 def means() -> Model:
