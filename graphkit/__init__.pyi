@@ -18,15 +18,21 @@ from graphkit.analysis.shape_ops import ShapeOps, shape_ops
 from graphkit.analysis.summary import Summary, summary
 from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
 from graphkit.analysis.what_if import WhatIf, what_if
-from graphkit.errors import GraphkitError, ModelError, OutputError, TargetError, UsageError
+from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UsageError
 from graphkit.graph.networks import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.host import Host
 from graphkit.host.bundle import Bundle
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.passes import PASSES
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.passes.fold import fold
+from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.result import Result
+from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, run_passes
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.save import save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
@@ -41,21 +47,25 @@ from graphkit.workflows.bundle import BundleOptions, BundleReport, bundle_folder
 from graphkit.workflows.compare import CompareOptions, compare_models
 from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
+from graphkit.workflows.proven import RewriteOptions
+from graphkit.workflows.rewrite import RewriteReport, rewrite_file
 from graphkit.workflows.specialize import Specializer
 from graphkit.workflows.split import SplitOptions, SplitReport, split_file
 
 __version__: str
 
 __all__ = [
-    "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
-    "CompareOptions", "Comparison", "ControlFlow", "DimSpec", "Fit", "Float16Losses", "FoldOptions", "FoldReport",
-    "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions", "LowerReport", "Model",
-    "ModelComparison", "ModelError", "Node", "Origins", "OutputError", "RemainingShapes", "Report", "ReportOptions",
-    "Result", "RewriteProof", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport",
-    "Summary", "Target", "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape", "architecture",
-    "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
-    "control_flow", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards", "interface",
-    "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "remaining_shapes", "report",
-    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
-    "to_networkx", "verify_bundle", "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
+    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "Editor", "Fit", "Float16Losses",
+    "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
+    "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode", "Node", "Origins", "Outcome",
+    "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report", "ReportOptions", "Result", "Rewrite",
+    "RewriteOptions", "RewriteProof", "RewriteReport", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions",
+    "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf",
+    "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards",
+    "compare", "compare_models", "cone", "control_flow", "fit", "float16_losses", "fold", "fold_file",
+    "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized",
+    "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
+    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
+    "verify_bundle", "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

@@ -5,7 +5,10 @@ Every message says what was met, what was expected and, after a dash, what to do
 
 from __future__ import annotations
 
-__all__ = ["GraphkitError", "ModelError", "OutputError", "TargetError", "UsageError"]
+import traceback
+from pathlib import PurePath
+
+__all__ = ["GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UsageError"]
 
 
 class GraphkitError(Exception):
@@ -46,6 +49,28 @@ class ModelError(GraphkitError):
 
 class OutputError(GraphkitError):
     """An output that cannot be written, or must not be (it would overwrite an input)."""
+
+
+class PassError(GraphkitError):
+    """A pass that is not graphkit's own, and cannot be imported, made or run.
+
+    Args:
+        name: The pass, as it was named.
+        problem: What was met.
+        hint: What the user can do.
+    """
+
+    def __init__(self, name: str, problem: str, hint: str) -> None:
+        self.name, self.problem, self.hint = name, problem, hint
+        super().__init__(f"pass '{name}': {problem} - {hint}")
+
+    @classmethod
+    def of(cls, name: str, problem: str, error: BaseException) -> PassError:
+        """Return the error for an exception of the pass's own code, with the line that raised it."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        said = f": {error}" if str(error) else ""
+        return cls(name, f"{problem} with {type(error).__name__}{said}{where}", "mend the pass")
 
 
 class TargetError(GraphkitError):

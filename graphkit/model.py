@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -27,7 +29,7 @@ from graphkit.io.scratch import Scratch
 from graphkit.io.stream_files import shown
 from graphkit.io.wire import Buffer
 
-__all__ = ["Model", "load"]
+__all__ = ["Model", "ModelLike", "as_model", "load"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class Model:
 
     Attributes:
         source: What was read: the weightless proto, the file, the data files, the references.
+        is_edited: Whether a rewrite made it, so that it is not what its file has.
     """
 
     source: Source
@@ -43,6 +46,7 @@ class Model:
     _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared by what rewrites make of it
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
+    is_edited: bool = False
 
     @classmethod
     def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
@@ -56,7 +60,8 @@ class Model:
 
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
-        return Model(replace(self.source, proto=proto), self._maps, self._is_sound, self._scratch, self._adopted)
+        source = replace(self.source, proto=proto)
+        return Model(source, self._maps, self._is_sound, self._scratch, self._adopted, is_edited=True)
 
     def check_soundness(self) -> None:
         """Check, once, that a rewrite can tell what the graph means; what a rewrite makes of a sound model is sound.
@@ -248,7 +253,7 @@ class Model:
         return full
 
 
-def load(path: str | Path, *, threshold: int = DEFAULT_THRESHOLD) -> Model:
+def load(path: str | os.PathLike[str], *, threshold: int = DEFAULT_THRESHOLD) -> Model:
     """Read a model without its weights.
 
     Args:
@@ -266,3 +271,16 @@ def load(path: str | Path, *, threshold: int = DEFAULT_THRESHOLD) -> Model:
         Model('causal-attention.onnx', 213 nodes)
     """
     return Model(read(resolve(path), threshold))
+
+
+ModelLike: TypeAlias = Model | str | os.PathLike[str]
+
+
+def as_model(model: ModelLike) -> Model:
+    """Return a model as it is, or read it where a path is given: see `load`.
+
+    Example:
+        >>> graphkit.as_model("example:causal-attention")
+        Model('causal-attention.onnx', 213 nodes)
+    """
+    return model if isinstance(model, Model) else load(model)

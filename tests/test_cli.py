@@ -369,9 +369,58 @@ def test_a_merged_decoder_is_split_and_proved(run: Run, tmp_path: Path) -> None:
 
 def test_a_pipeline_of_passes_is_run(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "out.onnx"
-    ran = run("rewrite", OTHER, "-o", output, "-p", "eliminate-dead-code", "--weights", "inline")
+    ran = run(
+        "rewrite", OTHER, "-o", output, "-p", "freeze-dims{dims=batch_size=2}", "--weights", "inline", "-f", "json"
+    )
+    made = json.loads(ran.out)
+    assert (ran.code, ran.err, made["files"]) == (0, "", ["out.onnx"])
+    assert (made["proof"]["fixed"], made["proof"]["failures"], made["unproven"]) == ({"batch_size": 2}, [], "")
+
+
+PASSES = """
+from dataclasses import dataclass
+import graphkit
+from graphkit.rewrite.edits import NewNode
+
+
+@dataclass(frozen=True)
+class AddToSub(graphkit.Rewrite):
+    def edit(self, editor):
+        for node in editor.nodes("Add"):
+            editor.replace(node, NewNode("Sub", node.inputs, [node.outputs[0].name], like=node))
+            editor.note("Add(s) made Sub")
+
+
+@dataclass(frozen=True)
+class Raising(graphkit.Pass):
+    text: str = "no"
+
+    def run(self, model):
+        raise ValueError(self.text)
+"""
+
+
+def test_a_pass_of_the_current_folder_is_run_and_proven(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    (tmp_path / "passes_of_mine.py").write_text(PASSES)
+    ran = run("rewrite", OTHER, "-o", "out.onnx", "-p", "passes_of_mine:AddToSub,eliminate-dead-code")
+    assert (ran.code, ran.err) == (1, "The proof failed. out.onnx is kept, unverified.\n")
+    assert "add-to-sub  19 Adds made Sub" in ran.out.splitlines()
+    ran = run("rewrite", OTHER, "-o", "other.onnx", "-p", "passes_of_mine:Raising{text=\x1b[31m}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "Error: pass 'raising': failed with ValueError: \\x1b[31m (passes_of_mine.py, line 20) - mend the pass\n"
+    )
+    assert not (tmp_path / "other.onnx").exists()
+
+
+def test_what_cannot_be_proven_is_said(run: Run, tmp_path: Path) -> None:
+    ran = run("rewrite", OTHER, "-o", tmp_path / "out.onnx", "-p", "extract-embedding")
     assert (ran.code, ran.err) == (0, "")
-    assert f"wrote {output}" in ran.out.splitlines()
+    assert "Warning: Nothing is proven: extract-embedding changed the interface" in ran.out
 
 
 def test_a_rewrite_is_proven(run: Run) -> None:
@@ -763,14 +812,14 @@ def test_names_never_drive_the_terminal(run: Run, tmp_path: Path) -> None:
     tensors = [helper.make_tensor(name, TensorProto.INT64, [1], [int(name == "one")]) for name in ("one", "zero")]
     for nodes, arguments in (
         ([relu], ("report", "--strict", "--only", "summary")),
-        ([cast], ("rewrite", "-p", "fold-constants", "-o", tmp_path / "out.onnx")),
+        ([cast], ("rewrite", "-p", "fold-constants", "-o", tmp_path / "out.onnx", "--no-verify")),
     ):
         outputs = [onnx.ValueInfoProto(name=nodes[0].output[0])]
         model = helper.make_model(helper.make_graph(nodes, "g", [], outputs, tensors))
         onnx.save(model, tmp_path / "model.onnx")
         ran = run(arguments[0], tmp_path / "model.onnx", *arguments[1:])
         text = ran.out + ran.err
-        assert "Finding: " in text or "declined: " in text
+        assert "Finding: " in text or "What stays" in text
         assert "\\x1b[31mred\\n\\x9b2J\\u202e" in text
         assert all(c.isprintable() or c == "\n" for c in text)
 

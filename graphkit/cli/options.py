@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PLACEMENTS", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "float16_tolerance_option",
     "format_option", "limit_options", "model_argument", "no_verify_option", "output_option", "overwrite_option",
-    "read_limits", "read_pairs", "size_options", "steps_option", "tolerance_option", "weights_option",
+    "read_limits", "read_pairs", "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option",
+    "weights_option",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -103,6 +104,9 @@ format_option = click.option(
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 steps_option = count_option("--steps", 8, "Number of greedy decoding steps in the proof of a split.")
 float16_tolerance_option = tolerance_option(None, " Default: 0, or 0.01 for a model with float16 tensors.")
+rewrite_tolerance_option = tolerance_option(
+    None, " Default: 0, or 0.01 for a model with float16 tensors; more for passes that change results."
+)
 no_verify_option = click.option("--no-verify", is_flag=True, help="Skip the proof.")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from graphkit.cli.options import (
     no_verify_option,
     output_option,
     overwrite_option,
+    rewrite_tolerance_option,
     size_options,
     steps_option,
     tolerance_option,
@@ -136,7 +139,7 @@ def fold(
         from graphkit.workflows.fold import FoldOptions, fold_file
 
         spec = sizes.read()
-        options = FoldOptions(spec, limit, weights, not no_verify, overwrite, tolerance, limits, not no_fusions, fuse)
+        options = FoldOptions(spec, weights, not no_verify, overwrite, tolerance, limits, limit, not no_fusions, fuse)
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
     _finish(made, format, f"{output} is")
@@ -148,40 +151,71 @@ def fold(
 @click.option(
     "--passes", "-p", metavar="PASSES", required=True, help="Comma-separated passes, such as name{option=value},name."
 )
+@size_options
 @weights_option
+@no_verify_option
 @overwrite_option
-def rewrite(model: str, output: Path, passes: str, weights: Placement, overwrite: bool) -> None:
-    """Run a pipeline of passes, which `graphkit explain` lists.
+@rewrite_tolerance_option
+@limit_options
+@format_option
+def rewrite(
+    model: str,
+    output: Path,
+    passes: str,
+    sizes: SizeWords,
+    weights: Placement,
+    no_verify: bool,
+    overwrite: bool,
+    tolerance: float | None,
+    limits: Limits,
+    format: str,
+) -> None:
+    """Run a pipeline of passes, and prove what it wrote.
 
-    MODEL is a model file, or example:NAME.
+    MODEL is a model file, or example:NAME. `graphkit explain` lists the passes; a pass of your own is
+    package.module:Pass. --dim, --input and --range say at which dims to prove; the pass freeze-dims freezes them.
     """
-    from graphkit.model import load
-    from graphkit.passes.pipeline import parse_pipeline
-    from graphkit.rewrite.base import grouped, run_passes
-    from graphkit.save import save_models, unused_text
+    with proving(limits, not no_verify), progress_on_terminal() as progress:
+        from graphkit.model import load
+        from graphkit.passes.pipeline import parse_pipeline
+        from graphkit.workflows.proven import RewriteOptions
+        from graphkit.workflows.rewrite import rewrite_file
 
-    pipeline = parse_pipeline(passes)
-    outcome = run_passes(load(model), pipeline)
-    for change in outcome.changes:
-        say(change)
-    for declined in grouped(map(str, outcome.declined)):
-        say(f"declined: {declined}")
-    saved = save_models({output: outcome.model}, weights=weights, overwrite=overwrite)
-    for path in saved:
-        say(f"wrote {path}")
-    if saved.unused:
-        say(unused_text([str(path) for path in saved.unused]))
+        with current_folder_importable():
+            pipeline = parse_pipeline(passes)
+        options = RewriteOptions(sizes.read(), weights, not no_verify, overwrite, tolerance, limits)
+        progress(f"reading {model}")
+        made = rewrite_file(load(model), output, pipeline, options, progress=progress)
+    _finish(made, format, f"{output} is")
+
+
+@contextlib.contextmanager
+def current_folder_importable() -> Iterator[None]:
+    """Let modules of the current folder be imported, as `python -m` does; what they import later comes after others."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 @click.command()
 @click.argument("name", metavar="[PASS]", required=False)
 def explain(name: str | None) -> None:
-    """Explain a pass, or list all passes."""
+    """Explain a pass, or list all passes.
+
+    PASS is one of them, or package.module:Pass.
+    """
     from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
 
     if name is not None:
-        for line in explain_pass(name).splitlines():
+        with current_folder_importable():
+            text = explain_pass(name)
+        for line in text.splitlines():
             say(line)
         return
     for kind in PASSES:

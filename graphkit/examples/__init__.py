@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from graphkit.errors import UsageError
@@ -15,13 +16,13 @@ EXAMPLES: dict[str, str] = {
 }
 
 
-def resolve(path: str | Path) -> Path:
+def resolve(path: str | os.PathLike[str]) -> Path:
     """Return the path of a model; `example:NAME` means a file of this package.
 
     Raises:
         UsageError: There is no example of that name.
     """
-    prefix, colon, name = str(path).partition(":")
+    prefix, colon, name = os.fspath(path).partition(":")
     if prefix != "example" or not colon:
         return Path(path)
     if name not in EXAMPLES:

@@ -1,4 +1,4 @@
-"""Pipelines as text: `specialize-input{input=use_cache_branch,value=true},eliminate-dead-code`."""
+"""Pipelines as text: `specialize-input{input=use_cache_branch,value=true},my_passes:Mine{option=1}`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import dataclasses
 import inspect
 import re
 
-from graphkit.errors import UsageError
+from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.passes import PASSES
+from graphkit.passes.custom import import_pass
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.options import read_option
 from graphkit.suggest import did_you_mean
 
-__all__ = ["explain", "parse_pipeline"]
+__all__ = ["explain", "find_pass", "parse_pipeline"]
 
-STEP = re.compile(r"\s*(?P<name>[a-z0-9-]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*(?:,|$)")
+NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"
+STEP = re.compile(rf"\s*(?P<name>{NAME})\s*(?:\{{(?P<options>[^{{}}]*)\}})?\s*(?:,|$)")
 NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?", re.A | re.I)
 
 
@@ -22,10 +24,19 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
     """Return the passes that a text names, with their options.
 
     Args:
-        text: Names in kebab-case, comma-separated, options in braces: `name{option=value,...}`.
+        text: Names, comma-separated, options in braces: `name{option=value,...}`. A name is that of a pass of graphkit,
+            in kebab-case, or `package.module:Pass`, whose module is imported.
+
+    Returns:
+        The passes in order, for `run_passes`.
 
     Raises:
         UsageError: A pass or an option does not exist, a required option is missing, or a value is wrong.
+        PassError: A module cannot be imported, or has no such pass.
+
+    Example:
+        >>> graphkit.parse_pipeline("fold-shapes, convert-opset{version=17}")
+        (FoldShapes(ranges=()), ConvertOpset(version=17))
     """
     steps: list[Pass] = []
     position = 0
@@ -33,7 +44,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
         match = STEP.match(text, position)
         if match is None:
             raise UsageError(f"cannot read the pipeline at '{text[position:]}' - write name{{option=value}},name,...")
-        steps.append(_build(find_pass(match["name"]), match["options"] or ""))
+        steps.append(_build(match["name"], match["options"] or ""))
         position = match.end()
     if not steps:
         raise UsageError(f"the pipeline is empty - choose from {', '.join(kind.name() for kind in PASSES)}")
@@ -45,7 +56,10 @@ def find_pass(name: str) -> type[Pass]:
 
     Raises:
         UsageError: There is none.
+        PassError: Its module cannot be imported, or has no such pass.
     """
+    if ":" in name:
+        return import_pass(name)
     for kind in PASSES:
         if kind.name() == name:
             return kind
@@ -59,27 +73,44 @@ def explain(name: str) -> str:
     return f"{name}\n\n{inspect.getdoc(kind)}\n"
 
 
-def _build(kind: type[Pass], options: str) -> Pass:
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+def _build(step: str, options: str) -> Pass:
+    kind = find_pass(step)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, object] = {}
     for item in filter(None, (part.strip() for part in options.split(","))):
         key, separator, value = (part.strip() for part in item.partition("="))
         name = key.replace("-", "_")
         if not separator or name not in fields:
-            raise UsageError(f"{kind.name()}: has no option '{key}' - {did_you_mean(name, fields)}")
-        values[name] = _convert(kind, name, str(fields[name].type), value)
-    missing = [n for n, f in fields.items() if n not in values and f.default is dataclasses.MISSING]
+            raise UsageError(f"{step}: has no option '{key}' - {did_you_mean(name, fields)}")
+        values[name] = _convert(step, name, _annotation(fields[name].type), value)
+    missing = [name for name, field in fields.items() if name not in values and not _has_default(field)]
     if missing:
-        raise UsageError(f"{kind.name()}: option '{missing[0]}' is missing - write {kind.name()}{{{missing[0]}=...}}")
-    return kind(**values)
+        raise UsageError(f"{step}: option '{missing[0]}' is missing - write {step}{{{missing[0]}=...}}")
+    try:
+        return kind(**values)
+    except GraphkitError:
+        raise
+    except Exception as error:  # a pass that is not graphkit's own is anybody's code
+        if ":" not in step:
+            raise
+        raise PassError.of(step, "cannot be made: its code failed", error) from error
 
 
-def _convert(kind: type[Pass], name: str, annotation: str, text: str) -> object:
+def _has_default(field: dataclasses.Field[object]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _annotation(type_: object) -> str:
+    """Return a type as it is written: a module without `from __future__ import annotations` has types, not texts."""
+    return type_.__name__ if isinstance(type_, type) else str(type_)
+
+
+def _convert(step: str, name: str, annotation: str, text: str) -> object:
     try:
         if (read := read_option(annotation, text)) is not None:
             return read
     except UsageError as error:
-        raise UsageError(f"{kind.name()}: option '{name}': {error}") from error
+        raise UsageError(f"{step}: option '{name}': {error}") from error
     kinds = [part.strip() for part in annotation.split("|")]
     if "bool" in kinds and text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -89,4 +120,4 @@ def _convert(kind: type[Pass], name: str, annotation: str, text: str) -> object:
         return float(text)
     if "str" in kinds:
         return text
-    raise UsageError(f"{kind.name()}: option '{name}' is '{text}' - it takes {' or '.join(kinds)}")
+    raise UsageError(f"{step}: option '{name}' is '{text}' - it takes {' or '.join(kinds)}")

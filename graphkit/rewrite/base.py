@@ -9,16 +9,23 @@ from __future__ import annotations
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, MutableSequence, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx
 
+from graphkit.errors import GraphkitError, PassError
 from graphkit.graph.families import families, in_short
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 
-__all__ = ["Declined", "Outcome", "Pass", "copy_proto", "drop_inputs", "grouped", "keep", "run_passes"]
+__all__ = [
+    "ALWAYS", "ROUNDING", "Declined", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "grouped", "keep",
+    "run_passes",
+]  # fmt: skip
+
+ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6
 
 
 @dataclass(frozen=True)
@@ -56,15 +63,39 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Premise:
+    """What a pass takes for granted of the inputs: its result gives the same as the original wherever this holds.
+
+    Attributes:
+        spec: Dims of the inputs.
+        values: Inputs that are always one value.
+    """
+
+    spec: DimSpec = AS_DECLARED
+    values: Mapping[str, bool | int] = field(default_factory=dict)
+
+    def __or__(self, other: Premise) -> Premise:
+        """Return both as one; the other one takes precedence."""
+        return Premise(self.spec | other.spec, {**self.values, **other.values})
+
+
+ALWAYS = Premise()
+
+
+@dataclass(frozen=True)
 class Pass(ABC):
     """Base of all passes.
 
     Attributes:
         largest_error: How far the results of a node can be off after it, absolutely, for values near 1; 0 where they
             are equal to the last bit.
+        drops_outputs: Whether it removes outputs on purpose; those that stay give the same.
+        changes_interface: Whether it gives the model other inputs, or outputs of another meaning, on purpose.
     """
 
     largest_error: ClassVar[float] = 0.0
+    drops_outputs: ClassVar[bool] = False
+    changes_interface: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
@@ -80,12 +111,16 @@ class Pass(ABC):
             ModelError: The model's graph is not sound: see `Model.check_soundness`.
         """
 
+    def premise(self) -> Premise:
+        """Return what it takes for granted of the inputs."""
+        return ALWAYS
 
-def run_passes(model: Model, passes: Iterable[Pass]) -> Outcome:
+
+def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     """Run passes one after the other.
 
     Args:
-        model: The model to start from; it is not changed.
+        model: The model to start from, or its path; it is not changed.
         passes: The passes, in order.
 
     Returns:
@@ -94,23 +129,45 @@ def run_passes(model: Model, passes: Iterable[Pass]) -> Outcome:
     Raises:
         UsageError: An option does not fit the model.
         ModelError: The model's graph is not sound: see `Model.check_soundness`.
+        PassError: A pass that is none of graphkit's own raises an exception.
+
+    Example:
+        >>> passes = graphkit.parse_pipeline("freeze-dims{dims=batch_size=1},fold-constants")
+        >>> graphkit.run_passes("example:causal-attention", passes).changes[0]
+        'freeze-dims: batch_size is 1'
     """
+    model = as_model(model)
     changes: list[str] = []
     declined: list[Declined] = []
     for step in passes:
-        outcome = step.run(model)
+        outcome = _run(step, model)
+        told = outcome.changes or (("the model is another",) if outcome.model is not model else ())
+        changes += [f"{step.name()}: {change}" for change in told]
         model = outcome.model
-        changes += [f"{step.name()}: {change}" for change in outcome.changes]
         declined += outcome.declined
     return Outcome(model, tuple(changes), tuple(declined))
 
 
-def keep(field: MutableSequence[Any], wanted: Sequence[bool]) -> None:
+def _run(step: Pass, model: Model) -> Outcome:
+    try:
+        outcome = step.run(model)
+    except GraphkitError:
+        raise
+    except Exception as error:  # a pass that is not graphkit's own is anybody's code
+        if type(step).__module__.partition(".")[0] == "graphkit":
+            raise
+        raise PassError.of(step.name(), "failed", error) from error
+    if not isinstance(outcome, Outcome):
+        raise PassError(step.name(), f"it returned {type(outcome).__name__}, not an Outcome", "return one from `run`")
+    return outcome
+
+
+def keep(members: MutableSequence[Any], wanted: Sequence[bool]) -> None:
     """Keep the members of a repeated field that are wanted, in place."""
     if not all(wanted):
-        kept = [member for member, keep_it in zip(field, wanted, strict=True) if keep_it]
-        del field[:]
-        field.extend(kept)
+        kept = [member for member, keep_it in zip(members, wanted, strict=True) if keep_it]
+        del members[:]
+        members.extend(kept)
 
 
 def drop_inputs(graph: onnx.GraphProto, names: Collection[str]) -> None:

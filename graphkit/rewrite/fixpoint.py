@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from graphkit.graph.names import counted
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.base import Declined, Outcome, Pass, Premise
 from graphkit.rewrite.dead_code import remove_dead_code, without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
@@ -43,6 +43,9 @@ class Rewrite(Pass):
         counts: Counts = Counter()
         outcome = run_to_fixpoint(model, [self], DimSpec(ranges=self.ranges), counts)
         return replace(outcome, changes=tuple(counted(count, text) for (_, text), count in counts.items()))
+
+    def premise(self) -> Premise:
+        return Premise(DimSpec(ranges=self.ranges))
 
 
 def _impossible(shapes: Shapes) -> list[Declined]:

@@ -46,9 +46,8 @@ from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
 from graphkit.verify.tally import compared
 from graphkit.verify.weights import changed_weights
 
-__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "fusing_tolerance", "verify_extract", "verify_rewrite"]
+__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "error_tolerance", "verify_extract", "verify_rewrite"]
 
-FUSING_TOLERANCE = 1e-5  # of float32, where weights are calculated with; measured: at most 1e-6
 RUNS = 7  # assignments to run at, for each value of the flags
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
@@ -331,10 +330,15 @@ def default_tolerance(model: Model) -> float:
     return FLOAT16_TOLERANCE if has_float16(model) else 0.0
 
 
-def fusing_tolerance(model: Model) -> float:
-    """Return the tolerance, relative to the largest magnitude in an output, for rewrites that round at other places."""
+def error_tolerance(model: Model, error: float) -> float:
+    """Return the tolerance, relative to the largest magnitude in an output, for rewrites that change results.
+
+    Args:
+        model: The original.
+        error: The largest error of a node: see `Pass.largest_error`.
+    """
     tolerance = level_tolerance(model)
-    return FUSING_TOLERANCE if tolerance <= FLOAT32_TOLERANCE else tolerance
+    return error if tolerance <= FLOAT32_TOLERANCE else max(error, tolerance)
 
 
 def _loaded(source: Model | str | Path) -> Model:

@@ -13,47 +13,32 @@ from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table, shape_
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import FOLD_LIMIT, fold
-from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.render.result import Result
-from graphkit.rewrite.base import grouped
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.rewrite.base import ROUNDING
 from graphkit.runtime.session import check_files
-from graphkit.save import Placement, save_models, unused_text
-from graphkit.shapes import AS_DECLARED, DimSpec, declarations
+from graphkit.save import save_models, unused_text
+from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
-from graphkit.verify.rewrite import fusing_tolerance, verify_rewrite
+from graphkit.workflows.proven import RewriteOptions, change_blocks, declined_blocks, prove
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
 OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
-SHOWN_DECLINED = 20
 
 
 @dataclass(frozen=True)
-class FoldOptions:
-    """How to fold.
+class FoldOptions(RewriteOptions):
+    """How to fold; sizes and shapes of the `spec` are frozen.
 
     Attributes:
-        spec: What is known about the input dims; its sizes and shapes are frozen.
         limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
-        weights: Where the weights go: see `graphkit.save.save_models`.
-        verify: Whether to run the proof.
-        overwrite: Replace existing files.
-        tolerance: Largest difference that still counts as equal; see `graphkit.verify.verify_rewrite`.
-        limits: Time and memory that a model may take in the proof.
         keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for.
-        fuse: Whether constants go into weights, and onnxruntime's fusions are given up; the proof has a tolerance
-            then, by default `fusing_tolerance`, relative to the largest magnitude in an output.
+        fuse: Whether constants go into weights, which changes the last digits, and onnxruntime's fusions are given up.
     """
 
-    spec: DimSpec = AS_DECLARED
     limit: int = FOLD_LIMIT
-    weights: Placement = "shared"
-    verify: bool = True
-    overwrite: bool = False
-    tolerance: float | None = None
-    limits: Limits = DEFAULT_LIMITS
     keep_fusions: bool = True
     fuse: bool = False
 
@@ -103,13 +88,8 @@ class FoldReport(Result):
         yield changes_table(self.counts)
         yield Heading("What stays")
         yield from self.remaining.blocks()
-        declined = grouped(self.declined)
-        yield from (Prose(text) for text in declined[:SHOWN_DECLINED])
-        if len(declined) > SHOWN_DECLINED:
-            yield Prose(f"... and {len(declined) - SHOWN_DECLINED:,} more in the JSON report.")
-        yield Heading("What was done")
-        steps = [change.partition(": ") for change in self.changes]
-        yield table("Pass | Change", [(name, text) for name, _, text in steps])
+        yield from declined_blocks(self.declined)
+        yield from change_blocks(self.changes)
         yield from proof_blocks(self.proof, "the file is")
 
 
@@ -149,7 +129,8 @@ def fold_file(
     outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
     progress("writing")
     written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
-    proof = _proof(model, output, options, progress) if options.verify else None
+    error = ROUNDING if options.fuse else 0.0
+    proof = prove(model, output, options, progress, error=error) if options.verify else None
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
         model.name,
@@ -162,19 +143,6 @@ def fold_file(
         remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
         tuple(path.name for path in written.unused),
-    )
-
-
-def _proof(model: Model, output: Path, options: FoldOptions, progress: Callable[[str], None]) -> RewriteProof:
-    is_default = options.fuse and options.tolerance is None
-    return verify_rewrite(
-        model.path if model.path is not None else model,
-        output,
-        options.spec,
-        tolerance=fusing_tolerance(model) if is_default else options.tolerance,
-        of_magnitude=is_default,
-        limits=options.limits,
-        progress=progress,
     )
 
 

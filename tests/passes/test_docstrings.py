@@ -65,3 +65,15 @@ def test_before_and_after_give_the_same(kind: type[Pass]) -> None:
     actual = run(after, feed(after))
     for info, value in zip(after.graph.output, actual, strict=True):
         np.testing.assert_allclose(value, expected[info.name], rtol=0, atol=kind.largest_error)
+
+
+@pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
+def test_a_pass_that_changes_the_interface_says_so(kind: type[Pass]) -> None:
+    before, _, after = example(kind)
+    given, taken = ({info.name for info in model.graph.output} for model in (before, after))
+    read, needed = (
+        {info.name: len(info.type.tensor_type.shape.dim) for info in model.graph.input} for model in (before, after)
+    )
+    assert taken <= given or kind.changes_interface
+    assert taken == given or kind.changes_interface or kind.drops_outputs
+    assert needed.items() <= read.items() or kind.changes_interface

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.graph.families import family_labels
 from graphkit.graph.merged import zero_length_outputs
@@ -34,6 +35,8 @@ class DropEmptyOutputs(Pass):
             empty = Constant <value = float[0] {}> ()
         }
     """
+
+    drops_outputs: ClassVar[bool] = True
 
     def run(self, model: Model) -> Outcome:
         empty = sorted(zero_length_outputs(model.graph))

@@ -16,7 +16,7 @@ from graphkit.graph.build import build_scopes
 from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, drop_inputs
+from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
 from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 from graphkit.suggest import did_you_mean
@@ -60,6 +60,9 @@ class SpecializeInput(Pass):
 
     input: str
     value: bool | int
+
+    def premise(self) -> Premise:
+        return Premise(values={self.input: self.value})
 
     def run(self, model: Model) -> Outcome:
         proto = copy_proto(model)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.affine import AFFINE_OPERATORS, Affine, Channels, Reason, affine_of
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.channels import moved
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
@@ -50,6 +51,8 @@ class FuseConstants(Rewrite):
             y = Conv (x, w_fused, w_bias)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         for node in list(editor.nodes(*LINEAR_OPERATORS)):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnx.helper import get_attribute_value
 
 from graphkit.graph.view import Node
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
@@ -42,6 +44,8 @@ class FusePads(Rewrite):
             y = Conv <pads = [1, 2]> (x, w)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         for conv in list(editor.nodes("Conv")):

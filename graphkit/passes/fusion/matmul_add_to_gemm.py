@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
@@ -38,6 +40,8 @@ class MatmulAddToGemm(Rewrite):
             y = Gemm (x, w, b)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         for add in list(editor.nodes("Add")):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.affine import Affine, Reason, affine_of
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
@@ -53,6 +55,8 @@ class MergeSiblingMatmuls(Rewrite):
             y, z = Split <axis: int = 1> (y_joined, y_sizes)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         groups: dict[tuple[object, int], list[_Sibling]] = defaultdict(list)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.graph.view import Node, Value
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
@@ -49,6 +51,8 @@ class ShareKvHeads(Rewrite):
             y = Reshape (y_rows, y_shape)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         for node in list(editor.nodes(*COPYING)):

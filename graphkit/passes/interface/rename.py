@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphkit.constraints.forced import equal_symbols
 from graphkit.errors import UsageError
-from graphkit.graph.lookup import find_value, similar
+from graphkit.graph.lookup import find_value
 from graphkit.graph.types import declared_dims
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -17,6 +17,7 @@ from graphkit.rewrite.interface import with_names
 from graphkit.rewrite.options import Renames
 from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols
 from graphkit.shapes import Expr, lower, parse, symbol, upper
+from graphkit.suggest import did_you_mean
 
 __all__ = ["Rename"]
 
@@ -96,7 +97,7 @@ def _find(model: Model, what: str, name: str) -> Value:
     inputs, outputs = ({value.name: value for value in values} for values in (graph.inputs, graph.outputs))
     known = inputs if what == "input" else outputs
     if name not in known:
-        hint = similar(name, known) or f"there are {', '.join(known) or 'none'}"
+        hint = did_you_mean(name, known)
         raise UsageError(f"{model.label}: there is no {what} '{name}' - {hint}")
     if name in inputs and name in outputs:
         raise UsageError(f"{model.label}: '{name}' is an input and an output - rename both with --value {name}=NEW")
@@ -130,7 +131,7 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
     for old, new in renames:
         if old not in declared and old not in classes:
             known = sorted(declared | classes.keys())
-            hint = similar(old, known) or f"there are {', '.join(known) or 'none'}"
+            hint = did_you_mean(old, known)
             raise UsageError(f"{model.label}: no dim is called '{old}' - {hint}")
         if parse(new) != symbol(new) or new[:1] in "?0123456789":
             raise UsageError(f"'{new}' is no name of a dim - write a word; `graphkit set-dims` sets a size")

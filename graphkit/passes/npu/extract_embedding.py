@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnx import TensorProto
 
@@ -70,6 +71,8 @@ class ExtractEmbedding(Pass):
             y = Neg (inputs_embeds)
         }
     """
+
+    changes_interface: ClassVar[bool] = True
 
     def run(self, model: Model) -> Outcome:
         before = model

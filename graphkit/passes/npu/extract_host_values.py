@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Node
@@ -62,6 +63,8 @@ class ExtractHostValues(Pass):
             y = Softmax (s)
         }
     """
+
+    changes_interface: ClassVar[bool] = True
 
     def run(self, model: Model) -> Outcome:
         shapes = infer(model)

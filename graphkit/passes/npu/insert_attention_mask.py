@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from onnx import helper
 
@@ -79,6 +79,7 @@ class InsertAttentionMask(Pass):
         }
     """
 
+    changes_interface: ClassVar[bool] = True
     per_sequence: bool = False
 
     def run(self, model: Model) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnx import ValueInfoProto, helper
 
@@ -48,6 +49,8 @@ class ReduceInterfaceRank(Pass):
             present = Reshape (present_high, present_dims)
         }
     """
+
+    changes_interface: ClassVar[bool] = True
 
     rank: int = 4
 

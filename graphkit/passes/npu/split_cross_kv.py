@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted
@@ -39,6 +40,8 @@ class SplitCrossKv(Pass):
             present_0_encoder_key = MatMul (encoder_hidden_states, w)
         }
     """
+
+    changes_interface: ClassVar[bool] = True
 
     def run(self, model: Model) -> Outcome:
         part = split_cross_kv(model)

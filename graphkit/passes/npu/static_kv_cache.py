@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -55,6 +56,8 @@ class StaticKvCache(Pass):
     Attributes:
         max_cache_len: How many slots.
     """
+
+    changes_interface: ClassVar[bool] = True
 
     max_cache_len: int
 

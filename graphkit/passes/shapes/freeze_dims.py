@@ -10,7 +10,7 @@ import onnx
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.rewrite.shield_bodies import shield_bodies
 from graphkit.shapes import Shapes, infer, parse
@@ -52,8 +52,11 @@ class FreezeDims(Pass):
     inputs: InputShapes = ()
     ranges: SymbolRanges = field(default=(), kw_only=True)
 
+    def premise(self) -> Premise:
+        return Premise(DimSpec(self.dims, self.inputs, self.ranges))
+
     def run(self, model: Model) -> Outcome:
-        spec = DimSpec(self.dims, self.inputs, self.ranges)
+        spec = self.premise().spec
         given = spec.shapes
         numbers = Inputs(model, spec).numbers
         declared = {value.name: declared_type(value) for value in model.graph.inputs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnx import TensorProto
 
@@ -72,6 +73,8 @@ class UpdateCacheInPlace(Pass):
         rings: 0 where layers with a sliding window are to keep all tokens.
         start: 1 where the past is empty.
     """
+
+    changes_interface: ClassVar[bool] = True
 
     slots: int
     update: Update = "tensor-scatter"

@@ -1,0 +1,139 @@
+"""What the passes of a rewrite claim of its result, and what can be proven of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphkit.constraints.input_matching import fed_inputs
+from graphkit.graph.families import family_labels
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
+from graphkit.verify.evidence import proof_blocks
+from graphkit.verify.proof import RewriteProof
+from graphkit.workflows.proven import RewriteOptions, prove
+
+__all__ = ["Claim", "Evidence", "judged"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed of a rewrite: wherever its premise holds, it gives what the original gives.
+
+    Attributes:
+        error: The largest error of a node, 0 where results are equal to the last bit.
+        drops_outputs: Whether outputs may be missing.
+        interface: The passes that changed what inputs and outputs there are or mean, of which nothing is claimed.
+    """
+
+    premise: Premise = ALWAYS
+    error: float = 0.0
+    drops_outputs: bool = False
+    interface: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, passes: Sequence[Pass], changes: Sequence[str]) -> Claim:
+        """Return what passes claim, those that changed something."""
+        names = {change.partition(": ")[0] for change in changes}
+        active = [step for step in passes if step.name() in names]
+        premise = ALWAYS
+        for step in active:
+            premise |= step.premise()
+        return cls(
+            premise,
+            max((step.largest_error for step in active), default=0.0),
+            any(step.drops_outputs for step in active),
+            tuple(dict.fromkeys(step.name() for step in active if step.changes_interface)),
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a proof found, or why there is none.
+
+    Attributes:
+        unproven: Why nothing is proven, "" where there is a proof or nobody asked for one.
+        failures: What the passes did and do not claim to do, a sentence each.
+        notes: What the proof leaves out, a sentence each.
+    """
+
+    proof: RewriteProof | None = None
+    unproven: str = ""
+    failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what to show of it."""
+        if not self.unproven and not self.failures:
+            yield from proof_blocks(self.proof, "the file is")
+            return
+        yield Heading("Proof")
+        if self.unproven:
+            yield Prose(f"Nothing is proven: {self.unproven}.", "warning")
+        yield from (Prose(failure, "warning") for failure in self.failures)
+
+
+def judged(
+    model: Model, rewritten: Model, output: Path, claim: Claim, options: RewriteOptions, progress: Callable[[str], None]
+) -> Evidence:
+    """Prove what passes claim of the model that was written to a file, where it can be proven.
+
+    Raises:
+        UsageError: The options name a symbol or an input that does not exist.
+        ModelError: The weights are missing, or onnxruntime cannot run the original.
+    """
+    changed, gone = _interface_changes(model, rewritten), _gone(model, rewritten)
+    if claim.interface:
+        what = f" ({'; '.join((*changed, *_are_gone(gone)))})" if changed or gone else ""
+        why = f"{' and '.join(claim.interface)} changed the interface{what}"
+        return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
+    if changed or (gone and not claim.drops_outputs):
+        failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
+        failures += [f"{text}, which no pass claims to do." for text in _are_gone(gone)]
+        return Evidence(failures=tuple(failures))
+    if gone and not rewritten.graph.outputs:
+        return Evidence(unproven="no output is left to compare")
+    original = _without_outputs(model, gone) if gone else model
+    proof = prove(original, output, options, progress, premise=claim.premise, error=claim.error)
+    return Evidence(proof, notes=tuple(f"{text}." for text in _are_gone(gone)))
+
+
+def _interface_changes(before: Model, after: Model) -> list[str]:
+    """Return what is new in the interface, in words."""
+    was, now = fed_inputs(before), fed_inputs(after)
+    known = {value.name for value in before.graph.outputs}
+    new = [name for name in now if name not in was]
+    other = [name for name in now if name in was and _is_other(was[name], now[name])]
+    made = [value.name for value in after.graph.outputs if value.name not in known]
+    found = [(new, "input", "new"), (other, "input", "of another dtype or rank"), (made, "output", "new")]
+    return [_sentence(names, kind, what) for names, kind, what in found if names]
+
+
+def _is_other(before: Value, after: Value) -> bool:
+    was, now = declared_type(before), declared_type(after)
+    if was is None or now is None:
+        return False
+    return was.dtype != now.dtype or (was.dims is not None and now.dims is not None and len(was.dims) != len(now.dims))
+
+
+def _gone(before: Model, after: Model) -> list[str]:
+    kept = {value.name for value in after.graph.outputs}
+    return [value.name for value in before.graph.outputs if value.name not in kept]
+
+
+def _are_gone(names: Sequence[str]) -> list[str]:
+    return [_sentence(names, "Output", "gone")] if names else []
+
+
+def _sentence(names: Sequence[str], kind: str, what: str) -> str:
+    return f"{kind}{'s' if len(names) > 1 else ''} {family_labels(names)} {'are' if len(names) > 1 else 'is'} {what}"
+
+
+def _without_outputs(model: Model, gone: Sequence[str]) -> Model:
+    proto = copy_proto(model)
+    keep(proto.graph.output, [info.name not in gone for info in proto.graph.output])
+    return model.with_proto(proto)

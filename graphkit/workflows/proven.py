@@ -1,0 +1,108 @@
+"""The end of a workflow that rewrites one file: prove what was written, and say what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from graphkit.graph.types import declared_type
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.rewrite.base import ALWAYS, Premise, grouped
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.save import Placement
+from graphkit.shapes import AS_DECLARED, DimSpec
+from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite import error_tolerance, verify_rewrite
+
+__all__ = ["RewriteOptions", "change_blocks", "declined_blocks", "prove"]
+
+SHOWN_DECLINED = 20
+
+
+@dataclass(frozen=True)
+class RewriteOptions:
+    """How to write a rewritten model, and how to prove it.
+
+    Attributes:
+        spec: What is known about the input dims.
+        weights: Where the weights go: see `graphkit.save.save_models`.
+        verify: Whether to run the proof.
+        overwrite: Replace existing files.
+        tolerance: Largest difference that still counts as equal. Default: 0, or 0.01 for a model with float16 tensors;
+            where passes change results, their `largest_error`, relative to the largest magnitude in an output.
+        limits: Time and memory that a model may take in the proof.
+    """
+
+    spec: DimSpec = AS_DECLARED
+    weights: Placement = "shared"
+    verify: bool = True
+    overwrite: bool = False
+    tolerance: float | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+
+def prove(
+    model: Model,
+    output: Path,
+    options: RewriteOptions,
+    progress: Callable[[str], None],
+    *,
+    premise: Premise = ALWAYS,
+    error: float = 0.0,
+) -> RewriteProof:
+    """Prove that the model that was written to a file gives what its original gives.
+
+    Args:
+        model: The original.
+        output: What was written.
+        options: How to prove it.
+        progress: Called with the name of each step before it starts.
+        premise: What the passes took for granted of the inputs.
+        error: The largest error of a node, 0 where results are equal to the last bit.
+
+    Raises:
+        UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
+        ModelError: The weights are missing, or onnxruntime cannot run the original.
+    """
+    is_default = options.tolerance is None and error > 0
+    return verify_rewrite(
+        model if model.path is None or model.is_edited else model.path,
+        output,
+        premise.spec | options.spec,
+        values=_arrays(model, premise),
+        tolerance=error_tolerance(model, error) if is_default else options.tolerance,
+        of_magnitude=is_default,
+        limits=options.limits,
+        progress=progress,
+    )
+
+
+def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
+    """Yield what passes did, a row each."""
+    steps = [change.partition(": ") for change in changes]
+    yield Heading("What was done")
+    yield table("Pass | Change", [(name, text) for name, _, text in steps])
+
+
+def declined_blocks(declined: Sequence[str]) -> Iterator[Block]:
+    """Yield what passes left unchanged, each reason once."""
+    reasons = grouped(declined)
+    yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])
+    if len(reasons) > SHOWN_DECLINED:
+        yield Prose(f"... and {len(reasons) - SHOWN_DECLINED:,} more in the JSON report.")
+
+
+def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
+    """Return the arrays of inputs that are always one value; a dim that is not fixed is 1."""
+    arrays = {}
+    for value in model.graph.inputs:
+        declared = declared_type(value) if value.name in premise.values else None
+        if declared is not None:
+            shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
+            arrays[value.name] = np.full(shape, premise.values[value.name], tensor_dtype_to_np_dtype(declared.dtype))
+    return arrays
