@@ -29,11 +29,12 @@ from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.result import Result
-from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, run_passes
+from graphkit.rewrite.base import Pass, Premise, run_passes
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.save import save_models
+from graphkit.rewrite.outcome import Declined, Outcome
+from graphkit.save import Saved, save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.targets import Target, load_target
@@ -60,12 +61,12 @@ __all__ = [
     "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
     "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode", "Node", "Origins", "Outcome",
     "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report", "ReportOptions", "Result", "Rewrite",
-    "RewriteOptions", "RewriteProof", "RewriteReport", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions",
-    "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf",
-    "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards",
-    "compare", "compare_models", "cone", "control_flow", "fit", "float16_losses", "fold", "fold_file",
-    "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized",
-    "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
-    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
-    "verify_bundle", "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split",
+    "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "UsageError",
+    "Value", "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview",
+    "check_hazards", "compare", "compare_models", "cone", "control_flow", "fit", "float16_losses", "fold",
+    "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder",
+    "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes",
+    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
+    "to_networkx", "verify_bundle", "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
@@ -18,16 +18,21 @@ from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
 from graphkit.graph.build import build_scopes
 from graphkit.graph.find_roles import find_roles
+from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.view import Scope, as_text
+from graphkit.graph.view import Scope, all_nodes, as_text
 from graphkit.io import external, tensors
 from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
 from graphkit.io.scratch import Scratch
 from graphkit.io.stream_files import shown
 from graphkit.io.wire import Buffer
+
+if TYPE_CHECKING:
+    from graphkit.glance import Glance
+    from graphkit.save import Placement, Saved
 
 __all__ = ["Model", "ModelLike", "as_model", "load"]
 
@@ -75,7 +80,46 @@ class Model:
             self._is_sound.append(True)
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {sum(len(scope.nodes) for scope in self.scopes)} nodes)"
+        return f"Model({self.name!r}, {counted(sum(1 for _ in all_nodes(self.scopes)), 'node(s)')})"
+
+    def _repr_html_(self) -> str:
+        return self._glance()._repr_html_()
+
+    def _repr_markdown_(self) -> str:
+        return self._glance().to_markdown()
+
+    def _glance(self) -> Glance:
+        from graphkit.glance import glance  # what renders is not loaded with a model
+
+        return glance(self.name, self.proto, self.scopes)
+
+    def save(self, path: str | os.PathLike[str], weights: Placement = "shared", *, overwrite: bool = False) -> Saved:
+        """Write it to a file, all of it or nothing; what it was read from is never replaced.
+
+        Args:
+            path: The file to write; with shared weights, NAME_data is written beside it.
+            weights: `shared`: in that data file, each distinct tensor once. `in-place`: no weight is copied, the file
+                refers to those that this model was read from, in whose folder it must be. `inline`: in the file itself,
+                which may have up to 2 GB.
+            overwrite: Replace existing files.
+
+        Returns:
+            The files written; their `unused` has the data files that only a replaced model used.
+
+        Raises:
+            OutputError: A file exists or cannot be written, or the placement is not possible; nothing is left behind.
+            ModelError: A file of weights is missing, or has shrunk since the model was read.
+
+        Example:
+            >>> import tempfile
+            >>> folded = graphkit.fold("example:causal-attention", dims={"batch_size": 1}).model
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     [path.name for path in folded.save(f"{folder}/folded.onnx")]
+            ['folded.onnx_data', 'folded.onnx']
+        """
+        from graphkit.save import save_models
+
+        return save_models({Path(path): self}, weights=weights, overwrite=overwrite)
 
     @property
     def proto(self) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import onnx
 
@@ -22,16 +22,49 @@ from graphkit.io import tensors
 from graphkit.io.external import extent, refer
 from graphkit.io.payloads import inflate
 from graphkit.io.pieces import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
+from graphkit.io.read import Source, read
 from graphkit.io.stream_files import shown
 from graphkit.io.transaction import recover, transaction
 from graphkit.io.wire import MAX_PROTO
-from graphkit.model import Model, load
 
 __all__ = ["Placement", "Saved", "save_models", "unused_text"]
 
 Placement = Literal["shared", "in-place", "inline"]
 
 HINT = "nothing was left behind; check the folder and the space on its disk"
+
+
+class Weighted(Protocol):
+    """What writing needs to know of a `graphkit.Model`."""
+
+    @property
+    def source(self) -> Source:
+        """What was read."""
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The weightless proto."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file it was read from."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it consists of."""
+
+    @property
+    def label(self) -> str:
+        """What to call it."""
+
+    def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
+        """Return where a tensor's bytes lie."""
+
+    def payload(self, tensor: onnx.TensorProto) -> memoryview:
+        """Return a tensor's bytes."""
+
+    def is_made(self, tensor: onnx.TensorProto) -> bool:
+        """Whether a tensor is in no file that can be referred to."""
 
 
 class Saved(tuple[Path, ...]):
@@ -51,11 +84,11 @@ class Saved(tuple[Path, ...]):
 
 
 def save_models(
-    models: Mapping[Path, Model],
+    models: Mapping[Path, Weighted] | Mapping[str, Weighted],
     *,
     weights: Placement = "shared",
     data_name: str | None = None,
-    others: Mapping[Path, bytes] = {},
+    others: Mapping[Path, bytes] | Mapping[str, bytes] = {},
     overwrite: bool = False,
 ) -> Saved:
     """Write models, all or none.
@@ -78,31 +111,32 @@ def save_models(
 
     Example:
         >>> import tempfile
-        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     saved = graphkit.save_models({Path(folder) / "copy.onnx": graphkit.load("example:causal-attention")})
+        ...     saved = graphkit.save_models({f"{folder}/copy.onnx": graphkit.load("example:causal-attention")})
         >>> [path.name for path in saved]
         ['copy.onnx_data', 'copy.onnx']
     """
-    first = next(iter(models))
+    wanted = {Path(path): model for path, model in models.items()}
+    contents = {Path(path): content for path, content in others.items()}
+    first = next(iter(wanted))
     data_path = first.parent / (data_name or f"{first.name}_data")
     recover(first)
-    _check_targets([*([data_path] if weights == "shared" else []), *models, *others], models.values(), overwrite)
-    plan, former = DataPlan(), data_files(models) if overwrite else set()
+    _check_targets([*([data_path] if weights == "shared" else []), *wanted, *contents], wanted.values(), overwrite)
+    plan, former = DataPlan(), data_files(wanted) if overwrite else set()
     with Files() as files:
-        bodies = {path: _body(model, data_path, weights, plan, files) for path, model in models.items()}
-        bodies |= {path: [content] for path, content in others.items()}
+        bodies = {path: _body(model, data_path, weights, plan, files) for path, model in wanted.items()}
+        bodies |= {path: [content] for path, content in contents.items()}
         written = [*([data_path] if plan.pieces else []), *bodies]
         with transaction(written, key=first, overwrite=overwrite, hint=HINT) as place:
             if plan.pieces:
                 write_data(place(data_path), plan, files)
             for path, body in bodies.items():
                 write_body(place(path), body, files)
-    former -= {path for model in models.values() for path in model.files}
-    return Saved(written, sorted(former - data_files(models)) if former else ())
+    former -= {path for model in wanted.values() for path in model.files}
+    return Saved(written, sorted(former - data_files(wanted)) if former else ())
 
 
-def fits_inline(model: Model) -> bool:
+def fits_inline(model: Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
     external = [t for t, _ in tensors.walk_tensors(model.proto) if t.data_location == onnx.TensorProto.EXTERNAL]
     return model.proto.ByteSize() + sum(piece.length for piece in _pieces(model, external)) <= MAX_PROTO
@@ -123,11 +157,11 @@ def data_files(paths: Iterable[Path]) -> set[Path]:
     for path in paths:
         if path.is_file():
             with contextlib.suppress(ModelError):
-                found.update(data.path for data in load(path).source.data_files if data.size is not None)
+                found.update(data.path for data in read(path).data_files if data.size is not None)
     return found
 
 
-def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: bool) -> None:
+def _check_targets(targets: Sequence[Path], models: Iterable[Weighted], overwrite: bool) -> None:
     sources = [path for model in models for path in model.files if path.exists()]
     for target in targets:
         if not target.parent.is_dir():
@@ -148,7 +182,7 @@ def _check_targets(targets: Sequence[Path], models: Iterable[Model], overwrite: 
             raise OutputError(f"{target}: exists - name another folder with -o, or replace it with --overwrite")
 
 
-def _body(model: Model, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
+def _body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
     """Return what to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
@@ -163,7 +197,7 @@ def _body(model: Model, data_path: Path, weights: Placement, plan: DataPlan, fil
     return [proto.SerializeToString()]
 
 
-def _pieces(model: Model, external: Sequence[onnx.TensorProto]) -> list[Piece]:
+def _pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece]:
     """Return where the bytes of tensors lie.
 
     Raises:
@@ -186,7 +220,7 @@ def _share(
 
 
 def _inlined(
-    model: Model, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
+    model: Weighted, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
 ) -> Body:
     """Return a model with its weights inside, which stay in their files until they are written."""
     nonce = os.urandom(16)
@@ -201,7 +235,7 @@ def _inlined(
     return [known.get(id(part), part) for part in inflate(proto.SerializeToString(), stand_ins)]
 
 
-def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
+def _check_in_place(model: Weighted, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
     if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
         raise OutputError(
             f"{folder}: is not the folder of {shown(model.path)}, and data in place can only be referred to from "
@@ -216,7 +250,7 @@ def _check_in_place(model: Model, folder: Path, external: Sequence[onnx.TensorPr
     _pieces(model, [tensor for tensor in external if extent(tensor).location not in missing])
 
 
-def _check_inline(model: Model, proto: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
+def _check_inline(model: Weighted, proto: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
     size = proto.ByteSize() + sum(piece.length for piece in pieces)
     if size > MAX_PROTO:
         raise OutputError(

@@ -16,14 +16,14 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from graphkit.graph.view import body_graphs
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 
 __all__ = ["from_graphsurgeon", "to_graphsurgeon"]
 
 Described = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.ValueInfoProto
 
 
-def to_graphsurgeon(model: Model) -> gs.Graph:
+def to_graphsurgeon(model: ModelLike) -> gs.Graph:
     """Return a model's graph for onnx-graphsurgeon; changes to it do not change the model.
 
     Returns:
@@ -33,11 +33,12 @@ def to_graphsurgeon(model: Model) -> gs.Graph:
         >>> len(graphkit.to_graphsurgeon(graphkit.load("example:causal-attention")).nodes)
         213
     """
+    model = as_model(model)
     G_LOGGER.severity = G_LOGGER.ERROR
     return gs.import_onnx(copy.deepcopy(model.proto))
 
 
-def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
+def from_graphsurgeon(graph: gs.Graph, model: ModelLike) -> Model:
     """Return a model of a graph that was made of `model`, with what onnx-graphsurgeon dropped put back.
 
     Args:
@@ -52,6 +53,7 @@ def from_graphsurgeon(graph: gs.Graph, model: Model) -> Model:
         >>> graphkit.from_graphsurgeon(graphkit.to_graphsurgeon(model), model).name
         'causal-attention.onnx'
     """
+    model = as_model(model)
     G_LOGGER.severity = G_LOGGER.ERROR
     proto = gs.export_onnx(graph, do_type_check=False)
     source = model.proto

@@ -18,11 +18,12 @@ PACKAGE = Path(graphkit.__file__).parent
 LAYERS = (
     ("dtypes", "errors", "suggest"),
     ("examples", "graph", "io", "render"),
+    ("glance", "save"),
     ("contract", "model", "targets"),
     ("runtime", "shapes"),
     ("host",),
     ("constraints",),
-    ("analysis", "rewrite", "save", "surgeon"),
+    ("analysis", "rewrite", "surgeon"),
     ("passes",),
     ("verify",),
     ("workflows",),

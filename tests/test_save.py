@@ -317,3 +317,18 @@ def test_a_new_pair_stands_or_the_old_one(source: Path, target: Path, monkeypatc
         if steps[0] < number:
             return
     pytest.fail("it never succeeded")
+
+
+@pytest.mark.parametrize("weights", ["shared", "inline"])
+def test_a_model_saves_itself(source: Path, target: Path, weights: Placement) -> None:
+    saved = load(source).save(str(target / "out.onnx"), weights)
+    assert saved[-1] == target / "out.onnx"
+    assert values(target / "out.onnx") == values(source)
+    with pytest.raises(OutputError, match="exists"):
+        load(source).save(target / "out.onnx", weights)
+    assert load(source).save(target / "out.onnx", weights, overwrite=True) == saved
+
+
+def test_a_model_never_saves_itself_over_its_source(source: Path) -> None:
+    with pytest.raises(OutputError, match="is an input, which is never overwritten"):
+        load(source).save(source, overwrite=True)

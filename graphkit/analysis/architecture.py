@@ -16,7 +16,7 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -69,7 +69,7 @@ class Architecture(Result):
             yield table("Size | Value:number", known)
 
 
-def architecture(model: Model) -> Architecture:
+def architecture(model: ModelLike) -> Architecture:
     """Return a model's role and sizes.
 
     Returns:
@@ -79,6 +79,7 @@ def architecture(model: Model) -> Architecture:
         >>> graphkit.architecture(graphkit.load("example:merged-decoder")).role
         'merged decoder'
     """
+    model = as_model(model)
     cache = kv_cache(model)
     role, reason = _role(model, cache)
     heads, kv_heads, head_dim = _heads(model, cache)

@@ -6,6 +6,7 @@ dims are numbers. A node in the body of an If, Loop or Scan that stays on the CP
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,12 +15,12 @@ from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
 from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
 from graphkit.graph.view import Node, Scope
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.targets import Target
+from graphkit.targets import Target, load_target
 
 __all__ = ["Blockers", "Share", "blockers"]
 
@@ -126,12 +127,18 @@ class Blockers(Result):
         )
 
 
-def blockers(model: Model, target: Target, spec: DimSpec = AS_DECLARED, *, shapes: Shapes | None = None) -> Blockers:
+def blockers(
+    model: ModelLike,
+    target: Target | str | os.PathLike[str],
+    spec: DimSpec = AS_DECLARED,
+    *,
+    shapes: Shapes | None = None,
+) -> Blockers:
     """Return what keeps a model from a target.
 
     Args:
-        model: The model.
-        target: The target.
+        model: The model, or its path.
+        target: The target, or what `load_target` takes for one.
         spec: Sizes of input dims, as if they were frozen.
         shapes: What was inferred of the model at these sizes, where that is known already.
 
@@ -139,13 +146,14 @@ def blockers(model: Model, target: Target, spec: DimSpec = AS_DECLARED, *, shape
         The blockers, and the passes that remove them.
 
     Raises:
-        UsageError: The model has no such symbol or input, or the sizes contradict each other.
+        UsageError: There is no such target, the model has no such symbol or input, or the sizes contradict each other.
 
     Example:
-        >>> target = graphkit.load_target("ethos-u85")
-        >>> graphkit.blockers(graphkit.load("example:causal-attention"), target).target
+        >>> graphkit.blockers("example:causal-attention", "ethos-u85").target
         'ethos-u85'
     """
+    model = as_model(model)
+    target = target if isinstance(target, Target) else load_target(target)
     return _Model(target, shapes or infer(model, spec)).result(_spec_text(spec))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ class BundleOverview(Result):
         yield from (Prose(text) for text in contract.loop)
 
 
-def bundle_overview(path: str | Path) -> BundleOverview:
+def bundle_overview(path: str | os.PathLike[str]) -> BundleOverview:
     """Return what a bundle is made of.
 
         print(graphkit.bundle_overview("opus.bundle"))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from graphkit.graph.families import family_labels
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -127,7 +127,7 @@ def _explain(merged: Merged) -> Iterator[Block]:
     )
 
 
-def control_flow(model: Model) -> ControlFlow:
+def control_flow(model: ModelLike) -> ControlFlow:
     """Describe the nodes with bodies of a model, and recognise merged decoders among them.
 
     Returns:
@@ -137,6 +137,7 @@ def control_flow(model: Model) -> ControlFlow:
         >>> graphkit.control_flow(graphkit.load("example:merged-decoder")).merged[0].condition
         'use_cache_branch'
     """
+    model = as_model(model)
     merged = {found.node: found for found in model.roles.merged}
     past = model.roles.pasts
     nodes = tuple(_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)

@@ -13,7 +13,7 @@ from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import Slot
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Value
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -84,7 +84,7 @@ def _fits(link: Link) -> str:
     return "no" if link.problems else "yes"
 
 
-def fit(models: Sequence[Model]) -> Fit:
+def fit(models: Sequence[ModelLike]) -> Fit:
     """Find out which outputs of some models feed which inputs of others.
 
     Args:
@@ -98,7 +98,7 @@ def fit(models: Sequence[Model]) -> Fit:
         >>> found.links[0].inputs
         'past_key_values.0.decoder.{key|value}'
     """
-    names = _short_names(models)
+    names = _short_names([as_model(model) for model in models])
     roles = {name: architecture(model).role for name, model in names.items()}
     pairs: list[Pair] = []
     for target in names:

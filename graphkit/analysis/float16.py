@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.io.tensors import inline_array
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -70,7 +70,7 @@ def _where(one: Lost) -> str:
     return f"{one.constants[0]}{more}, read by {', '.join(one.readers)}"
 
 
-def float16_losses(model: Model) -> Float16Losses:
+def float16_losses(model: ModelLike) -> Float16Losses:
     """Find the constants that become infinity or zero in float16.
 
     Zeros are told where all elements of a tensor become zero, because a single weight of a matrix can do without.
@@ -85,6 +85,7 @@ def float16_losses(model: Model) -> Float16Losses:
         >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost
         ()
     """
+    model = as_model(model)
     constants: dict[tuple[float, str], list[str]] = defaultdict(list)
     readers: dict[tuple[float, str], Counter[str]] = defaultdict(Counter)
     for name, tensor, reading in _constants(model):

@@ -11,7 +11,7 @@ from graphkit.constraints.evaluate import Values
 from graphkit.graph.families import family_labels
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
@@ -161,13 +161,13 @@ def dims_text(dims: Dims) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims)
 
 
-def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
+def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     """Find dims at which a model fails or gives a wrong shape.
 
     A dim is legal if its range allows it: at least 1, or at least 0 for a symbol named `past...`.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         shapes: The inferred shapes of the model, if they are known already.
 
     Returns:
@@ -177,6 +177,7 @@ def hazards(model: Model, *, shapes: Shapes | None = None) -> Hazards:
         >>> print(graphkit.hazards(graphkit.load("example:causal-attention")).hazards[0])
         at sequence_length=33, Gather '/Gather_2' fails: index 32 (sequence_length - 1) into an axis of 32
     """
+    model = as_model(model)
     shapes = shapes or infer(model)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [

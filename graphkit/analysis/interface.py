@@ -11,7 +11,7 @@ from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import runs_of
 from graphkit.graph.types import Dim, declared_dims, shape_text, type_text
 from graphkit.graph.view import Scope, Value
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -117,7 +117,7 @@ def _remark(port: Port) -> str:
     return "; ".join(part for part in (port.description, "has a default" if port.optional else "") if part)
 
 
-def interface(model: Model) -> Interface:
+def interface(model: ModelLike) -> Interface:
     """Describe the inputs and outputs of a model.
 
     Returns:
@@ -127,6 +127,7 @@ def interface(model: Model) -> Interface:
         >>> [port.label for port in graphkit.interface(graphkit.load("example:causal-attention")).inputs]
         ['input_ids']
     """
+    model = as_model(model)
     cache = model.roles.cache
     contradictions: tuple[str, ...] = ()
     if model.roles.pasts:

@@ -15,7 +15,7 @@ from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles, rank
 from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -132,7 +132,7 @@ def _decimal(number: float) -> str:
     return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
-def kv_cache(model: Model, context: int = DEFAULT_CONTEXT) -> KVCache:
+def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     """Describe the KV cache of a decoder.
 
     Args:
@@ -146,6 +146,7 @@ def kv_cache(model: Model, context: int = DEFAULT_CONTEXT) -> KVCache:
         >>> graphkit.kv_cache(graphkit.load("example:merged-decoder")).bytes_per_token
         128
     """
+    model = as_model(model)
     roles = model.roles
     entries = roles.cache
     types = [(_type(entry.past), _type(entry.present)) for entry in entries]

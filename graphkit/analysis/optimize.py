@@ -10,14 +10,14 @@ from __future__ import annotations
 import onnx
 
 from graphkit.errors import ModelError
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.optimizing import optimize
 from graphkit.runtime.tools import ToolError
 
 __all__ = ["optimized"]
 
 
-def optimized(model: Model) -> Model:
+def optimized(model: ModelLike) -> Model:
     """Return a copy of the graph after `onnxoptimizer.optimize` with its default passes.
 
     Returns:
@@ -30,6 +30,7 @@ def optimized(model: Model) -> Model:
         >>> graphkit.optimized(graphkit.load("example:causal-attention"))
         Model('main_graph', 139 nodes)
     """
+    model = as_model(model)
     try:
         serialized = optimize(model.proto.SerializeToString())
     except ToolError as error:

@@ -12,7 +12,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Drawing, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Shapes, infer
@@ -124,11 +124,11 @@ def _rests_on(group: OriginGroup, full: bool) -> str | None:
     return f"depends on {', '.join(f'{source.tensor} ({source.producer})' for source in shown)}{more}"
 
 
-def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
+def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
     """Group the shapes that nodes read by the expressions that compute them.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         full: Show lists in full, not just three items, and name all nodes and sources of each group.
         optimized: Whether the model is one after onnxoptimizer.
         shapes: The inferred shapes of the model, if they are known already.
@@ -140,6 +140,7 @@ def origins(model: Model, *, full: bool = False, optimized: bool = False, shapes
         >>> graphkit.origins(graphkit.load("example:causal-attention")).groups[0].op
         'Reshape'
     """
+    model = as_model(model)
     inferred = shapes or infer(model)
     tensors = model.shape_tensors
     found = _consumers(model, full)

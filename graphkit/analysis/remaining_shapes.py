@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 
@@ -76,11 +76,11 @@ class RemainingShapes(Result):
             yield Prose(f"... and {len(self.shapes) - SHOWN_NODES:,} more in the JSON report.")
 
 
-def remaining_shapes(model: Model, *, without: Collection[str] = ()) -> RemainingShapes:
+def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> RemainingShapes:
     """List the Shape and Size nodes of a model with the nodes that need them.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         without: Paths of bodies to leave out.
 
     Returns:
@@ -90,6 +90,7 @@ def remaining_shapes(model: Model, *, without: Collection[str] = ()) -> Remainin
         >>> print(graphkit.remaining_shapes(graphkit.load("example:causal-attention")).shapes[0].feeds[0])
         Range /Range (limit)
     """
+    model = as_model(model)
     left = [scope for scope in model.graph.walk() if scope.path in without]
     nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
     nodes = [node for node in nodes if not any(body.contains(node.scope) for body in left)]

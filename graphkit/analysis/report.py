@@ -13,7 +13,7 @@ from graphkit.analysis.optimize import optimized
 from graphkit.analysis.sections import Material, ReportOptions, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 
@@ -100,7 +100,7 @@ class Comparison(Result):
 
 
 def report(
-    model: Model,
+    model: ModelLike,
     options: ReportOptions = ReportOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -108,7 +108,7 @@ def report(
     """Analyse one model: `print(graphkit.report(model).to_text())`.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         options: Which sections, and how.
         progress: Called with the name of each step before it starts.
 
@@ -122,6 +122,7 @@ def report(
         >>> list(graphkit.report(graphkit.load("example:causal-attention")).sections)[:3]
         ['summary', 'architecture', 'interface']
     """
+    model = as_model(model)
     wanted = sections_of(options)
     pending = _optimizing(model) if options.optimize and any(section.compares for section in wanted) else None
     given = Material(model, options)
@@ -157,7 +158,7 @@ def _optimizing(model: Model) -> Future[Model]:
 
 
 def compare(
-    models: Sequence[Model],
+    models: Sequence[ModelLike],
     options: ReportOptions = ReportOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -165,7 +166,7 @@ def compare(
     """Analyse several models, and compare their main figures.
 
     Args:
-        models: The models.
+        models: The models, or their paths.
         options: Which sections of each, and how.
         progress: Called with the name of each step before it starts.
 
@@ -180,8 +181,9 @@ def compare(
         >>> [row.inputs for row in graphkit.compare(models).rows]
         [1, 8]
     """
+    loaded = [as_model(model) for model in models]
     rows = []
-    for model in models:
+    for model in loaded:
         progress(f"{model.label}: comparison")
         facts, shapes, ports = summary(model), shape_ops(model), interface(model)
         ops = sum(op.total for op in shapes.ops), shapes.on_shapes
@@ -191,5 +193,5 @@ def compare(
                 model.label, architecture(model).role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes
             )
         )
-    together = fit(models) if any(row.role in DECODERS for row in rows) else None
-    return Comparison(tuple(rows), together, tuple(report(model, options, progress=progress) for model in models))
+    together = fit(loaded) if any(row.role in DECODERS for row in rows) else None
+    return Comparison(tuple(rows), together, tuple(report(model, options, progress=progress) for model in loaded))

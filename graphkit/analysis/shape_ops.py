@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import all_nodes
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Bars, Block, Prose, Table, table
 from graphkit.render.result import Result
 
@@ -113,11 +113,11 @@ def _rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:
         yield None, None, None, None, read.input, read.static, read.dynamic
 
 
-def shape_ops(model: Model, after: Model | None = None) -> ShapeOps:
+def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     """Count the shape operators of a model.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         after: The same model after an optimizer, for a comparison.
 
     Returns:
@@ -127,6 +127,8 @@ def shape_ops(model: Model, after: Model | None = None) -> ShapeOps:
         >>> graphkit.shape_ops(graphkit.load("example:causal-attention")).on_shapes
         64
     """
+    model = as_model(model)
+    after = as_model(after) if after is not None else None
     tensors = model.shape_tensors
     totals: Counter[str] = Counter()
     on_shapes: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from graphkit.graph.names import counted
 from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Bars, Block, Prose, table
 from graphkit.render.result import Result
 
@@ -182,11 +182,11 @@ def _full_name(operator: OperatorCount) -> str:
     return f"{operator.domain}.{operator.op}" if operator.domain else operator.op
 
 
-def summary(model: Model, *, hash_weights: bool = False) -> Summary:
+def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     """Summarize a model.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         hash_weights: Read all large tensors to find those with the same bytes.
 
     Returns:
@@ -199,6 +199,7 @@ def summary(model: Model, *, hash_weights: bool = False) -> Summary:
         >>> graphkit.summary(graphkit.load("example:causal-attention")).nodes
         213
     """
+    model = as_model(model)
     proto, operators = model.proto, _operators(model)
     local = {(as_text(function.domain), as_text(function.name)) for function in proto.functions}
     foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]

@@ -12,7 +12,7 @@ from graphkit.graph.families import families, family_pattern
 from graphkit.graph.matching import fixed_values, in_order, matching
 from graphkit.graph.types import shape_text
 from graphkit.graph.view import Value
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
@@ -118,7 +118,7 @@ class WhyShape(Result):
 
 
 def tensor_shapes(
-    model: Model,
+    model: ModelLike,
     spec: DimSpec = AS_DECLARED,
     *,
     filters: Sequence[str] = (),
@@ -130,7 +130,7 @@ def tensor_shapes(
     """Infer the shape of every tensor.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
         filters: Globs such as `/model/layers.0/*`, or families such as `present.{0-5}.key`: only tensors that one of
             them matches, by name, as `SCOPE::NAME` or by the path of their node.
@@ -149,6 +149,7 @@ def tensor_shapes(
         >>> graphkit.tensor_shapes(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).rows[-1].shape
         '[1, sequence_length, 64]'
     """
+    model = as_model(model)
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     fixed = fixed_values(shapes.model.scopes)
     values = list(in_order(shapes.model.scopes))
@@ -169,7 +170,7 @@ def _row(shapes: Shapes, value: Value) -> ShapeRow:
 
 
 def why_shape(
-    model: Model,
+    model: ModelLike,
     name: str,
     spec: DimSpec = AS_DECLARED,
     *,
@@ -180,7 +181,7 @@ def why_shape(
     """Explain where the shape of one tensor comes from.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         name: A tensor of the main graph, or `SCOPE::NAME`.
         spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
@@ -197,6 +198,7 @@ def why_shape(
         >>> graphkit.why_shape(graphkit.load("example:causal-attention"), "logits").shape
         '[batch_size, sequence_length, 64]'
     """
+    model = as_model(model)
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name

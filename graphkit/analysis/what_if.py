@@ -23,7 +23,7 @@ from graphkit.analysis.meanings import meaning
 from graphkit.graph.names import counted
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
@@ -108,11 +108,11 @@ class WhatIf(Result):
             )
 
 
-def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
+def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
     """Count the shape ops that vanish if each symbol of the inputs, or a small set of them, is frozen.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         shapes: The inferred shapes of the model, if they are known already.
 
     Returns:
@@ -122,6 +122,7 @@ def what_if(model: Model, *, shapes: Shapes | None = None) -> WhatIf:
         >>> graphkit.what_if(graphkit.load("example:causal-attention")).freezes[1]
         Freeze(symbols=('sequence_length',), removes=33)
     """
+    model = as_model(model)
     sets = _Sets(shapes or infer(model))
     gone = sets.vanishing()
     today = Counter(node.operator for node, bits in gone.items() if bits & 1)

@@ -175,8 +175,8 @@ def rewrite(
     MODEL is a model file, or example:NAME. `graphkit explain` lists the passes; a pass of your own is
     package.module:Pass. --dim, --input and --range say at which dims to prove; the pass freeze-dims freezes them.
     """
+    output, weights = destination(output, weights)
     with proving(limits, not no_verify), progress_on_terminal() as progress:
-        from graphkit.model import load
         from graphkit.passes.pipeline import parse_pipeline
         from graphkit.workflows.proven import RewriteOptions
         from graphkit.workflows.rewrite import rewrite_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Bundle:
     """
 
     def __init__(
-        self, folder: str | Path, *, threads: int = 0, prepack: bool | None = None, optimize: bool = True
+        self, folder: str | os.PathLike[str], *, threads: int = 0, prepack: bool | None = None, optimize: bool = True
     ) -> None:
         self.contract: BundleContract = read_bundle(Path(folder) / "bundle.json")
         self._sessions = Sessions(Path(folder), threads, prepack, optimize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Host:
         ModelError: The contract or a file of it is missing or broken, or asks for more memory than there is.
     """
 
-    def __init__(self, folder: str | Path, run: Run | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str], run: Run | None = None) -> None:
         path = Path(folder)
         self.folder = path.parent if path.suffix == ".json" else path
         self.contract: Contract = read_contract(path if path.suffix == ".json" else path / "contract.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
@@ -25,7 +25,7 @@ MAX_ROUNDS = 4
 
 
 def fold(
-    model: Model,
+    model: ModelLike,
     spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
@@ -41,7 +41,7 @@ def fold(
     input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.declarations`.
 
     Args:
-        model: The model, which is not changed.
+        model: The model, which is not changed, or its path.
         spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes to freeze symbols to, such as `{"batch_size": 1}`.
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
@@ -62,6 +62,7 @@ def fold(
         >>> graphkit.fold(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).changes[0]
         'freeze-dims: batch_size is 1'
     """
+    model = as_model(model)
     model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
     counts: Counts = Counter()
     keep_fusions = keep_fusions and not fuse

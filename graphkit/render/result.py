@@ -74,6 +74,9 @@ class Result:
 
         return Rendered(self)
 
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
     def _repr_html_(self) -> str:
         from graphkit.render.html import fragment
 

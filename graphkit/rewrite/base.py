@@ -16,50 +16,15 @@ from typing import Any, ClassVar
 import onnx
 
 from graphkit.errors import GraphkitError, PassError
-from graphkit.graph.families import families, in_short
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 
 __all__ = [
-    "ALWAYS", "ROUNDING", "Declined", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "grouped", "keep",
-    "run_passes",
+    "ALWAYS", "ROUNDING", "Declined", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "keep", "run_passes",
 ]  # fmt: skip
 
 ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6
-
-
-@dataclass(frozen=True)
-class Declined:
-    """Something that a pass left unchanged, and why."""
-
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
-
-
-def grouped(declined: Iterable[str]) -> tuple[str, ...]:
-    """Return each reason once, with the places it holds for; reasons that differ in numbers alone are one."""
-    places: dict[str, dict[str, list[str]]] = {}
-    for label, texts in families(declined).items():
-        where, _, reason = label.partition(": ")
-        places.setdefault(reason, {}).setdefault(where, []).extend(texts)
-    return tuple(f"{in_short(found)}: {reason}" for reason, found in places.items())
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a pass, or a pipeline, did.
-
-    Attributes:
-        changes: One sentence for each change.
-        declined: What stayed unchanged, and why.
-    """
-
-    model: Model
-    changes: tuple[str, ...] = ()
-    declined: tuple[Declined, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from graphkit.graph.families import family_labels
 from graphkit.graph.merged import captures
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Scope
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inputs import Inputs
@@ -70,14 +70,23 @@ class Declarations:
         return (f"Declared dims contradict what the nodes compute: {'; '.join(map(str, self.corrections))}.",)
 
 
-@lru_cache(maxsize=4)  # a workflow asks about one model several times
-def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
+def declarations(model: ModelLike, *, is_branch: bool = False) -> Declarations:
     """Return a model with the dims of inputs declared as its nodes need them.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         is_branch: Whether it was one branch of a merged decoder. Then masks get the length that they have in it.
+
+    Example:
+        >>> from graphkit.shapes import declarations
+        >>> declarations("example:causal-attention").corrections
+        ()
     """
+    return _declarations(as_model(model), is_branch)
+
+
+@lru_cache(maxsize=4)  # a workflow asks about one model several times
+def _declarations(model: Model, is_branch: bool) -> Declarations:
     found = lengths(model)
     if not found or not (is_branch or _is_suspicious(model, found)):
         return Declarations(model)
@@ -95,7 +104,7 @@ def declarations(model: Model, *, is_branch: bool = False) -> Declarations:
     return Declarations(corrected, corrections)
 
 
-forget_on_registration(declarations.cache_clear)
+forget_on_registration(_declarations.cache_clear)
 
 
 def _is_suspicious(model: Model, found: Sequence[Length]) -> bool:

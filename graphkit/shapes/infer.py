@@ -19,7 +19,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.context import InferenceContext
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.equalities import replacement, rewriter_of, simplified
@@ -46,7 +46,7 @@ MAX_WORK = 200_000  # nodes of bodies and functions inferred, as often as they a
 
 
 def infer(
-    model: Model,
+    model: ModelLike,
     spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
@@ -57,7 +57,7 @@ def infer(
     """Return the shape of every tensor.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Numbers for symbols, such as `{"batch_size": 1}`.
         inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
@@ -75,6 +75,7 @@ def infer(
         >>> print(infer(graphkit.load("example:causal-attention"))["logits"])
         [batch_size, sequence_length, 64]
     """
+    model = as_model(model)
     spec = spec | DimSpec.of(dims, inputs, ranges)
     if spec == AS_DECLARED and not values:
         return _as_declared(model)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.consumers import Consumer, consumers, known_dims
 from graphkit.shapes.declarations import declarations
@@ -109,7 +109,7 @@ class Program:
 
 
 def program(
-    model: Model,
+    model: ModelLike,
     spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
@@ -120,7 +120,7 @@ def program(
     """Return what every node at every scope reads as a shape, an axis or a count, as expressions in the input dims.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         spec: What is known of the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
@@ -139,6 +139,7 @@ def program(
         >>> [source.symbol for source in program(graphkit.load("example:causal-attention")).sources]
         ['batch_size', 'sequence_length']
     """
+    model = as_model(model)
     model = declarations(model).model
     shapes = infer(model, spec | DimSpec.of(dims, inputs, ranges), values=values)
     given = tuple(Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None)

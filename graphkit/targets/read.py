@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ CONDITION = ("constant", "dtypes", "max_rank", "attributes", "values", "producer
 Sources = Mapping[str, Source]
 
 
-def load_target(name: str | Path) -> Target:
+def load_target(name: str | os.PathLike[str]) -> Target:
     """Return a target.
 
     Args:

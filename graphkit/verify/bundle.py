@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -127,7 +128,7 @@ class BundleProof(Result):
 
 def verify_bundle(
     originals: Originals,
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
     exact: bool,
     tolerance: float = TOLERANCE,
@@ -153,6 +154,7 @@ def verify_bundle(
     Raises:
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
+    folder = Path(folder)
     runs: list[BundleRun] = []
     notes: list[str] = []
     checks: dict[str, str] = {}

@@ -15,7 +15,7 @@ from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import Role
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import Runner, Session
 from graphkit.verify.inputs import InputMaker
 
@@ -52,14 +52,16 @@ class Decoder:
     later_session: Runner
 
     @classmethod
-    def open(cls, first: Model, later: Model | None = None, *, optimize: bool = False, threads: int = 0) -> Decoder:
+    def open(
+        cls, first: ModelLike, later: ModelLike | None = None, *, optimize: bool = False, threads: int = 0
+    ) -> Decoder:
         """Return a decoder of one model (merged, decoder-only) or of a pair.
 
         Raises:
             UsageError: A model was not read from a file.
             ModelError: onnxruntime does not load it.
         """
-        models = [first] if later is None else [first, later]
+        models = [as_model(model) for model in (first, later) if model is not None]
         paths = [model.path for model in models if model.path is not None]
         if len(paths) != len(models):
             raise UsageError("a model that was never written cannot be run - save it first")
@@ -104,7 +106,7 @@ def decode(
     steps: int = 8,
     seed: int = 0,
     given: Mapping[str, np.ndarray] | None = None,
-    like: Model | None = None,
+    like: ModelLike | None = None,
 ) -> Decoded:
     """Decode greedily.
 
@@ -128,6 +130,7 @@ def decode(
         >>> decode(decoder, sizes=Sizes(sequence=3), steps=2).tokens.shape
         (1, 2)
     """
+    like = as_model(like) if like is not None else None
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
     feed = _without_padding(InputMaker(like or decoder.first, seed).make(prompt, given), like or decoder.first)
     tokens_name = _token_input(decoder.first)

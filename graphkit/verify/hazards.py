@@ -18,7 +18,7 @@ from graphkit.graph.merged import trace_condition
 from graphkit.graph.operators import DIVIDING
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.view import Node, Scope, all_nodes
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -37,7 +37,7 @@ SOURCE = re.compile(r"^.*\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. |\S+ )?", re.D
 
 
 def check_hazards(
-    model: Model, found: Hazards, shapes: Shapes | None = None, *, limits: Limits = DEFAULT_LIMITS
+    model: ModelLike, found: Hazards, shapes: Shapes | None = None, *, limits: Limits = DEFAULT_LIMITS
 ) -> Hazards:
     """Return hazards with what onnxruntime did at their dims.
 
@@ -45,7 +45,7 @@ def check_hazards(
     that are named, or gives the shape that is foretold. Masks are all ones, token ids all the same, floats random.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         found: Its hazards.
         shapes: What was inferred of the model, where that is known already.
         limits: What the model may take of time and memory, in a process of its own, which it may end.
@@ -58,6 +58,7 @@ def check_hazards(
         >>> graphkit.check_hazards(model, graphkit.hazards(model)).hazards[0].check.confirmed
         True
     """
+    model = as_model(model)
     if not any(one.dims for one in found.hazards):
         return found
     with isolation(limits):

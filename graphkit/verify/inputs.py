@@ -17,7 +17,7 @@ from graphkit.graph.roles import MASKS
 from graphkit.graph.types import TensorType, declared_type, type_text
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_nodes
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.shapes import declarations
 
 __all__ = ["InputMaker", "index_bound", "is_flag"]
@@ -43,11 +43,12 @@ class InputMaker:
     """Makes inputs for one model.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         seed: Of the generator; the same seed and sizes give the same inputs.
     """
 
-    def __init__(self, model: Model, seed: int = 0) -> None:
+    def __init__(self, model: ModelLike, seed: int = 0) -> None:
+        model = as_model(model)
         self.model, self.seed = declarations(model).model, seed
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}

@@ -23,7 +23,7 @@ from graphkit.graph.operators import RANDOM
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.rewrite.interface import with_exposed, with_names
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
@@ -57,8 +57,8 @@ UNSTEADY = "it gives other outputs each time"
 
 
 def verify_rewrite(
-    original: Model | str | Path,
-    rewritten: Model | str | Path,
+    original: ModelLike,
+    rewritten: ModelLike,
     spec: DimSpec = AS_DECLARED,
     *,
     dims: Mapping[str, int] | None = None,
@@ -110,8 +110,8 @@ def verify_rewrite(
 
 
 def verify_extract(
-    original: Model | str | Path,
-    extracted: Model | str | Path,
+    original: ModelLike,
+    extracted: ModelLike,
     *,
     tolerance: float | None = None,
     seed: int = 0,
@@ -153,8 +153,8 @@ def verify_extract(
 
 
 def _proof(
-    original: Model | str | Path,
-    rewritten: Model | str | Path,
+    original: ModelLike,
+    rewritten: ModelLike,
     spec: DimSpec,
     values: Mapping[str, object] | None,
     names: Mapping[str, str],
@@ -341,13 +341,13 @@ def error_tolerance(model: Model, error: float) -> float:
     return error if tolerance <= FLOAT32_TOLERANCE else max(error, tolerance)
 
 
-def _loaded(source: Model | str | Path) -> Model:
-    model = source if isinstance(source, Model) else load(source)
+def _loaded(source: ModelLike) -> Model:
+    model = as_model(source)
     check_files(model)
     return model
 
 
-def _source(source: Model | str | Path, model: Model) -> Path | Model:
+def _source(source: ModelLike, model: Model) -> Path | Model:
     """Return what onnxruntime is to load: the file itself where one is named, so that no reader of ours is trusted."""
     return model if isinstance(source, Model) or model.path is None else model.path
 

@@ -11,7 +11,7 @@ import numpy as np
 from graphkit.constraints.input_matching import fixed_by, solve
 from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError, UsageError
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -32,9 +32,9 @@ RUNS = 7  # sizes to run each branch at
 
 
 def verify_split(
-    merged: Model,
-    first: Model,
-    with_past: Model,
+    merged: ModelLike,
+    first: ModelLike,
+    with_past: ModelLike,
     *,
     steps: int = DEFAULT_STEPS,
     tolerance: float = 0.0,
@@ -79,6 +79,7 @@ def verify_split(
         >>> proof.passed
         True
     """
+    merged, first, with_past = as_model(merged), as_model(first), as_model(with_past)
     with isolation(limits):
         return _proof(merged, first, with_past, steps, tolerance, seed, progress)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,8 +99,8 @@ class BundleReport(Result):
 
 
 def bundle_folder(
-    path: str | Path,
-    output: str | Path,
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     options: BundleOptions = BundleOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,

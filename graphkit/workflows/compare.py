@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Value
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, check_files
@@ -67,12 +68,12 @@ class CompareOptions:
 
 
 def compare_models(
-    a: Model | str | Path,
-    b: Model | str | Path,
+    a: ModelLike,
+    b: ModelLike,
     spec: DimSpec = AS_DECLARED,
     options: CompareOptions = CompareOptions(),
     *,
-    inputs: Mapping[str, np.ndarray] | str | Path | None = None,
+    inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelComparison:
     """Run two models on the same inputs, and compare what they compute, tensor by tensor.
@@ -104,13 +105,13 @@ def compare_models(
         return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()
 
 
-def _model(source: Model | str | Path) -> Model:
-    model = source if isinstance(source, Model) else load(source)
+def _model(source: ModelLike) -> Model:
+    model = as_model(source)
     check_files(model)
     return declarations(model).model
 
 
-def _other(source: Model | str | Path, limits: Limits) -> Model | ArrayFile:
+def _other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
     if not isinstance(source, Model) and Path(source).suffix.lower() == ".npz":
         return ArrayFile(source, limits)
     return _model(source)
@@ -122,7 +123,7 @@ class _Comparison:
     other: Model | ArrayFile
     spec: DimSpec
     options: CompareOptions
-    inputs: Mapping[str, np.ndarray] | str | Path | None
+    inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None
     progress: Callable[[str], None]
 
     def run(self) -> ModelComparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import ClassVar
 
 from graphkit.analysis.interface import Port, interface
 from graphkit.errors import ModelError, UsageError
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.interface.set_dims import SetDims
@@ -17,7 +18,8 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.opset.onnx_converter import RefusedError, converted_by_onnx
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
-from graphkit.rewrite.base import Declined, Outcome, Pass, grouped
+from graphkit.rewrite.base import Pass
+from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.save import Placement, save_models, unused_text
@@ -95,8 +97,8 @@ class EditReport(Result):
 
 
 def edit_file(
-    model: Model | str | Path,
-    output: str | Path,
+    model: ModelLike,
+    output: str | os.PathLike[str],
     step: Pass,
     options: EditOptions = EditOptions(),
     *,
@@ -105,7 +107,7 @@ def edit_file(
     """Run a pass that changes the interface or the opset of a model, write the result, and prove it.
 
     Args:
-        model: The model, read from a file, or the path of that file.
+        model: The model, or its path.
         output: The file to write; with shared weights, NAME_data is written beside it.
         step: The pass. What it declines is an error, and nothing is written.
         options: How to write and how to prove.
@@ -119,7 +121,7 @@ def edit_file(
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
     """
-    model, output = model if isinstance(model, Model) else load(model), Path(output)
+    model, output = as_model(model), Path(output)
     if options.verify:
         check_files(model)
     progress("editing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,17 +12,18 @@ from typing import ClassVar
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table, shape_ops
 from graphkit.graph.view import all_nodes
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold import FOLD_LIMIT, fold
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.render.result import Result
 from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
-from graphkit.workflows.proven import RewriteOptions, change_blocks, declined_blocks, prove
+from graphkit.workflows.proven import RewriteOptions, prove
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
@@ -94,8 +96,8 @@ class FoldReport(Result):
 
 
 def fold_file(
-    model: Model | str | Path,
-    output: str | Path,
+    model: ModelLike,
+    output: str | os.PathLike[str],
     options: FoldOptions = FoldOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -103,7 +105,7 @@ def fold_file(
     """Fold a model, write it, and prove it.
 
     Args:
-        model: The model, read from a file, or the path of that file.
+        model: The model, or its path.
         output: The file to write; with shared weights, NAME_data is written beside it.
         options: How to fold.
         progress: Called with the name of each step before it starts.
@@ -122,7 +124,7 @@ def fold_file(
         ...     graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx").proof.passed
         True
     """
-    model, output = model if isinstance(model, Model) else load(model), Path(output)
+    model, output = as_model(model), Path(output)
     if options.verify:
         check_files(model)
     progress("folding")

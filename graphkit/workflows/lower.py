@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,8 +41,8 @@ __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 
 
 def lower_folder(
-    path: str | Path,
-    output: str | Path,
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
     options: LowerOptions = DEFAULTS,
     *,
     progress: Callable[[str], None] = lambda _: None,

@@ -1,8 +1,8 @@
-"""The end of a workflow that rewrites one file: prove what was written, and say what was done."""
+"""The proof of a workflow that rewrites one file: of what was written, against what it came from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +11,14 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
-from graphkit.render.blocks import Block, Heading, Prose, table
-from graphkit.rewrite.base import ALWAYS, Premise, grouped
+from graphkit.rewrite.base import ALWAYS, Premise
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import error_tolerance, verify_rewrite
 
-__all__ = ["RewriteOptions", "change_blocks", "declined_blocks", "prove"]
-
-SHOWN_DECLINED = 20
+__all__ = ["RewriteOptions", "prove"]
 
 
 @dataclass(frozen=True)
@@ -80,21 +77,6 @@ def prove(
         limits=options.limits,
         progress=progress,
     )
-
-
-def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
-    """Yield what passes did, a row each."""
-    steps = [change.partition(": ") for change in changes]
-    yield Heading("What was done")
-    yield table("Pass | Change", [(name, text) for name, _, text in steps])
-
-
-def declined_blocks(declined: Sequence[str]) -> Iterator[Block]:
-    """Yield what passes left unchanged, each reason once."""
-    reasons = grouped(declined)
-    yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])
-    if len(reasons) > SHOWN_DECLINED:
-        yield Prose(f"... and {len(reasons) - SHOWN_DECLINED:,} more in the JSON report.")
 
 
 def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:

@@ -16,12 +16,13 @@ from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, run_passes
+from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.claim import Claim, Evidence, judged
-from graphkit.workflows.proven import RewriteOptions, change_blocks, declined_blocks
+from graphkit.workflows.proven import RewriteOptions
 
 __all__ = ["RewriteReport", "rewrite_file"]
 
@@ -110,8 +111,7 @@ def rewrite_file(
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report = graphkit.rewrite_file("example:merged-decoder", f"{folder}/out.onnx", "inline-constant-if")
-        ...     report.proof.passed
+        ...     graphkit.rewrite_file("example:causal-attention", f"{folder}/out.onnx", "pow-to-mul").proof.passed
         True
     """
     pipeline = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)

@@ -13,7 +13,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ import numpy as np
 from graphkit.constraints.input_matching import fed_inputs, given_shapes, solve
 from graphkit.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.errors import GraphkitError, ModelError, UsageError
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
@@ -78,7 +77,7 @@ class Specializer:
 
     def __init__(
         self,
-        model: Model | str | Path,
+        model: ModelLike,
         *,
         max_sessions: int = MAX_SESSIONS,
         dynamic: Collection[str] = (),
@@ -87,7 +86,7 @@ class Specializer:
         prepack: bool = False,
         threads: int = 0,
     ) -> None:
-        self._model = declarations(model if isinstance(model, Model) else load(model)).model
+        self._model = declarations(as_model(model)).model
         if max_sessions < 1:
             raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
         self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import ClassVar
 from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.io.transaction import made_folder
-from graphkit.model import Model, load
+from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -140,8 +141,8 @@ class SplitReport(Result):
 
 
 def split_file(
-    model: Model | str | Path,
-    folder: str | Path,
+    model: ModelLike,
+    folder: str | os.PathLike[str],
     options: SplitOptions = SplitOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
@@ -149,7 +150,7 @@ def split_file(
     """Split a merged decoder into two files in a folder, and prove them.
 
     Args:
-        model: The merged decoder, read from a file, or the path of that file.
+        model: The merged decoder, or its path.
         folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, and the data file beside them.
         options: How to split.
         progress: Called with the name of each step before it starts.
@@ -168,7 +169,7 @@ def split_file(
         ...     graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False)).condition
         'use_cache_branch'
     """
-    model, folder = model if isinstance(model, Model) else load(model), Path(folder)
+    model, folder = as_model(model), Path(folder)
     progress("splitting")
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
     written = _save(made, folder, options, progress)

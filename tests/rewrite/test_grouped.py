@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphkit.rewrite.base import grouped
+from graphkit.rewrite.outcome import grouped
 
 
 @pytest.mark.parametrize(

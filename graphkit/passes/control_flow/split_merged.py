@@ -12,7 +12,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes, branch_fault
-from graphkit.model import Model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
 from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
 from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
@@ -46,7 +46,7 @@ class Split:
     with_past_changes: tuple[str, ...]
 
 
-def split_merged(model: Model, *, condition: str | None = None, keep_names: bool = False) -> Split:
+def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: bool = False) -> Split:
     """Split a merged decoder: `graphkit.split_merged(model).first` is the decoder of the first step.
 
     Args:
@@ -65,6 +65,7 @@ def split_merged(model: Model, *, condition: str | None = None, keep_names: bool
         >>> made.condition, made.cache_when
         ('use_cache_branch', True)
     """
+    model = as_model(model)
     declared = declarations(model)
     found = _choose(declared.model, condition)
     name = found.condition.input.name

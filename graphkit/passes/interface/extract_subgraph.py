@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import onnx
 from onnx import helper
@@ -56,6 +57,8 @@ class ExtractSubgraph(Pass):
         outputs: Values or nodes where it ends.
         inputs: Values or nodes where it begins; none for the inputs of the model.
     """
+
+    changes_interface: ClassVar[bool] = True
 
     outputs: Names
     inputs: Names = ()

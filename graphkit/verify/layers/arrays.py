@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
@@ -33,7 +33,7 @@ class ArrayFile:
         ModelError: It is missing, or no .npz file.
     """
 
-    def __init__(self, path: str | Path, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> None:
         self.label, self.most = str(path), limits.bytes()
         try:
             self._zip = zipfile.ZipFile(path)

@@ -1,0 +1,87 @@
+"""A model at a glance: what a notebook shows of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx
+
+from graphkit.graph.families import family_labels, family_pattern
+from graphkit.graph.names import counted
+from graphkit.graph.types import type_text
+from graphkit.graph.view import Scope, Value, all_nodes, as_text
+from graphkit.io.tensors import payload_size, walk_tensors
+from graphkit.render.blocks import Block, Prose, table
+from graphkit.render.result import Result
+
+__all__ = ["Glance", "glance"]
+
+SHOWN_OPERATORS = 5
+SHOWN_PORTS = 12
+
+
+@dataclass(frozen=True)
+class Glance(Result):
+    """A few lines of what a model is.
+
+    Attributes:
+        origin: Its opset and its producer.
+        nodes: How many nodes there are, of which operators most.
+        weights: How many tensors there are, and their bytes.
+        ports: `input` or `output`, names, dtype and shape; what is named and shaped alike is one row.
+    """
+
+    title: ClassVar[str] = "Model"
+    name: str
+    origin: str
+    nodes: str
+    weights: str
+    ports: tuple[tuple[str, str, str, str], ...]
+
+    def heading(self) -> str:
+        """Return the name of the model."""
+        return self.name
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what to show, in order."""
+        yield Prose(f"{self.origin}. {self.nodes}. {self.weights}.")
+        yield table(" | Name:code | Dtype | Shape:code", self.ports[:SHOWN_PORTS])
+        if len(self.ports) > SHOWN_PORTS:
+            yield Prose(f"... and {len(self.ports) - SHOWN_PORTS:,} more.")
+
+
+def glance(name: str, proto: onnx.ModelProto, scopes: tuple[Scope, ...]) -> Glance:
+    """Return what a model is, from its weightless proto and the view of it."""
+    opsets = [f"{as_text(entry.domain) or 'opset'} {entry.version}" for entry in proto.opset_import]
+    producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
+    operators = Counter(node.op_type for node in all_nodes(scopes)).most_common()
+    most = [f"{count:,} {operator}" for operator, count in operators[:SHOWN_OPERATORS]]
+    others = len(operators) - len(most)
+    most += [counted(others, "other operator(s)")] if others else []
+    tensors = [tensor for tensor, _ in walk_tensors(proto)]
+    size = sum(payload_size(tensor) or 0 for tensor in tensors)
+    ports = [*_ports("input", scopes[0].inputs), *_ports("output", scopes[0].outputs)]
+    return Glance(
+        name,
+        f"{', '.join(opsets) or 'No opset'}{f', made by {producer}' if producer else ''}",
+        f"{counted(sum(count for _, count in operators), 'node(s)')}{f': {_listed(most)}' if most else ''}",
+        f"{counted(len(tensors), 'constant tensor(s)')}, {size:,} bytes",
+        tuple(ports),
+    )
+
+
+def _ports(kind: str, values: Sequence[Value]) -> Iterator[tuple[str, str, str, str]]:
+    families: dict[tuple[str, str, str], list[str]] = {}
+    for value in values:
+        info = value.scope.infos.get(value.name)
+        dtype, shape = type_text(info.type) if info is not None else ("?", "?")
+        families.setdefault((family_pattern(value.name), dtype, shape), []).append(value.name)
+    for (_, dtype, shape), names in families.items():
+        yield kind, family_labels(names), dtype, shape
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

@@ -1,0 +1,99 @@
+"""What a pass, or a pipeline of them, did, and what it declined to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from graphkit.graph.families import families, in_short
+from graphkit.graph.names import counted
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Heading, Prose, table
+from graphkit.render.result import Result
+
+__all__ = ["Declined", "Outcome", "change_blocks", "declined_blocks", "grouped"]
+
+SHOWN_DECLINED = 20
+STEP = re.compile(r"(?:(?P<name>[a-z0-9-]+): )?(?P<text>.*)", re.S)
+
+
+@dataclass(frozen=True)
+class Declined:
+    """Something that a pass left unchanged, and why."""
+
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Outcome(Result):
+    """What a pass, or a pipeline, did.
+
+        outcome = graphkit.fold("model.onnx")
+        print(outcome)  # notebooks show it by itself
+        outcome.model.save("folded.onnx")
+
+    Attributes:
+        changes: One sentence for each change; of a pipeline it begins with the name of the pass.
+        declined: What stayed unchanged, and why.
+    """
+
+    title: ClassVar[str] = "Outcome"
+    model: Model
+    changes: tuple[str, ...] = ()
+    declined: tuple[Declined, ...] = ()
+
+    def __repr__(self) -> str:
+        what = f"{counted(len(self.changes), 'change(s)')}, {len(self.declined):,} declined"
+        return f"Outcome({self.model!r}, {what})"
+
+    def heading(self) -> str:
+        """Return the title, with the model that came of it."""
+        return f"{self.title} for {self.model.name}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the changes and what was declined, and the model by its name."""
+        declined = [asdict(declined) for declined in self.declined]
+        return {"model": self.model.label, "changes": list(self.changes), "declined": declined}
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what to show, in order."""
+        if self.changes:
+            yield from change_blocks(self.changes)
+        else:
+            yield Prose("Nothing was changed.")
+        if self.declined:
+            yield Heading("What stays")
+            yield from declined_blocks([str(declined) for declined in self.declined])
+
+
+def grouped(declined: Iterable[str]) -> tuple[str, ...]:
+    """Return each reason once, with the places it holds for; reasons that differ in numbers alone are one."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for label, texts in families(declined).items():
+        where, _, reason = label.partition(": ")
+        places.setdefault(reason, {}).setdefault(where, []).extend(texts)
+    return tuple(f"{in_short(found)}: {reason}" for reason, found in places.items())
+
+
+def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
+    """Yield what passes did, a row each."""
+    steps = [found.groups() for change in changes if (found := STEP.fullmatch(change)) is not None]
+    yield Heading("What was done")
+    if any(name for name, _ in steps):
+        yield table("Pass | Change", steps)
+    else:
+        yield table("Change", [(text,) for _, text in steps])
+
+
+def declined_blocks(declined: Sequence[str]) -> Iterator[Block]:
+    """Yield what passes left unchanged, each reason once."""
+    reasons = grouped(declined)
+    yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])
+    if len(reasons) > SHOWN_DECLINED:
+        yield Prose(f"... and {len(reasons) - SHOWN_DECLINED:,} more in the JSON report.")

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+
+from onnx import parser
+
+from graphkit.model import Model
+from graphkit.rewrite.outcome import Declined, Outcome
+
+MODEL = Model.from_proto(
+    parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
+)
+DECLINED = (Declined("n/1", "it is data"), Declined("n/2", "it is data"), Declined("n/3", "its rank is unknown"))
+
+
+def test_what_a_pipeline_did_is_a_table() -> None:
+    outcome = Outcome(MODEL, ("fold-shapes: 3 nodes: gone", "neg-to-mul: 1 Neg spelled"), DECLINED)
+    assert str(outcome) == (
+        "Outcome for g\n\nWhat was done\n\n"
+        "Pass         Change\n───────────────────────────\nfold-shapes  3 nodes: gone\nneg-to-mul   1 Neg spelled\n\n"
+        "What stays\n\nn/1 and 1 more: it is data\n\nn/3: its rank is unknown\n\n"
+    )
+    assert repr(outcome) == "Outcome(Model('g', 1 node), 2 changes, 3 declined)"
+
+
+def test_what_one_pass_did_has_no_name_of_it() -> None:
+    text = str(Outcome(MODEL, ("'x: y' is looked up by the host",)))
+    assert text == (
+        "Outcome for g\n\nWhat was done\n\nChange\n"
+        "────────────────────────────────\n'x: y' is looked up by the host\n\n"
+    )
+
+
+def test_nothing_was_changed() -> None:
+    outcome = Outcome(MODEL)
+    assert str(outcome) == "Outcome for g\n\nNothing was changed.\n\n"
+    assert "Nothing was changed." in outcome._repr_html_()
+    assert outcome._repr_markdown_() == "# Outcome for g\n\nNothing was changed.\n"
+
+
+def test_the_model_is_a_name_in_json() -> None:
+    assert json.loads(Outcome(MODEL, ("a",), DECLINED[2:]).to_json()) == {
+        "schema": 1,
+        "model": "g",
+        "changes": ["a"],
+        "declined": [{"where": "n/3", "reason": "its rank is unknown"}],
+    }
