@@ -1,5 +1,10 @@
 # What type checkers see of the package; at run time `__init__.py` imports each name when it is first used.
 
+from graphkit import passes as passes
+from graphkit import rewrite as rewrite
+from graphkit import shapes as shapes
+from graphkit import targets as targets
+from graphkit import verify as verify
 from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.bundle import BundleOverview, bundle_overview

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.errors import ModelError, UsageError
@@ -102,17 +103,18 @@ class Decoder:
 def decode(
     decoder: Decoder,
     *,
-    sizes: Sizes = PROMPT,
+    sizes: Sizes | None = None,
     steps: int = 8,
     seed: int = 0,
-    given: Mapping[str, np.ndarray] | None = None,
+    given: Mapping[str, ArrayLike] | None = None,
     like: ModelLike | None = None,
 ) -> Decoded:
     """Decode greedily.
 
     Args:
         decoder: What decodes.
-        sizes: Batch, length of the prompt and of the encoder's output; the past starts empty.
+        sizes: Batch, length of the prompt and of the encoder's output; the past starts empty. Default: those of the
+            arrays that are given, else 2, 3 and 5.
         steps: Tokens to make for each sequence, the first step's included.
         seed: Of the generated inputs.
         given: Inputs by name to take instead, such as `encoder_hidden_states` or `input_ids`.
@@ -125,14 +127,16 @@ def decode(
         ModelError: The model has no logits or no token input, or fails.
 
     Example:
-        >>> from graphkit.verify import Decoder, Sizes, decode
-        >>> decoder = Decoder.open(graphkit.load("example:causal-attention"))
-        >>> decode(decoder, sizes=Sizes(sequence=3), steps=2).tokens.shape
-        (1, 2)
+        >>> from graphkit.verify import Decoder, decode
+        >>> decoder = Decoder.open("example:causal-attention")
+        >>> decode(decoder, given={"input_ids": [[5, 7, 2]]}, steps=2).tokens
+        array([[33, 33]])
     """
     like = as_model(like) if like is not None else None
+    arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
+    sizes = sizes or _sizes(decoder.first, arrays)
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
-    feed = _without_padding(InputMaker(like or decoder.first, seed).make(prompt, given), like or decoder.first)
+    feed = _without_padding(InputMaker(like or decoder.first, seed).make(prompt, arrays), like or decoder.first)
     tokens_name = _token_input(decoder.first)
     outputs, cache = decoder.start(_only(feed, decoder.first))
     constant = _named(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
@@ -150,6 +154,20 @@ def decode(
             outputs, cache = decoder.step(_only({**feed_now, **constant}, decoder.later), cache)
             past += 1
     return Decoded(np.stack(tokens, 1), tuple(logits))
+
+
+def _sizes(model: Model, given: Mapping[str, np.ndarray]) -> Sizes:
+    """Return the sizes of the arrays for tokens and the encoder's output, those of `PROMPT` where there are none."""
+    tokens, encoded = (
+        next(iter(_named(given, model, *roles).values()), None)
+        for roles in (("tokens",), ("encoder state", "encoder tokens", "encoder mask"))
+    )
+    batch = next((len(array) for array in (tokens, encoded) if array is not None), PROMPT.batch)
+    return Sizes(
+        batch,
+        PROMPT.sequence if tokens is None else tokens.shape[1],
+        encoder=PROMPT.encoder if encoded is None else encoded.shape[1],
+    )
 
 
 def _only(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:

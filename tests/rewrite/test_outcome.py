@@ -18,7 +18,7 @@ def test_what_a_pipeline_did_is_a_table() -> None:
     assert str(outcome) == (
         "Outcome for g\n\nWhat was done\n\n"
         "Pass         Change\n───────────────────────────\nfold-shapes  3 nodes: gone\nneg-to-mul   1 Neg spelled\n\n"
-        "What stays\n\nn/1 and 1 more: it is data\n\nn/3: its rank is unknown\n\n"
+        "What stays\n\nn/{1-2}: it is data\n\nn/3: its rank is unknown\n\n"
     )
     assert repr(outcome) == "Outcome(Model('g', 1 node), 2 changes, 3 declined)"
 
