@@ -443,6 +443,23 @@ def test_a_rewrite_that_differs_is_code_1(run: Run, tmp_path: Path) -> None:
     assert "output logits is missing" in ran.out
 
 
+def test_shapes_are_written_into_a_model(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "shapes.onnx"
+    ran = run("shapes", OTHER, "--write", output, "--weights", "inline", "-f", "json")
+    assert (ran.code, ran.err) == (0, "Wrote shapes.onnx: 146 tensors declared with the inferred shape.\n")
+    assert json.loads(ran.out)["known"] == 147
+    infos = {info.name: info for info in onnx.load(output).graph.value_info}
+    dims = infos["/Gather_1_output_0"].type.tensor_type.shape.dim
+    assert [dim.dim_param or dim.dim_value for dim in dims] == ["batch_size", "sequence_length", 16]
+    assert run("verify", OTHER, output, "--runs", 1).code == 0
+    again = run("shapes", OTHER, "--write", output)
+    assert (again.code, again.out) == (2, "")
+    assert "exists" in again.err
+    frozen = run("shapes", OTHER, "--write", output, "--overwrite", "--dim", "batch_size=1")
+    assert (frozen.code, frozen.out) == (2, "")
+    assert "--write declares what holds at all sizes" in frozen.err
+
+
 def test_a_shape_program_is_data_unless_told_otherwise(run: Run) -> None:
     ran = run("program", OTHER, "--dim", "batch_size=2", "--range", "sequence_length=1:8")
     read = json.loads(ran.out)

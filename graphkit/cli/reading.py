@@ -20,7 +20,9 @@ from graphkit.cli.options import (
     limit_options,
     model_argument,
     output_option,
+    overwrite_option,
     size_options,
+    weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, proving, rendered, say, show
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
+    from graphkit.save import Placement
     from graphkit.shapes import DimSpec
     from graphkit.targets import Target
 
@@ -253,14 +256,29 @@ def examples() -> None:
 )
 @click.option("--constants", is_flag=True, help="Show initializers, and what follows from them alone, too.")
 @click.option("--why", metavar="NAME", help="Show where the shape of this tensor comes from.")
+@click.option(
+    "--write", type=click.Path(path_type=Path), metavar="OUT", help="Write the model with the shapes declared in it."
+)
+@weights_option
+@overwrite_option
 @format_option
-def shapes(model: str, sizes: SizeWords, filters: Sequence[str], constants: bool, why: str | None, format: str) -> None:
+def shapes(
+    model: str,
+    sizes: SizeWords,
+    filters: Sequence[str],
+    constants: bool,
+    why: str | None,
+    write: Path | None,
+    weights: Placement,
+    overwrite: bool,
+    format: str,
+) -> None:
     """Show the shape of every tensor as an expression in the input dims, or explain one of them.
 
-    MODEL is a model file, or example:NAME.
+    MODEL is a model file, or example:NAME. --write makes viewers show the shapes: it declares what is proven of them.
     """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-    from graphkit.cli.piping import load
+    from graphkit.cli.piping import destination, finish, load
     from graphkit.errors import UsageError
 
     spec = sizes.read()
@@ -272,7 +290,28 @@ def shapes(model: str, sizes: SizeWords, filters: Sequence[str], constants: bool
         if why is None
         else why_shape(loaded, why, spec)
     )
-    show(result, format)
+    if write is None:
+        show(result, format)
+        return
+    write, weights = destination(write, weights)
+    _write_shapes(loaded, sizes, write, weights, overwrite)
+    finish(result, format, f"{write} is")
+
+
+def _write_shapes(model: Model, sizes: SizeWords, output: Path, weights: Placement, overwrite: bool) -> None:
+    from graphkit.errors import UsageError
+    from graphkit.passes.shapes.declare_shapes import DeclareShapes
+
+    if any(sizes):
+        raise UsageError(
+            "--write declares what holds at all sizes - freeze sizes with graphkit fold, which does it too"
+        )
+    outcome = DeclareShapes().run(model)
+    for declined in outcome.declined:
+        raise UsageError(f"{model.label}: {declined}")
+    saved = outcome.model.save(output, weights, overwrite=overwrite)
+    changes = "; ".join(outcome.changes) or "everything was declared already"
+    say(f"Wrote {' and '.join(path.name for path in saved)}: {changes}.", is_error=True)
 
 
 LANGUAGES = ("json", "python", "javascript")

@@ -47,6 +47,7 @@ from graphkit.passes.shapes.cancel_reshapes import CancelReshapes
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
 from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
+from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.fold_shapes import FoldShapes
@@ -101,6 +102,7 @@ PASSES: tuple[type[Pass], ...] = (
     EliminateDeadCode,
     DropUnusedInputs,
     InferOutputShapes,
+    DeclareShapes,
     StripMergedSuffixes,
     ConvertOpset,
     MaskedFillToAdd,

@@ -11,9 +11,11 @@ from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table, shape_ops
+from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold import FOLD_LIMIT, fold
+from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.render.result import Result
 from graphkit.rewrite.base import ROUNDING
@@ -58,6 +60,7 @@ class FoldReport(Result):
         remaining: The Shape nodes that stay, except in bodies that were left unchanged.
         proof: The proof, None if it was not run.
         unused: Data files of the replaced model that the new one does not use.
+        declared: How many tensors got a declaration of their inferred shape.
     """
 
     title: ClassVar[str] = "Fold"
@@ -71,6 +74,7 @@ class FoldReport(Result):
     remaining: RemainingShapes
     proof: RewriteProof | None
     unused: tuple[str, ...] = ()
+    declared: int = 0
 
     def findings(self) -> tuple[str, ...]:
         return self.proof.findings() if self.proof is not None else ()
@@ -83,7 +87,8 @@ class FoldReport(Result):
         if not self.changes:
             reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
             yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
-        yield Prose(f"Wrote {' and '.join(self.files)}. {frozen}")
+        shapes = f", with the shapes of {counted(self.declared, 'tensor(s)')}" if self.declared else ""
+        yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
         yield from (Prose(note, "warning") for note in self.notes)
         if self.unused:
             yield Prose(unused_text(self.unused))
@@ -129,8 +134,9 @@ def fold_file(
         check_files(model)
     progress("folding")
     outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
+    shown, declared = with_shapes(outcome.model)
     progress("writing")
-    written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
+    written = save_models({output: shown}, weights=options.weights, overwrite=options.overwrite)
     error = ROUNDING if options.fuse else 0.0
     proof = prove(model, output, options, progress, error=error) if options.verify else None
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
@@ -145,6 +151,7 @@ def fold_file(
         remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof,
         tuple(path.name for path in written.unused),
+        declared,
     )
 
 

@@ -10,9 +10,9 @@ from graphkit.graph.names import counted
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
-from graphkit.shapes import Expr, infer, parse
+from graphkit.shapes import Expr, Shapes, infer, parse
 
-__all__ = ["InferOutputShapes"]
+__all__ = ["InferOutputShapes", "declare", "declare_outputs", "input_symbols"]
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,34 @@ class InferOutputShapes(Pass):
     """
 
     def run(self, model: Model) -> Outcome:
-        shapes = infer(model)
-        symbols = _input_symbols(model)
         proto = copy_proto(model)
-        changed = []
-        for output, value in zip(proto.graph.output, model.graph.outputs, strict=True):
-            dims = shapes[value].dims
-            if dims is not None and output.type.HasField("tensor_type"):
-                before = output.SerializeToString(deterministic=True)
-                _declare(output.type.tensor_type, dims, symbols)
-                changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
+        changed = declare_outputs(model, proto, infer(model), input_symbols(model))
         if not changed:
             return Outcome(model)
         return Outcome(model.with_proto(proto), (counted(len(changed), "output(s) redeclared with the inferred dims"),))
 
 
-def _input_symbols(model: Model) -> frozenset[str]:
+def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes, symbols: frozenset[str]) -> list[str]:
+    """Declare the inferred dims of the outputs in a copy of a model, and return the names of those that change."""
+    changed = []
+    for output, value in zip(proto.graph.output, model.graph.outputs, strict=True):
+        dims = shapes[value].dims
+        if dims is not None and output.type.HasField("tensor_type"):
+            before = output.SerializeToString(deterministic=True)
+            declare(output.type.tensor_type, dims, symbols)
+            changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
+    return changed
+
+
+def input_symbols(model: Model) -> frozenset[str]:
     """Return the symbols in the declared dims of the inputs."""
     declared = [declared_type(value) for value in model.graph.inputs]
     dims = [dim for known in declared if known is not None for dim in known.dims or ()]
     return frozenset().union(*(parse(dim).symbols for dim in dims if isinstance(dim, str)))
 
 
-def _declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], symbols: frozenset[str]) -> None:
+def declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], symbols: frozenset[str]) -> None:
+    """Declare the dims that follow from the symbols of the inputs, in the spelling that is there if that is equal."""
     if not tensor.HasField("shape") or len(tensor.shape.dim) != len(dims):
         tensor.shape.Clear()
         for _ in dims:
@@ -74,5 +79,5 @@ def _declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], symbols: fro
 def _set(declared: onnx.TensorShapeProto.Dimension, dim: Expr) -> None:
     if dim.constant is not None:
         declared.dim_value = dim.constant
-    elif parse(declared.dim_param) != dim:
+    elif not declared.dim_param or parse(declared.dim_param) != dim:
         declared.dim_param = str(dim)

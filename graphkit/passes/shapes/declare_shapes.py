@@ -1,0 +1,124 @@
+"""Declare the inferred dtype and dims of every tensor, as far as they follow from the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from graphkit.graph.names import counted
+from graphkit.graph.view import Scope, body_graphs
+from graphkit.model import Model
+from graphkit.passes.shapes.infer_output_shapes import declare, declare_outputs, input_symbols
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
+from graphkit.shapes import Expr, Shapes, declarations, infer
+from graphkit.shapes.tensor import Tensor
+
+__all__ = ["DeclareShapes", "with_shapes"]
+
+MAX_TEXT = 200  # characters of a dim that anybody wants to read
+
+
+@dataclass(frozen=True)
+class DeclareShapes(Pass):
+    """Declare what is proven of the dtype and the dims of every tensor that a node computes, so that viewers show it.
+
+    Dims are numbers, or expressions in the symbols of the inputs. A dim that depends on data is left open, and what a
+    model declares of a tensor of unknown rank stays. Outputs are declared as `infer-output-shapes` declares them, and
+    inputs whose declarations contradict the nodes as these need them.
+
+    Legality: the shapes of the model do not contradict each other. Bodies that cannot run, and functions, whose tensors
+    have other shapes at each call, stay as they are.
+
+    Before:
+
+        agraph (float[N, 4] x) => (float[N, 4] y) {
+            h = Transpose (x)
+            y = Transpose (h)
+        }
+
+    After:
+
+        agraph (float[N, 4] x) => (float[N, 4] y) <float[4, N] h> {
+            h = Transpose (x)
+            y = Transpose (h)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        made, count = with_shapes(model)
+        if contradictions := infer(declarations(model).model).contradictions:
+            why = "no shape is declared, because the shapes of the model contradict each other: "
+            return Outcome(model, declined=tuple(Declined(f.node, why + f.message) for f in contradictions))
+        return Outcome(made, (counted(count, "tensor(s) declared with the inferred shape"),) if count else ())
+
+
+def with_shapes(model: Model) -> tuple[Model, int]:
+    """Return a model that declares the shapes of its tensors, and how many declarations are new or other than before.
+
+    A model whose shapes contradict each other stays as it is.
+    """
+    base = declarations(model).model
+    shapes = infer(base)
+    if shapes.contradictions:
+        return model, 0
+    proto, declarer = copy_proto(base), _Declarer(shapes, input_symbols(base))
+    count = len(declare_outputs(base, proto, shapes, declarer.symbols))
+    count += sum(declarer.graph(scope, graph) for scope, graph in _graphs(base, proto, shapes))
+    return (base.with_proto(proto), count) if count else (base, 0)
+
+
+def _graphs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> Iterator[tuple[Scope, onnx.GraphProto]]:
+    """Yield each graph that can run, as the view and as the proto."""
+    pending = [(model.graph, proto.graph)]
+    while pending:
+        scope, graph = pending.pop()
+        yield scope, graph
+        for node, copy in zip(scope.nodes, graph.node, strict=True):
+            bodies = [(node.bodies[name], body) for name, body in body_graphs(copy)]
+            pending += [(inner, body) for inner, body in bodies if inner not in shapes.impossible]
+
+
+class _Declarer:
+    """Declares tensors; many have the same dims, which are written out once."""
+
+    def __init__(self, shapes: Shapes, symbols: frozenset[str]) -> None:
+        self.shapes, self.symbols = shapes, symbols
+        self._known: dict[tuple[Expr, ...], onnx.TensorShapeProto | None] = {}
+
+    def graph(self, scope: Scope, graph: onnx.GraphProto) -> int:
+        """Declare the tensors of one graph, and return how many declarations are new or other than before."""
+        is_main = scope.parent is None
+        infos = {info.name: info for info in (*graph.value_info, *(() if is_main else graph.output))}
+        done = set(scope.outputs) if is_main else set()
+        values = (value for node in scope.nodes for value in node.outputs)
+        wanted = [value for value in values if value is not None and value.constant is None and value not in done]
+        return sum(self._declare(self.shapes[value], value.name, infos, graph) for value in wanted)
+
+    def _declare(
+        self, found: Tensor, name: str, infos: Mapping[str, onnx.ValueInfoProto], graph: onnx.GraphProto
+    ) -> bool:
+        if not found.dtype or found.dims is None or (shape := self._shape(found.dims)) is None:
+            return False
+        info = infos.get(name)
+        if info is None or not info.HasField("type"):
+            tensor = (graph.value_info.add(name=name) if info is None else info).type.tensor_type
+            tensor.elem_type = found.dtype
+            tensor.shape.CopyFrom(shape)
+            return True
+        if not info.type.HasField("tensor_type"):
+            return False
+        before = info.SerializeToString(deterministic=True)
+        info.type.tensor_type.elem_type = found.dtype
+        declare(info.type.tensor_type, found.dims, self.symbols)
+        return bool(info.SerializeToString(deterministic=True) != before)
+
+    def _shape(self, dims: tuple[Expr, ...]) -> onnx.TensorShapeProto | None:
+        """Return the declaration of dims, None where it is more than anybody reads."""
+        if dims not in self._known:
+            tensor = onnx.TypeProto.Tensor()
+            declare(tensor, dims, self.symbols)
+            is_short = all(len(dim.dim_param) <= MAX_TEXT for dim in tensor.shape.dim)
+            self._known[dims] = tensor.shape if is_short else None
+        return self._known[dims]
