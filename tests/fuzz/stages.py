@@ -26,6 +26,9 @@ from graphkit.passes import PASSES
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
+from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.interface.rename import Rename
+from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
@@ -38,6 +41,7 @@ from graphkit.targets import NAMES, load_target
 
 __all__ = ["STAGES", "attempt"]
 
+EDITS = (ExtractSubgraph, Rename, SetDims)  # which have a stage of their own
 SIZES = (0, 1, 2, 5, 1 << 31, 1 << 62)
 Stage = Callable[[random.Random, Model], None]
 
@@ -144,7 +148,7 @@ def _program(rng: random.Random, model: Model) -> None:
 
 
 def _rewrite(rng: random.Random, model: Model) -> None:
-    for kind in rng.sample(PASSES, 4):
+    for kind in rng.sample([kind for kind in PASSES if kind not in EDITS], 4):
         if kind is SpecializeInput:
             names = [value.name for value in model.graph.inputs] or ["x"]
             step = SpecializeInput(rng.choice(names), rng.choice((True, False, 0, -1, 1 << 62)))
@@ -164,6 +168,33 @@ def _rewrite(rng: random.Random, model: Model) -> None:
         _check_outcome(model, outcome)
 
 
+def _edit(rng: random.Random, model: Model) -> None:
+    names = [*model.graph.values, *(node.proto.name for node in model.graph.nodes), "nothing"]
+    dims = [*_dims(rng, model), "batch"]
+
+    def some(count: int) -> tuple[str, ...]:
+        return tuple(rng.choice(names) for _ in range(rng.randrange(count)))
+
+    inputs, outputs = ([value.name for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    steps = (
+        ExtractSubgraph(some(3) or tuple(outputs), some(3)),
+        Rename(
+            tuple((name, rng.choice((f"new_{at}", *names))) for at, name in enumerate(inputs)),
+            tuple((name, rng.choice((f"other_{at}", *names))) for at, name in enumerate(outputs)),
+            tuple((name, f"third_{at}") for at, name in enumerate(some(3))),
+            tuple((name, rng.choice(("length", "2*n", *dims))) for name in dims),
+        ),
+        SetDims(tuple(_dims(rng, model).items())),
+    )
+    for step in steps:
+        try:
+            outcome = step.run(model)
+        except GraphkitError as error:
+            error.args[0].encode()
+            continue
+        _check_outcome(model, outcome)
+
+
 STAGES: Mapping[str, Stage] = {
     "load": _read,
     "report": _report,
@@ -173,4 +204,5 @@ STAGES: Mapping[str, Stage] = {
     "split": _split,
     "program": _program,
     "rewrite": _rewrite,
+    "edit": _edit,
 }
