@@ -113,6 +113,10 @@ def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -
             ("rename", OTHER, "--input", "logits=a"),
             f"{OTHER}: there is no input 'logits' - there are input_ids",
         ),
+        (
+            ("rename", OTHER, "--output", "new.onnx"),
+            "--output new.onnx: is not OLD=NEW - write it as in --output x=y; the file to write is -o OUT",
+        ),
         (("set-dims", OTHER, "--dim", "b=1"), "no input has a dim 'b' - there are batch_size, sequence_length"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,6 @@ from graphkit.cli.options import (
     no_verify_option,
     output_option,
     overwrite_option,
-    read_pairs,
     weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, proving
@@ -105,6 +104,22 @@ def pairs_option(
     return click.option(f"--{name}", parameter or name, metavar=metavar, multiple=True, help=f"{text}; repeatable.")
 
 
+def read_renames(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
+    """Yield the old and the new names of an option; the last = divides, so that old names may have one.
+
+    Raises:
+        UsageError: A text is not OLD=NEW.
+    """
+    from graphkit.errors import UsageError
+
+    for text in texts:
+        old, _, new = text.rpartition("=")
+        if not (old and new):
+            hint = "; the file to write is -o OUT" if option == "--output" else ""
+            raise UsageError(f"{option} {text}: is not OLD=NEW - write it as in {option} x=y{hint}")
+        yield old, new
+
+
 @click.command()
 @pairs_option("input", "OLD=NEW", "Rename an input")
 @pairs_option("output", "OLD=NEW", "Rename an output", "output_names")
@@ -121,7 +136,7 @@ def rename(input: Sequence[str], output_names: Sequence[str], dim: Sequence[str]
     from graphkit.passes.interface.rename import Rename
 
     given = ((input, "--input"), (output_names, "--output"), (value, "--value"), (dim, "--dim"))
-    inputs, outputs, values, dims = (tuple(read_pairs(texts, option, str)) for texts, option in given)
+    inputs, outputs, values, dims = (tuple(read_renames(texts, option)) for texts, option in given)
     if not (inputs or outputs or values or dims):
         raise UsageError("there is nothing to rename - give --input, --output, --dim or --value, such as --dim N=batch")
     return Rename(inputs, outputs, values, dims)

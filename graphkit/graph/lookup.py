@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted
@@ -11,8 +10,6 @@ from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.suggest import did_you_mean
 
 __all__ = ["find_value", "find_value_or_node"]
-
-T = TypeVar("T", Value, Node)
 
 
 def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:

@@ -97,8 +97,7 @@ def _find(model: Model, what: str, name: str) -> Value:
     inputs, outputs = ({value.name: value for value in values} for values in (graph.inputs, graph.outputs))
     known = inputs if what == "input" else outputs
     if name not in known:
-        hint = did_you_mean(name, known)
-        raise UsageError(f"{model.label}: there is no {what} '{name}' - {hint}")
+        raise UsageError(f"{model.label}: there is no {what} '{name}' - {did_you_mean(name, known)}")
     if name in inputs and name in outputs:
         raise UsageError(f"{model.label}: '{name}' is an input and an output - rename both with --value {name}=NEW")
     return known[name]
@@ -130,8 +129,7 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
     notes: list[str] = []
     for old, new in renames:
         if old not in declared and old not in classes:
-            known = sorted(declared | classes.keys())
-            hint = did_you_mean(old, known)
+            hint = did_you_mean(old, sorted(declared | classes.keys()))
             raise UsageError(f"{model.label}: no dim is called '{old}' - {hint}")
         if parse(new) != symbol(new) or new[:1] in "?0123456789":
             raise UsageError(f"'{new}' is no name of a dim - write a word; `graphkit set-dims` sets a size")
