@@ -7,7 +7,7 @@ const ARRAYS = new Map(Object.entries({
   float32: Float32Array, float64: Float64Array, float16: globalThis.Float16Array ?? Uint16Array, bool: Uint8Array,
   int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
   uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array }));
-const need = (holds, problem) => { if (!holds) throw new BundleError(problem); };
+const need = (holds, problem) => { if (!holds) throw new BundleError(problem.call?.() ?? problem); };
 const quoted = (value) => JSON.stringify(value)?.replace(/[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, '?');
 const volume = (dims) => dims.reduce((product, size) => product * size, 1);
 const otherPlace = ({ offset, bytes, update }) => offset + (update === 'swap' ? Math.ceil(bytes / 64) * 64 : 0);
@@ -94,7 +94,7 @@ export class Bundle {
   }
   #method(when, name = '') {
     const method = this.contract.methods.find((one) => one.when === when && ['', one.name].includes(name));
-    need(method, `no '${name || when}': the bundle has ${quoted(this.contract.methods.map((one) => one.name))}`);
+    need(method, () => `no '${name || when}': the bundle has ${quoted(this.contract.methods.map((one) => one.name))}`);
     return method;
   }
   #clear(rows = 0) {
@@ -141,13 +141,13 @@ export class Bundle {
       const dims = shape.map((dim) => sizes.get(dim) ?? dim);
       const ones = isMask(port) && dims.every(Number.isInteger) ? { dims, data: Array(volume(dims)).fill(1) } : null;
       const given = named.get(name) ?? (isTokens && starts ? this.contract.tokens.start : ones);
-      need(given != null, `${method.name} needs ${quoted(name)}, ${dtype}${quoted(shape)}`);
+      need(given != null, () => `${method.name} needs ${quoted(name)}, ${dtype}${quoted(shape)}`);
       const rows = sizes.get(shape[0]) ?? (starts ? 1 : this.#rows); // one token is for all
       const { dims: found, data } = flattened(isTokens && typeof given !== 'object' ? Array(rows).fill(given) : given);
       if (isTokens && found.length === 1) found.push(1);
       const fits = (size, dim) => dim === size || (typeof dim === 'string' && size > 0 && !(size > most[dim]));
       need(found.length === dims.length && found.every((size, axis) => fits(size, dims[axis])),
-        `${quoted(name)} is ${quoted(found)}, and must be ${quoted(dims)}, up to ${quoted(most)}`);
+        () => `${quoted(name)} is ${quoted(found)}, and must be ${quoted(dims)}, up to ${quoted(most)}`);
       shape.forEach((dim, axis) => sizes.set(dim, found[axis]));
       feeds[name] = this.#tensor(dtype, data, found, name);
     }
@@ -180,12 +180,12 @@ export class Bundle {
     }
     return results;
   }
-  #view({ name, dtype, shape, batch, bytes, offset, dims, views }, size = dims, at = offset) {
-    const [Type, sizes] = [ARRAYS.get(dtype), size ?? shape.map((dim, axis) => (axis === batch ? this.#rows : dim))];
-    if (`${views.get(at)?.dims}` === `${sizes}`) return views.get(at);
+  #view({ name, dtype, shape, batch, bytes, offset, dims, views }, size = dims, at = offset, rows = this.#rows) {
+    if (views.get(at)?.rows === rows && `${views.get(at).size}` === `${size}`) return views.get(at).tensor;
+    const [Type, sizes] = [ARRAYS.get(dtype), size ?? shape.map((dim, axis) => (axis === batch ? rows : dim))];
     need(volume(sizes) * Type.BYTES_PER_ELEMENT <= bytes, `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
-    views.set(at, new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes));
-    return views.get(at);
+    views.set(at, { rows, size, tensor: new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes) });
+    return views.get(at).tensor;
   }
 }
 /** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */
