@@ -104,6 +104,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Where", "masked-fill-to-add", _fills),
     Remedy("operator", "Where", "where-to-arithmetic"),
     Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
+    Remedy("operator", "Attention", "decompose-attention"),
     Remedy("operator", "Trilu", "tril-to-constant"),
     Remedy("operator", "Expand", "expand-to-broadcast"),
     Remedy("operator", "Erf", "gelu-to-tanh"),

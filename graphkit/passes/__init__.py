@@ -23,6 +23,7 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
+from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
@@ -105,6 +106,7 @@ PASSES: tuple[type[Pass], ...] = (
     DeclareShapes,
     StripMergedSuffixes,
     ConvertOpset,
+    DecomposeAttention,
     MaskedFillToAdd,
     DropNanGuard,
     SplitCrossKv,

@@ -19,6 +19,7 @@ from graphkit.passes import PASSES
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.cache_growth import growths
+from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
@@ -99,10 +100,28 @@ class _Lowering:
         self.model = fold(model, keep_fusions=False).model
         self.changes: list[str] = []
         self.declined: list[Declined] = []
+        self._decompose_attention()
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
         self.interface = Interface(model)
         self.setting = setting_of(self.model, model, sizes, is_decoder=self.is_decoder)
         self.tables: dict[str, np.ndarray] = {}
+
+    def _decompose_attention(self) -> None:
+        """Compute attentions by plain operators.
+
+        Raises:
+            UsageError: One on a cache stays a node.
+        """
+        before, step = self.model, DecomposeAttention()
+        outcome = run_to_fixpoint(self.model, [step])
+        if self.is_decoder and outcome.declined:
+            raise UsageError(
+                f"{self.original.name}: {step.name()}: {outcome.declined[0]} - export attention in plain operators"
+            )
+        self.changes += outcome.changes
+        self.declined += outcome.declined
+        if outcome.model is not before:  # lengths that each layer takes from its own cache are computed once
+            self.model = fold(outcome.model, keep_fusions=False).model
 
     @property
     def is_decoder(self) -> bool:

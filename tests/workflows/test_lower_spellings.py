@@ -172,6 +172,60 @@ def test_a_mask_that_is_shorter_than_its_text_is_a_table(tmp_path: Path) -> None
     assert kinds == {"inputs_embeds": "embedding", "attention_bias": "rows"}
 
 
+ONE_NODE = """
+    <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    agraph (
+        int64[batch, seq] input_ids, int64[batch, total] attention_mask,
+        float[batch, 2, past, 16] "past_key_values.0.key", float[batch, 2, past, 16] "past_key_values.0.value"
+    ) => (
+        float[batch, seq, 8] logits,
+        float[batch, 2, total, 16] "present.0.key", float[batch, 2, total, 16] "present.0.value"
+    ) <int64[1] one = {1}, int64 second = {1}> {
+        x = Gather (token_table, input_ids)
+        q = MatMul (x, wq)
+        k = MatMul (x, wk)
+        v = MatMul (x, wv)
+        valid = ReduceSum <keepdims = 0> (attention_mask, one)
+        last = Sub (valid, one)
+        lengths = Cast <to = 6> (last)
+        dims = Shape (attention_mask)
+        total_64 = Gather (dims, second)
+        total_length = Cast <to = 6> (total_64)
+        y, "present.0.key", "present.0.value" = com.microsoft.GroupQueryAttention
+            <num_heads = 4, kv_num_heads = 2, do_rotary = 1, local_window_size = 3%MORE%>
+            (q, k, v, "past_key_values.0.key", "past_key_values.0.value", lengths, total_length, cos, sin)
+        logits = MatMul (y, head)
+    }
+"""
+
+
+def one_node(more: str = "") -> onnx.ModelProto:
+    model = onnx.parser.parse_model(ONE_NODE.replace("%MORE%", more))
+    rng = np.random.default_rng(0)
+    dims = {"token_table": (11, 8), "wq": (8, 64), "wk": (8, 32), "wv": (8, 32), "head": (64, 8)}
+    for name, shape in {**dims, "cos": (16, 8), "sin": (16, 8)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 1, shape).astype(np.float32), name))
+    return model
+
+
+def test_attention_that_is_one_node_is_computed_by_others(tmp_path: Path) -> None:
+    assert_done(lowered(one_node(), tmp_path, replace(OPTIONS, batch=2)))
+    (step,) = read_contract(tmp_path / "out" / "contract.json").methods
+    kinds = {port.name: port.source.kind for port in step.inputs if port.source is not None}
+    assert kinds["attention_bias"] == "slots_mask"
+    assert {port.source.window for port in step.inputs if port.source is not None} == {0, 3}
+    assert [kinds["position_values"], kinds["position_values_2"]] == ["rows", "rows"]
+
+
+def test_attention_that_stays_one_node_is_named(tmp_path: Path) -> None:
+    message = (
+        r"model.onnx: decompose-attention: GroupQueryAttention#\d+: its smooth_softmax is set, which has no plain "
+        "spelling here - export attention in plain operators"
+    )
+    with pytest.raises(UsageError, match=message):
+        lowered(one_node(", smooth_softmax = 1"), tmp_path)
+
+
 def test_a_mask_may_be_added_before_a_transpose(tmp_path: Path) -> None:
     masked = """
         turned = Transpose <perm = [1, 0]> (attention_mask)

@@ -1,0 +1,231 @@
+"""Compute an attention that is one node, Attention or GroupQueryAttention, by plain operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.graph.view import Value
+from graphkit.passes.npu.attention_nodes import ATTENTIONS, AttentionNode, read_attention
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["DecomposeAttention"]
+
+
+@dataclass(frozen=True)
+class DecomposeAttention(Rewrite):
+    """Compute Attention and GroupQueryAttention by MatMul, Softmax and what masks and rotates between them.
+
+    NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
+    another order: the last digits of results may change.
+
+    Legality: heads and their size are known numbers. A GroupQueryAttention reads queries, keys and values apart, has a
+    past that grows, and no padding: what its lengths say is taken to be past and new tokens. Sinks, an additive bias,
+    interleaved rotary embeddings, quantised caches and scores as an output are declined.
+
+    Before (opset 23):
+
+        agraph (float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 4] v) => (float[N, 2, S, 4] y) {
+            y = Attention (q, k, v)
+        }
+
+    After:
+
+        agraph (float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 4] v) => (float[N, 2, S, 4] y)
+        <float y_scale = {0.5}> {
+            y_keys = Transpose <perm: ints = [0, 1, 3, 2]> (k)
+            y_product = MatMul (q, y_keys)
+            y_scaled = Mul (y_product, y_scale)
+            y_weights = Softmax <axis: int = -1> (y_scaled)
+            y = MatMul (y_weights, v)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                if node.operator not in ATTENTIONS or not editor.is_free(node):
+                    continue
+                attention = read_attention(editor, node)
+                if isinstance(attention, str):
+                    editor.decline(node, attention)
+                else:
+                    editor.replace(node, *_Parts(editor, attention).nodes)
+                    editor.note("attention(s) computed by plain operators")
+
+
+@dataclass
+class _Parts:
+    """The nodes that compute an attention."""
+
+    editor: Editor
+    attention: AttentionNode
+    nodes: list[NewNode] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        found, node = self.attention, self.attention.node
+        self.out = node.outputs[0].name if node.outputs and node.outputs[0] is not None else node.label
+        self.given = self._apart() if found.sizes.is_packed else node.inputs[:3]
+        query, key, value = map(self._split, self.given, ("q", "k", "v"), self._heads(), self._sizes())
+        if found.rotary is not None:
+            dims = self.editor.shapes[found.rotary[0]].dims
+            half = (dims[-1].constant if dims else None) or found.sizes.size // 2
+            tables = self._tables()
+            query, key = self._turned(query, "q", tables, half), self._turned(key, "k", tables, half)
+        self.keys, self.values = self._joined(key, 0), self._joined(value, 1)
+        weights = self._weights(query)
+        values = self._repeated(self.values, "values", found.sizes.value_size)
+        if not found.sizes.is_flat:
+            self._add("MatMul", [weights, values], self.out, is_last=True)
+            return
+        mixed = self._add("MatMul", [weights, values], "mixed")
+        turned = self._add("Transpose", [mixed], "turned", perm=[0, 2, 1, 3])
+        shape = self._integers([0, 0, found.sizes.heads * found.sizes.value_size], "flat")
+        self._add("Reshape", [turned, shape], self.out, is_last=True)
+
+    def _heads(self) -> tuple[int, int, int]:
+        """Return the heads of queries, keys and values."""
+        sizes = self.attention.sizes
+        return sizes.heads, sizes.groups, sizes.groups
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """Return the size of a head of each."""
+        sizes = self.attention.sizes
+        return sizes.size, sizes.size, sizes.value_size
+
+    def _apart(self) -> list[str]:
+        """Return queries, keys and values that lie side by side."""
+        columns = [heads * size for heads, size in zip(self._heads(), self._sizes(), strict=True)]
+        return self._parts(self.attention.node.inputs[0], columns, "qkv")
+
+    def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
+        parts = [self.editor.unique_name(f"{self.out}_{name}_part") for _ in columns]
+        self.nodes.append(NewNode("Split", [value, self._integers(columns, f"{name}_sizes")], parts, {"axis": -1}))
+        return parts
+
+    def _add(
+        self, op_type: str, inputs: list[NodeInput], name: str, *, is_last: bool = False, **attributes: object
+    ) -> str:
+        chosen = name if is_last else self.editor.unique_name(f"{self.out}_{name}")
+        like = self.attention.node if chosen == self.out else None
+        self.nodes.append(NewNode(op_type, inputs, [chosen], attributes, like=like))
+        return chosen
+
+    def _integers(self, numbers: list[int], name: str) -> str:
+        return self.editor.integers(numbers, f"{self.out}_{name}")
+
+    def _number(self, number: float, name: str, dtype: int = 0) -> str:
+        kind = helper.tensor_dtype_to_np_dtype(dtype or self.attention.dtype)
+        return self.editor.constant(np.array(number, kind), f"{self.out}_{name}")
+
+    def _split(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
+        """Return `[batch, heads, length, size]`."""
+        if not self.attention.sizes.is_flat:
+            return value
+        apart = self._add("Reshape", [value, self._integers([0, 0, heads, size], f"{name}_heads")], f"{name}_apart")
+        return self._add("Transpose", [apart], name, perm=[0, 2, 1, 3])
+
+    def _joined(self, new: NodeInput, index: int) -> NodeInput:
+        """Return the past and what is new, under the name of the output that gives it, where there is one."""
+        found = self.attention
+        outputs = found.node.outputs
+        present = outputs[index + 1] if len(outputs) > index + 1 else None
+        if found.past is not None:
+            inputs: list[NodeInput] = [found.past[index], new]
+            if present is not None:
+                return self._add("Concat", inputs, present.name, is_last=True, axis=2)
+            return self._add("Concat", inputs, ("keys", "values")[index], axis=2)
+        if present is not None:
+            return self._add("Identity", [new], present.name, is_last=True)
+        return new
+
+    def _repeated(self, value: NodeInput, name: str, size: int) -> NodeInput:
+        """Return keys or values with a head for each of the queries."""
+        found = self.attention.sizes
+        times = found.heads // found.groups
+        if times == 1:
+            return value
+        apart = self._add("Unsqueeze", [value, self._integers([2], "axis")], f"{name}_apart")
+        wide = self._add("Expand", [apart, self._integers([1, 1, times, 1, 1], "times")], f"{name}_wide")
+        shape = self._integers([0, found.heads, -1, size], f"{name}_shape")
+        return self._add("Reshape", [wide, shape], f"{name}_repeated")
+
+    def _weights(self, query: NodeInput) -> str:
+        found = self.attention
+        keys = self._add("Transpose", [self._repeated(self.keys, "k", found.sizes.size)], "keys", perm=[0, 1, 3, 2])
+        product = self._add("MatMul", [query, keys], "product")
+        scores = self._add("Mul", [product, self._number(found.scale, "scale")], "scaled")
+        if found.softcap > 0:
+            limit = self._number(found.softcap, "softcap")
+            share = self._add("Tanh", [self._add("Div", [scores, limit], "share")], "limited")
+            scores = self._add("Mul", [share, limit], "capped")
+        if found.mask is not None:
+            scores = self._add("Add", [scores, self._bias(found.mask)], "masked")
+        if found.is_causal:
+            scores = self._causal(scores)
+        return self._add("Softmax", [scores], "weights", axis=-1)
+
+    def _lowest(self) -> str:
+        kind = helper.tensor_dtype_to_np_dtype(self.attention.dtype)
+        return self._number(float(np.finfo(kind).min), "lowest") if kind.kind == "f" else self._number(-1e9, "lowest")
+
+    def _bias(self, mask: Value) -> NodeInput:
+        if self.editor.shapes[mask].dtype != TensorProto.BOOL:
+            return mask
+        return self._add("Where", [mask, self._number(0, "nothing"), self._lowest()], "bias")
+
+    def _causal(self, scores: NodeInput) -> str:
+        past, _, total = self._lengths()
+        one = self._number(1, "step", TensorProto.INT64)
+        columns = self._add("Range", [self._number(0, "first", TensorProto.INT64), total, one], "columns")
+        rows = self._add("Range", [past, total, one], "places")
+        rows = self._add("Unsqueeze", [rows, self._integers([1], "column")], "rows")
+        hidden = self._add("Greater", [columns, rows], "future")
+        if self.attention.window:
+            window = self._number(self.attention.window, "window", TensorProto.INT64)
+            old = self._add("LessOrEqual", [columns, self._add("Sub", [rows, window], "from")], "old")
+            hidden = self._add("Or", [hidden, old], "hidden")
+        return self._add("Where", [hidden, self._lowest(), scores], "causal")
+
+    def _lengths(self) -> tuple[str, str, str]:
+        """Return how many tokens came before, how many are new, and both together, as scalars."""
+        found, third = self.attention, self._number(2, "third", TensorProto.INT64)
+        axis = self._number(1, "second", TensorProto.INT64) if found.sizes.is_flat else third
+
+        def length(value: NodeInput, axis: str, name: str) -> str:
+            return self._add("Gather", [self._add("Shape", [value], f"{name}_dims"), axis], name, axis=0)
+
+        new = length(self.given[1], axis, "new")
+        if found.past is None:
+            return self._number(0, "first", TensorProto.INT64), new, new
+        past = length(found.past[0], third, "past")
+        return past, new, self._add("Add", [past, new], "total")
+
+    def _tables(self) -> tuple[str, str]:
+        """Return the cosines and sines at the new positions."""
+        rotary = self.attention.rotary
+        assert rotary is not None
+        past, _, total = self._lengths()
+        places = self._add("Range", [past, total, self._number(1, "step", TensorProto.INT64)], "rotary_places")
+        cos, sin = (
+            self._add("Gather", [table, places], name, axis=0)
+            for table, name in zip(rotary, ("cos", "sin"), strict=True)
+        )
+        return cos, sin
+
+    def _turned(self, value: NodeInput, name: str, tables: tuple[str, str], half: int) -> str:
+        """Return queries or keys turned by their positions."""
+        cos, sin = tables
+        rest = self.attention.sizes.size - 2 * half
+        first, second, *left = self._parts(value, [half, half, *([rest] if rest else [])], name)
+
+        def times(part: str, table: str) -> str:
+            return self._add("Mul", [part, table], f"{name}_times")
+
+        one = self._add("Sub", [times(first, cos), times(second, sin)], f"{name}_first")
+        other = self._add("Add", [times(first, sin), times(second, cos)], f"{name}_second")
+        return self._add("Concat", [one, other, *left], f"{name}_turned", axis=-1)

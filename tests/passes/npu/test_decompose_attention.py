@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+from fusing import check_close, operators, random_model
+from rewriting import reasons
+
+from graphkit.model import Model
+from graphkit.passes.npu.decompose_attention import DecomposeAttention
+
+PASS = DecomposeAttention()
+SIZES = {"N": 2, "S": 3, "past": 2}
+HEADS = "float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 6] v"
+FLAT = "float[N, S, 16] q, float[N, S, 8] k, float[N, S, 8] v"
+PAST = "float[N, 2, past, 4] pk, float[N, 2, past, 4] pv"
+MASKS = 'bool[N, 1, S, "past + S"] m'
+GROUPED = "float[N, S, 64] q, float[N, S, 32] k, float[N, S, 32] v, float[N, 2, past, 16] pk, float[N, 2, past, 16] pv"
+PACKED = "float[N, S, 128] q, float[N, 2, past, 16] pk, float[N, 2, past, 16] pv"
+LENGTHS = """
+    one = Constant <value_int = 1> () two = Constant <value_int = 2> () zero = Constant <value_int = 0> ()
+    d = Shape (pk) p = Gather (d, two) e = Shape (q) s = Gather (e, one) n = Gather (e, zero)
+    t = Add (p, s) total = Cast <to = 6> (t) last = Sub (t, one) many = Unsqueeze (n, axis)
+    lasts = Expand (last, many) lengths = Cast <to = 6> (lasts)
+"""
+
+
+def attention(inputs: str, node: str) -> Model:
+    return random_model(f"g ({inputs}) => (y) {{ {node} }}", 23)
+
+
+def grouped(attributes: str, more: str = "", inputs: str = GROUPED, keys: str = "k, v") -> Model:
+    node = f"y, ck, cv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2{attributes}> "
+    node += f"(q, {keys}, pk, pv, lengths, total{more})"
+    text = f"g ({inputs}) => (y, ck, cv) <int64[1] axis = {{0}}> {{ {LENGTHS} {node} }}"
+    return random_model(text, 21, c=(16, 8), z=(16, 8))
+
+
+PLAIN = {
+    "heads apart": attention(HEADS, "y = Attention (q, k, v)"),
+    "heads side by side, two of queries for one of keys": attention(
+        FLAT, "y = Attention <q_num_heads = 4, kv_num_heads = 2, scale = 0.3> (q, k, v)"
+    ),
+    "a cache": random_model(
+        f"g ({FLAT}, {PAST}) => (y, ck, cv) {{ y, ck, cv = Attention <q_num_heads = 4, kv_num_heads = 2, "
+        "is_causal = 1> (q, k, v, , pk, pv) }",
+        23,
+    ),
+    "causal, without a cache": attention(HEADS, "y = Attention <is_causal = 1> (q, k, v)"),
+    "keys as an output": random_model(f"g ({HEADS}) => (y, ck, cv) {{ y, ck, cv = Attention (q, k, v) }}", 23),
+    "a mask that is added": attention(f"{HEADS}, float[S, S] m", "y = Attention (q, k, v, m)"),
+    "a mask of what counts": attention(
+        HEADS,
+        """h = Shape <start = 2, end = 3> (q) n = Squeeze (h) o = Constant <value_int = 1> ()
+        z = Constant <value_int = 0> () c = Range (z, n, o) u = Constant <value_ints = [1]> () r = Unsqueeze (c, u)
+        m = GreaterOrEqual (r, c) y = Attention (q, k, v, m)""",
+    ),
+    "scores with a limit": attention(HEADS, "y = Attention <softcap = 2.0> (q, k, v)"),
+    "grouped": grouped(""),
+    "grouped, in a window": grouped(", local_window_size = 2"),
+    "grouped, scores with a limit": grouped(", softcap = 1.5, scale = 0.25"),
+    "grouped, rotary": grouped(", do_rotary = 1", ", c, z"),
+    "grouped, packed": grouped(", do_rotary = 1", ", c, z", PACKED, ", "),
+}
+
+
+@pytest.mark.parametrize("model", PLAIN.values(), ids=PLAIN)
+def test_plain_operators_give_the_same(model: Model) -> None:
+    sizes = {**SIZES, "N": 1} if "GroupQueryAttention" in operators(model) else SIZES
+    outcome = check_close(PASS, model, sizes, 1e-5)
+    assert not {"Attention", "GroupQueryAttention"} & set(operators(outcome.model))
+    assert outcome.changes == ("1 attention computed by plain operators",)
+
+
+KEPT = {
+    "it gives its scores too": random_model(f"g ({HEADS}) => (y, s) {{ y, , , s = Attention (q, k, v) }}", 23),
+    "its heads and their size are not known numbers": attention(
+        "float[N, H, S, 4] q, float[N, H, S, 4] k, float[N, H, S, 4] v", "y = Attention (q, k, v)"
+    ),
+    "its rotary_interleaved is set, which has no plain spelling here": grouped(
+        ", do_rotary = 1, rotary_interleaved = 1", ", c, z"
+    ),
+    "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them": grouped(
+        "", ", , , , m", f"{GROUPED}, float[1, 4, S, 9] m"
+    ),
+    "queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3": attention(
+        "float[N, 2, S, 4] q, float[N, S, 8] k, float[N, S, 8] v", "y = Attention <kv_num_heads = 2> (q, k, v)"
+    ),
+}
+
+
+@pytest.mark.parametrize(("reason", "model"), KEPT.items(), ids=KEPT)
+def test_it_stays(reason: str, model: Model) -> None:
+    outcome = PASS.run(model)
+    assert outcome.model is model
+    assert [text.partition(": ")[2] for text in reasons(outcome)] == [reason]
