@@ -26,6 +26,7 @@ from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
+from graphkit.passes.npu.einsum_to_matmul import EinsumToMatmul
 from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.extract_embedding import ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
@@ -120,6 +121,7 @@ PASSES: tuple[type[Pass], ...] = (
     ReduceInterfaceRank,
     GatherToSlice,
     ExpandToBroadcast,
+    EinsumToMatmul,
     ReduceRank,
     RotarySignToTable,
     CastInt64Away,

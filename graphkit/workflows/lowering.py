@@ -26,6 +26,7 @@ from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
 from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.reduce_interface_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Pass, copy_proto, keep
@@ -229,7 +230,7 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in left}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, keep_fusions=False).model)
-        self._reduce_caches()
+        self._reduce_interface()
         self._rewrite(*(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):
             before = self.model
@@ -238,14 +239,17 @@ class _Lowering:
                 break
         self.model = drop_dead_inputs(self.model)
 
-    def _reduce_caches(self) -> None:
-        """Give stacked caches as few axes as the target takes."""
+    def _reduce_interface(self) -> None:
+        """Give stacked caches, and what the host makes, as few axes as the target takes."""
         if (limit := self.sizes.target.max_rank) is None:
             return
         found = reduce_cache_rank(self.model, self.interface.axes, self.interface.writes, limit.value)
         self.model = found.model
         self.interface.axes, self.interface.writes = dict(found.axes), dict(found.writes)
         self.changes += found.changes
+        sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
+        if made := tuple(name for name, kind in sources if kind in ("rows", *MASKS)):
+            self._run(ReduceInterfaceRank(limit.value, made))
 
     def _remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove what the target still refuses, those that change results left out."""

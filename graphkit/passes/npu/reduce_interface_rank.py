@@ -33,6 +33,7 @@ class ReduceInterfaceRank(Pass):
 
     Attributes:
         rank: The highest rank that is left.
+        only: The inputs and outputs to change; all of them where none is named.
 
     Before:
 
@@ -53,6 +54,7 @@ class ReduceInterfaceRank(Pass):
     changes_interface: ClassVar[bool] = True
 
     rank: int = 4
+    only: tuple[str, ...] = ()
 
     def run(self, model: Model) -> Outcome:
         editor = Editor(model)
@@ -61,6 +63,8 @@ class ReduceInterfaceRank(Pass):
         last: list[NewNode] = []
         for value in (*graph.inputs, *dict.fromkeys(graph.outputs)):
             if (editor.shapes[value].rank or 0) <= self.rank or value.name in found:
+                continue
+            if self.only and value.name not in self.only:
                 continue
             try:
                 found[value.name] = self._reduce(editor, value, last)

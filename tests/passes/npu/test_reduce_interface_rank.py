@@ -80,3 +80,12 @@ def test_what_cannot_be_is_declined(text: str, reason: str) -> None:
 def test_an_input_that_is_an_output_stays() -> None:
     model = model_of("g (float[2, 2, 2, 2, 2] x) => (float[2, 2, 2, 2, 2] x) { y = Relu (x) }")
     assert PASS.run(model).model is model
+
+
+def test_only_what_is_named_changes() -> None:
+    model = model_of(
+        "g (float[2, 2, 1, 4, 8] a, float[2, 2, 1, 4, 8] b) => (float[2, 2, 1, 4, 8] c) { c = Add (a, b) }"
+    )
+    outcome = ReduceInterfaceRank(4, ("b",)).run(model)
+    dims = [[dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in outcome.model.proto.graph.input]
+    assert dims == [[2, 2, 1, 4, 8], [2, 2, 4, 8]]

@@ -1,0 +1,195 @@
+"""Compute an Einsum of two tensors by a MatMul, and Transposes and Reshapes around it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphkit.dtypes import FLOATS
+from graphkit.graph.view import Node
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.shapes import Expr, const
+from graphkit.shapes.tensor import Dims
+
+__all__ = ["EinsumToMatmul"]
+
+RESHAPE_SINCE = 5
+MOST_APART = 2  # axes of the batch that a MatMul keeps; more become one
+
+
+@dataclass(frozen=True)
+class EinsumToMatmul(Rewrite):
+    """Replace an Einsum of two tensors by a MatMul, with Transposes and Reshapes where the axes are in another order.
+
+    Sums may be added up in another order: the last digits of results may change.
+
+    Legality: no axis occurs twice in one tensor, or in one tensor alone and not in the result; axes of the same name
+    have the same length; the shapes can be written as constants.
+
+    Before:
+
+        agraph (float[N, 5, 2, 4] q, float[N, 6, 2, 4] k) => (float[N, 2, 5, 6] y) {
+            y = Einsum <equation = "bqhd,bkhd->bhqk"> (q, k)
+        }
+
+    After:
+
+        agraph (float[N, 5, 2, 4] q, float[N, 6, 2, 4] k) => (float[N, 2, 5, 6] y) {
+            y_left = Transpose <perm: ints = [0, 2, 1, 3]> (q)
+            y_right = Transpose <perm: ints = [0, 2, 3, 1]> (k)
+            y = MatMul (y_left, y_right)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("Einsum"):
+            found = _read(editor, node)
+            if isinstance(found, str):
+                editor.decline(node, found)
+            elif (nodes := _nodes(editor, node, found)) is None:
+                editor.decline(node, "its shapes cannot be written as constants")
+            else:
+                editor.replace(node, *nodes)
+                editor.note("Einsum(s) computed by a MatMul")
+
+
+@dataclass(frozen=True)
+class _Product:
+    """What an Einsum computes, by the letters of its axes.
+
+    Attributes:
+        left, right, result: The axes of each tensor.
+        sizes: The length of each.
+    """
+
+    left: str
+    right: str
+    result: str
+    sizes: dict[str, Expr]
+
+    @property
+    def batch(self) -> str:
+        """The axes of all three."""
+        return "".join(axis for axis in self.result if axis in self.left and axis in self.right)
+
+    @property
+    def summed(self) -> str:
+        """The axes of both tensors that the result lacks."""
+        return "".join(axis for axis in self.left if axis in self.right and axis not in self.result)
+
+    def own(self, axes: str) -> str:
+        """Return the axes of one tensor that are in the result, and not in the other tensor."""
+        return "".join(axis for axis in self.result if axis in axes and axis not in self.batch)
+
+    def dims(self, axes: str) -> Dims:
+        return tuple(self.sizes[axis] for axis in axes)
+
+    def count(self, axes: str) -> Expr:
+        total = const(1)
+        for axis in axes:
+            total = total * self.sizes[axis]
+        return total
+
+
+def _read(editor: Editor, node: Node) -> _Product | str:
+    equation, values = node.attr("equation", ""), [value for value in node.inputs if value is not None]
+    if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
+        return "it is not of two tensors"
+    dims = [editor.shapes[value].dims for value in values]
+    if dims[0] is None or dims[1] is None or editor.shapes[values[0]].dtype not in FLOATS:
+        return "its dims are not known, or it is not of floats"
+    named = _named(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))
+    if named is None:
+        return f"its equation is not understood: {equation}"
+    left, right, result = named
+    if any(len(set(axes)) < len(axes) for axes in named) or set(left) ^ set(right) != set(result) - (
+        set(left) & set(right)
+    ):
+        return "an axis occurs twice in a tensor, or is summed up in one tensor alone"
+    sizes = dict(zip(left, dims[0], strict=True))
+    if any(sizes.setdefault(axis, dim) != dim for axis, dim in zip(right, dims[1], strict=True)):
+        return "axes of one name have other lengths"
+    return _Product(left, right, result, sizes)
+
+
+def _named(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None:
+    """Return a letter for each axis of both tensors and of the result, those of an ellipsis too."""
+    given, arrow, result = equation.partition("->")
+    terms = given.split(",")
+    if len(terms) != 2 or (not arrow and "..." in given):
+        return None
+    if not arrow:
+        result = "".join(sorted(axis for axis in set(given) - {","} if given.count(axis) == 1))
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    counts = [
+        rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
+    ]
+    most = max(counts)
+    if min(counts) < 0 or len(free) < most or any(count not in (0, most) for count in counts):
+        return None
+    filled = [term.replace("...", "".join(free[:count])) for term, count in zip(terms, counts, strict=True)]
+    result = result.replace("...", "".join(free[:most]))
+    letters = all(text.isascii() and (not text or text.isalpha()) for text in (*filled, result))
+    if not letters or [len(term) for term in filled] != list(ranks):
+        return None
+    return filled[0], filled[1], result
+
+
+def _nodes(editor: Editor, node: Node, found: _Product) -> list[NewNode] | None:
+    """Return the nodes that compute it; None where a shape is no constant."""
+    nodes: list[NewNode] = []
+    out = node.outputs[0]
+    if out is None:
+        return None
+    batch = found.batch
+    kept = batch if len(batch) <= MOST_APART else ""
+    lead = found.dims(batch) if kept == batch else (found.count(batch),)
+    first, second = found.own(found.left), found.own(found.right)
+    sides: list[NodeInput] = []
+    for name, value, axes, order, last in (
+        ("left", node.inputs[0], found.left, batch + first + found.summed, (first, found.summed)),
+        ("right", node.inputs[1], found.right, batch + found.summed + second, (found.summed, second)),
+    ):
+        turned = _turned(editor, nodes, value, axes, order, f"{out.name}_{name}")
+        dims = (*lead, *(found.count(part) for part in last))
+        shaped = _shaped(editor, nodes, turned, found.dims(order), dims, f"{out.name}_{name}")
+        if shaped is None:
+            return None
+        sides.append(shaped)
+    given = batch + first + second
+    dims = (*lead, found.count(first), found.count(second))
+    product = editor.unique_name(f"{out.name}_product")
+    nodes.append(NewNode("MatMul", sides, [product], like=node))
+    apart = _shaped(editor, nodes, product, dims, found.dims(given), f"{out.name}_apart")
+    if apart is None:
+        return None
+    _turned(editor, nodes, apart, given, found.result, f"{out.name}_turned")
+    nodes[-1] = NewNode(nodes[-1].op_type, nodes[-1].inputs, [out.name], nodes[-1].attributes, like=nodes[-1].like)
+    return nodes
+
+
+def _turned(editor: Editor, nodes: list[NewNode], value: NodeInput, axes: str, order: str, name: str) -> NodeInput:
+    """Return a tensor with its axes in an order."""
+    if axes == order:
+        return value
+    chosen = editor.unique_name(name)
+    nodes.append(NewNode("Transpose", [value], [chosen], {"perm": [axes.index(axis) for axis in order]}))
+    return chosen
+
+
+def _shaped(
+    editor: Editor, nodes: list[NewNode], value: NodeInput, before: Sequence[Expr], after: Dims, name: str
+) -> NodeInput | None:
+    """Return a tensor with other dims, None where they cannot be written as a constant."""
+    if tuple(before) == after:
+        return value
+    spec = reshape_spec(before, after)
+    if spec is None:
+        return None
+    chosen = editor.unique_name(f"{name}_shaped")
+    nodes.append(NewNode("Reshape", [value, editor.integers(spec, f"{name}_shape")], [chosen]))
+    return chosen
