@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
 import onnx.parser
@@ -67,6 +67,18 @@ def command(*arguments: object, **environment: str) -> subprocess.CompletedProce
         env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
         check=False,
     )
+
+
+def sections_of(ran: Ran) -> dict[str, Any]:
+    """Return the sections of a report of one model in JSON."""
+    (one,) = json.loads(ran.out)["models"]
+    sections: dict[str, Any] = one["sections"]
+    return sections
+
+
+def model_in(text: str) -> object:
+    (one,) = json.loads(text)["models"]
+    return one["model"]
 
 
 def test_the_version(run: Run) -> None:
@@ -136,28 +148,28 @@ def test_an_unknown_section(run: Run) -> None:
         2,
         "",
         "Error: no section 'weather' - there are "
-        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow, float16\n",
+        "verdict, summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, unknown-shapes, "
+        "control-flow, float16\n",
     )
 
 
 def test_hazards_are_checked_where_asked_for(run: Run) -> None:
     arguments = "report", EXAMPLE, "--only", "hazards", "-f", "json"
     plain, checked = (
-        json.loads(run(*arguments, *extra).out)["sections"]["hazards"]["hazards"]
-        for extra in ((), ("--check-hazards",))
+        sections_of(run(*arguments, *extra))["hazards"]["hazards"] for extra in ((), ("--check-hazards",))
     )
     assert [one["check"] for one in plain] == [None, None]
     assert [one["check"]["confirmed"] for one in checked] == [True, True]
 
 
 def test_only_takes_sections_with_spaces_between(run: Run) -> None:
-    made = json.loads(run("report", EXAMPLE, "--only", " interface , summary", "-f", "json").out)
-    assert list(made["sections"]) == ["summary", "interface"]
+    made = sections_of(run("report", EXAMPLE, "--only", " interface , summary", "-f", "json"))
+    assert list(made) == ["summary", "interface"]
 
 
 def test_context_reaches_the_report(run: Run) -> None:
-    made = json.loads(run("report", EXAMPLE, "--context", 100, "-f", "json").out)
-    assert [row["context"] for row in made["sections"]["kv-cache"]["memory"]] == [100, 400]
+    made = sections_of(run("report", EXAMPLE, "--context", 100, "-f", "json"))
+    assert [row["context"] for row in made["kv-cache"]["memory"]] == [100, 400]
 
 
 def test_full_reaches_the_report(run: Run) -> None:
@@ -170,8 +182,8 @@ def test_optimize_reaches_the_report(run: Run) -> None:
 
 
 def test_hash_reaches_the_report(run: Run) -> None:
-    made = json.loads(run("report", OTHER, "--only", "summary", "--hash", "-f", "json").out)
-    assert made["sections"]["summary"]["tied"] == []
+    made = sections_of(run("report", OTHER, "--only", "summary", "--hash", "-f", "json"))
+    assert made["summary"]["tied"] == []
 
 
 @pytest.mark.parametrize(
@@ -203,14 +215,14 @@ def test_the_output_is_text_where_the_suffix_says_nothing(run: Run, tmp_path: Pa
 def test_the_format_goes_before_the_suffix(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "report.md"
     run("report", EXAMPLE, *SHORT, "-f", "json", "-o", output)
-    assert json.loads(output.read_text(encoding="utf-8"))["model"] == EXAMPLE
+    assert model_in(output.read_text(encoding="utf-8")) == EXAMPLE
 
 
 def test_an_earlier_report_is_replaced(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "report.json"
     output.write_text("old", encoding="utf-8")
     run("report", EXAMPLE, "-o", output)
-    assert json.loads(output.read_text(encoding="utf-8"))["model"] == EXAMPLE
+    assert model_in(output.read_text(encoding="utf-8")) == EXAMPLE
 
 
 def saved(folder: Path, graph: str = "g (float[N] x) => (float[N] y) { y = Relu(x) }") -> Path:
@@ -266,13 +278,13 @@ def test_several_models_are_compared_first(run: Run) -> None:
 def test_several_models_in_json(run: Run) -> None:
     made = json.loads(run("report", EXAMPLE, OTHER, *SHORT, "-f", "json").out)
     assert [row["model"] for row in made["comparison"]] == [EXAMPLE, OTHER]
-    assert [one["model"] for one in made["reports"]] == [EXAMPLE, OTHER]
+    assert [one["model"] for one in made["models"]] == [EXAMPLE, OTHER]
 
 
 def test_a_folder_means_the_models_in_it(run: Run, tmp_path: Path) -> None:
     path = saved(tmp_path)
     (tmp_path / "other.txt").write_text("not a model", encoding="utf-8")
-    assert json.loads(run("report", tmp_path, *SHORT, "-f", "json").out)["model"] == str(path)
+    assert model_in(run("report", tmp_path, *SHORT, "-f", "json").out) == str(path)
 
 
 def test_a_folder_without_models(run: Run, tmp_path: Path) -> None:
@@ -287,7 +299,8 @@ def test_strict_fails_on_findings(run: Run, model_file: Callable[[str], Path]) -
     ran = run("report", model_file("gemma-270m/model"), "--only", "summary", "--strict")
     assert (ran.code, ran.err) == (
         1,
-        "Finding: The data file 'model.weights' is missing: the model cannot run, and its weights cannot be read.\n",
+        f"Finding: {model_file('gemma-270m/model')}: The data file 'model.weights' is missing: the model cannot run, "
+        "and its weights cannot be read.\n",
     )
 
 
@@ -712,7 +725,7 @@ def test_hostile_names_are_shown_in_text(run: Run, hostile: tuple[str, Path]) ->
 
 def test_hostile_names_are_exact_in_json(run: Run, hostile: tuple[str, Path]) -> None:
     made = json.loads(run("report", hostile[1], "-f", "json").out)
-    assert made["sections"]["interface"]["inputs"][0]["names"] == [hostile[0]]
+    assert made["models"][0]["sections"]["interface"]["inputs"][0]["names"] == [hostile[0]]
 
 
 class Tags(HTMLParser):
@@ -818,7 +831,7 @@ def test_a_color_terminal_gets_a_yellow_warning() -> None:
 
 
 def test_every_section_can_be_asked_for_alone(run: Run) -> None:
-    made = [json.loads(run("report", EXAMPLE, "--only", name, "-f", "json").out)["sections"] for name in SECTION_NAMES]
+    made = [sections_of(run("report", EXAMPLE, "--only", name, "-f", "json")) for name in SECTION_NAMES]
     assert [list(sections) for sections in made] == [[name] for name in SECTION_NAMES]
 
 

@@ -31,6 +31,7 @@ WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm
 AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 MAX_STEPS = 8
+DESCRIBED = {"vision": "vision model", "decoder-only": "decoder-only model"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Architecture(Result):
         role: "encoder", "first-step decoder", "decoder with past", "merged decoder", "decoder-only",
             "vision" or "other".
         reason: The evidence for the role.
+        reads_encoder: Whether it is a decoder that reads what an encoder made.
         layers: Layers; of the decoder where there is a KV cache.
 
     A size is None if names and shapes do not reveal it.
@@ -49,11 +51,20 @@ class Architecture(Result):
     title: ClassVar[str] = "Architecture"
     role: str
     reason: str
+    reads_encoder: bool
     layers: int | None
     heads: int | None
     kv_heads: int | None
     head_dim: int | None
     vocabulary: int | None
+
+    @property
+    def described(self) -> str:
+        """The role as a stranger understands it: `merged decoder of an encoder-decoder`."""
+        if self.role == "other":
+            return f"model of no usual role ({self.reason})"
+        words = DESCRIBED.get(self.role, self.role)
+        return f"{words} of an encoder-decoder" if self.reads_encoder else words
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(f"Role: {self.role} ({self.reason}).")
@@ -86,6 +97,7 @@ def architecture(model: ModelLike) -> Architecture:
     return Architecture(
         role,
         reason,
+        "decoder" in role and role != "decoder-only" and _reads_encoder(model),
         cache.layers if cache.layers is not None else _layers(model),
         heads,
         kv_heads,
@@ -98,9 +110,7 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
     search = next((node for node in model.graph.nodes if node.domain and "decoder" in node.bodies), None)
     if search is not None:
         return "other", f"it runs a whole search: {search.operator} with a decoder inside"
-    roles = model.roles
-    crosses = bool(roles.all("encoder state")) or any(map(roles.is_cross, roles.cache))
-    crosses = crosses or (bool(roles.all("encoder mask")) and not roles.all("encoder tokens"))
+    roles, crosses = model.roles, _reads_encoder(model)
     tokens, logits = bool(roles.all("tokens", "embeddings", "encoder tokens")), roles.logits is not None
     if roles.merged:
         return "merged decoder", "it has an If on a boolean input, and one branch reads the past"
@@ -122,6 +132,13 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
     if tokens or roles.all("audio"):
         return "encoder", "it takes tokens or features, and has no KV cache and no causal mask"
     return "other", "its inputs and outputs are not tokens, images or a KV cache"
+
+
+def _reads_encoder(model: Model) -> bool:
+    roles = model.roles
+    if roles.all("encoder state") or any(map(roles.is_cross, roles.cache)):
+        return True
+    return bool(roles.all("encoder mask")) and not roles.all("encoder tokens")
 
 
 def _is_causal(model: Model) -> bool:

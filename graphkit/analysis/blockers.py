@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
 from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
 from graphkit.graph.view import Node, Scope
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Column, Prose, Table
-from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.targets import Target, load_target
@@ -45,7 +45,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Blockers(Result):
+class Blockers(Judged):
     """What keeps a model from a target.
 
     Attributes:
@@ -76,12 +76,16 @@ class Blockers(Result):
     def heading(self) -> str:
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"
 
-    def findings(self) -> tuple[str, ...]:
-        if not self.blockers:
-            return ()
-        groups = _groups(self.blockers)
-        what = ", ".join(f"{key[1]} {len(rows):,}" for key, rows in groups.items())
-        return (f"{self.target} does not take {self.as_is.nodes:,} of {_count(self.nodes)}: {what}",)
+    def found(self) -> tuple[Finding, ...]:
+        groups: dict[tuple[str, str], int] = {}
+        for (cause, what, _, _), rows in _groups(self.blockers).items():
+            groups[cause, what] = groups.get((cause, what), 0) + len(rows)
+        return tuple(self._finding(cause, what, count) for (cause, what), count in groups.items())
+
+    def _finding(self, cause: str, what: str, count: int) -> Finding:
+        shown = "dynamic dims" if (cause, what) == FREEZABLE else what
+        text = f"{self.target} refuses {what if cause == 'opset' else f'{_count(count)}: {shown}'}"
+        return Finding("blockers", f"{shown} ({count:,})", text, f"{self.target}: {cause} {what}", count)
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self._verdict(), "warning" if self.blockers else "plain")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.families import family_labels
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
-from graphkit.render.result import Result
 
 __all__ = ["Branch", "ControlFlow", "ControlNode", "Merged", "control_flow"]
 
@@ -81,12 +81,15 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class ControlFlow(Result):
+class ControlFlow(Judged):
     """The control flow of a model, in all scopes."""
 
     title: ClassVar[str] = "Control flow"
     nodes: tuple[ControlNode, ...]
     merged: tuple[Merged, ...]
+
+    def found(self) -> tuple[Finding, ...]:
+        return tuple(Finding("merged-if", f"'{one.path}'", _both_steps(one), one.condition) for one in self.merged)
 
     def blocks(self) -> Iterator[Block]:
         if not self.nodes:
@@ -108,11 +111,7 @@ def _rows(node: ControlNode) -> Iterator[tuple[str | int | None, ...]]:
 
 
 def _explain(merged: Merged) -> Iterator[Block]:
-    when, other = str(merged.cache_when).lower(), str(not merged.cache_when).lower()
-    yield Prose(
-        f"Merged decoder: '{merged.path}' runs the first step in {merged.first_branch} ({merged.condition} = {other}) "
-        f"and later steps, with the cache, in {merged.cache_branch} ({merged.condition} = {when})."
-    )
+    yield Prose(_both_steps(merged))
     if merged.zero_length:
         label = family_labels(merged.zero_length)
         yield Prose(
@@ -124,6 +123,14 @@ def _explain(merged: Merged) -> Iterator[Block]:
         "Running a merged decoder can cost speed, because an If hides its branches from the runtime's optimizers, and "
         f"{'keeps this trap open' if merged.zero_length else 'some runtimes refuse it'}: "
         "`graphkit split-merged` makes two plain models of it."
+    )
+
+
+def _both_steps(merged: Merged) -> str:
+    when, other = str(merged.cache_when).lower(), str(not merged.cache_when).lower()
+    return (
+        f"Merged decoder: '{merged.path}' runs the first step in {merged.first_branch} ({merged.condition} = {other}) "
+        f"and later steps, with the cache, in {merged.cache_branch} ({merged.condition} = {when})."
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.architecture import architecture
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import Slot
@@ -15,7 +16,6 @@ from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
-from graphkit.render.result import Result
 
 __all__ = ["DECODERS", "Fit", "Link", "fit"]
 
@@ -44,7 +44,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Fit(Result):
+class Fit(Judged):
     """How some models fit together.
 
     Attributes:
@@ -59,9 +59,10 @@ class Fit(Result):
     missing: tuple[str, ...]
     leftover: tuple[str, ...]
 
-    def findings(self) -> tuple[str, ...]:
+    def found(self) -> tuple[Finding, ...]:
         problems = (problem for link in self.links for problem in link.problems)
-        return (*problems, *(f"nothing gives {name}" for name in self.missing))
+        texts = (*problems, *(f"nothing gives {name}" for name in self.missing))
+        return tuple(Finding("fit", text, text, text) for text in texts)
 
     def blocks(self) -> Iterator[Block]:
         if not self.links:

@@ -14,11 +14,11 @@ from typing import ClassVar
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
-from graphkit.render.result import Result
 
 __all__ = ["Float16Losses", "Lost", "float16_losses"]
 
@@ -43,11 +43,14 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Float16Losses(Result):
+class Float16Losses(Judged):
     """The constants that float16 cannot hold; those that stay in files are not read."""
 
     title: ClassVar[str] = "Float16"
     lost: tuple[Lost, ...]
+
+    def found(self) -> tuple[Finding, ...]:
+        return tuple(_finding(one) for one in self.lost)
 
     def blocks(self) -> Iterator[Block]:
         if not self.lost:
@@ -63,6 +66,12 @@ class Float16Losses(Result):
         if "0" in becomes:
             yield Prose("An epsilon that becomes 0 no longer keeps a division from dividing by 0.")
         yield Prose("Replace these numbers by ones that float16 has, from 6e-8 to 65504, before a conversion.")
+
+
+def _finding(one: Lost) -> Finding:
+    number, constants = f"{one.number:.6g}", len(one.constants)
+    text = f"{number} becomes {one.becomes} in float16: {_where(one)}"
+    return Finding("float16", f"{number} becomes {one.becomes} ({constants:,})", text, number, constants)
 
 
 def _where(one: Lost) -> str:

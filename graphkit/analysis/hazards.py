@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
 from graphkit.constraints.evaluate import Values
 from graphkit.graph.families import family_labels
@@ -13,19 +14,26 @@ from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
-from graphkit.render.result import Result
+from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
 
 __all__ = ["Check", "Hazard", "Hazards", "dims_text", "hazards"]
 
 Kind = Literal["never", "wrong shape", "empty", "limit", "fit"]
-Dims = tuple[tuple[str, int], ...]
+Dims = Sizes
 KINDS: dict[Kind, str] = {
     "never": "fails at all dims",
     "wrong shape": "gives a wrong shape without an error",
     "empty": "fails if a dim is 0",
     "limit": "fails above some size",
     "fit": "fails if dims do not fit together",
+}
+FINDINGS: dict[Kind, str] = {
+    "never": "never-runs",
+    "wrong shape": "wrong-shape",
+    "empty": "empty-dim",
+    "limit": "size-limit",
+    "fit": "dims-apart",
 }
 BLAMED = ("Reshape", "Expand", "Tile", "Slice", "ConstantOfShape", "Range", "TopK", "Split", "Pad", "Resize")
 SHOWN = 20  # hazards in a text
@@ -83,7 +91,7 @@ class Hazard:
 
 
 @dataclass(frozen=True)
-class Hazards(Result):
+class Hazards(Judged):
     """What can go wrong at legal dims.
 
     Attributes:
@@ -94,15 +102,8 @@ class Hazards(Result):
     hazards: tuple[Hazard, ...]
     undecided: str = ""
 
-    def findings(self) -> tuple[str, ...]:
-        return tuple(str(one) for one in self.hazards if one.kind in ("never", "wrong shape", "empty"))
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields with dims as sizes by name."""
-        plain = super().to_dict()
-        for row, one in zip(plain["hazards"], self.hazards, strict=True):  # type: ignore[call-overload]
-            row.update(dims=dict(one.dims), fine=dict(one.fine), examples=[dict(dims) for dims in one.examples])
-        return plain
+    def found(self) -> tuple[Finding, ...]:
+        return tuple(map(_finding, self.hazards))
 
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
@@ -120,6 +121,14 @@ class Hazards(Result):
             yield Prose(f"{len(self.hazards) - SHOWN} more in the JSON report.")
         kinds = dict.fromkeys(one.kind for one in self.hazards)
         yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
+
+
+def _finding(one: Hazard) -> Finding:
+    """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
+    at = f"{dims_text(one.examples[0])}: " if one.examples else ""
+    names = sorted({name for dims in one.examples for name, _ in dims})
+    key = f"{one.op} {one.input}({', '.join(names)})"
+    return Finding(FINDINGS[one.kind], f"{at}{one.op} '{one.nodes[0]}'", str(one), key, len(one.nodes))
 
 
 def _row(number: int, one: Hazard) -> Sequence[str | int | None]:
@@ -181,7 +190,18 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     shapes = shapes or infer(model)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [
-        Hazard("never", operators.get(finding.node, ""), "", (finding.node,), finding.message, "", None, (), (), ())
+        Hazard(
+            "never",
+            operators.get(finding.node, ""),
+            "",
+            (finding.node,),
+            finding.message,
+            "",
+            None,
+            Sizes(),
+            Sizes(),
+            (),
+        )
         for finding in shapes.findings
     ]
     found = find_triggers(shapes)
@@ -222,8 +242,8 @@ def _hazard(group: Sequence[Trigger]) -> Hazard:
         violation.problem,
         violation.says,
         violation.shape,
-        tuple(first.dims.items()),
-        tuple(first.fine.items()),
+        Sizes(first.dims.items()),
+        Sizes(first.fine.items()),
         tuple(dict.fromkeys(_example(one) for one in group)),
         tuple(also),
     )
@@ -239,7 +259,7 @@ def _kind(group: Sequence[Trigger]) -> Kind:
 
 
 def _example(trigger: Trigger) -> Dims:
-    return tuple((name, size) for name, size in trigger.dims.items() if name in trigger.matters)
+    return Sizes((name, size) for name, size in trigger.dims.items() if name in trigger.matters)
 
 
 def _input(node: Node) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.families import family_label, family_pattern
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import runs_of
@@ -13,7 +14,6 @@ from graphkit.graph.types import Dim, declared_dims, shape_text, type_text
 from graphkit.graph.view import Scope, Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
-from graphkit.render.result import Result
 
 __all__ = ["Interface", "Port", "interface"]
 
@@ -71,7 +71,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Interface(Result):
+class Interface(Judged):
     """Inputs and outputs of a model's main graph; initializers that are listed as inputs are `optional`.
 
     Attributes:
@@ -84,8 +84,8 @@ class Interface(Result):
     outputs: tuple[Port, ...]
     contradictions: tuple[str, ...] = ()
 
-    def findings(self) -> tuple[str, ...]:
-        return self.contradictions
+    def found(self) -> tuple[Finding, ...]:
+        return tuple(Finding("declared-dims", text, text, text) for text in self.contradictions)
 
     @property
     def input_count(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.cache_layout import Layout, cache_layout
+from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import CacheEntry
@@ -17,7 +18,6 @@ from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
-from graphkit.render.result import Result
 
 __all__ = ["Feed", "KVCache", "Memory", "kv_cache"]
 
@@ -60,7 +60,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class KVCache(Result):
+class KVCache(Judged):
     """The cache of a decoder.
 
     Attributes:
@@ -85,9 +85,9 @@ class KVCache(Result):
     bytes_per_encoder_token: int | None
     fixed_bytes: int
     memory: tuple[Memory, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Finding, ...]
 
-    def findings(self) -> tuple[str, ...]:
+    def found(self) -> tuple[Finding, ...]:
         return self.warnings
 
     def blocks(self) -> Iterator[Block]:
@@ -105,7 +105,7 @@ class KVCache(Result):
         )
         yield from self._memory()
         for warning in self.warnings:
-            yield Prose(warning, "warning")
+            yield Prose(warning.text, "warning")
 
     def _memory(self) -> Iterator[Block]:
         if self.bytes_per_token is None:
@@ -229,13 +229,16 @@ def _rule(entry: CacheEntry, roles: Roles) -> str:
     return "decoder KV: changes with every step, feed it back"
 
 
-def _warnings(roles: Roles) -> Iterator[str]:
+def _warnings(roles: Roles) -> Iterator[Finding]:
     if roles.empty:
         label = family_labels(value.name for value in roles.empty)
-        yield (
+        text = (
             f"{counted(len(roles.empty), 'zero-length output(s)')} of the cache branch ({label}): "
             "carry the encoder KV from step 1; do not feed these back."
         )
+        yield Finding("zero-length-kv", label, text, count=len(roles.empty))
     orphans = [e.past.name for e in roles.cache if e.past and not e.present and not roles.is_cross(e)]
     if orphans and any(entry.present for entry in roles.cache):
-        yield f"{counted(len(orphans), 'past input(s)')} without a present output: {family_labels(orphans)}."
+        label = family_labels(orphans)
+        text = f"{counted(len(orphans), 'past input(s)')} without a present output: {label}."
+        yield Finding("lost-past", label, text, count=len(orphans))

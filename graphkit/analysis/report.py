@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
+from graphkit.analysis.findings import Finding, Judged, worst_first
 from graphkit.analysis.fit import DECODERS, Fit, fit
 from graphkit.analysis.interface import interface
+from graphkit.analysis.next_steps import facts_of, folder_steps
 from graphkit.analysis.optimize import optimized
-from graphkit.analysis.sections import Material, ReportOptions, sections_of
+from graphkit.analysis.sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
+from graphkit.analysis.verdict import Verdict, sized, verdict_lines
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -24,7 +28,7 @@ __all__ = ["Comparison", "ComparisonRow", "Report", "compare", "report"]
 
 
 @dataclass(frozen=True)
-class Report(Result):
+class Report(Judged):
     """Analyses of one model, by section name, in the order of the report."""
 
     title: ClassVar[str] = "Report"
@@ -34,17 +38,24 @@ class Report(Result):
     def heading(self) -> str:
         return self.model
 
+    def found(self) -> tuple[Finding, ...]:
+        sections = [section for section in self.sections.values() if isinstance(section, Judged)]
+        return worst_first(one.of(self.model) for section in sections for one in section.found())
+
     def findings(self) -> tuple[str, ...]:
-        found = (finding for section in self.sections.values() for finding in section.findings())
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(finding.text for finding in self.found() if finding.is_fault))
 
     def to_dict(self) -> dict[str, object]:
         sections = {name: section.to_dict() for name, section in self.sections.items()}
-        return {"model": self.model, "findings": list(self.findings()), "sections": sections}
+        return {"model": self.model, "sections": sections}
+
+    def document(self) -> dict[str, object]:
+        return _document((self,), self.found())
 
     def blocks(self) -> Iterator[Block]:
-        for section in self.sections.values():
-            yield Heading(section.heading())
+        for name, section in self.sections.items():
+            if name != VERDICT.name:
+                yield Heading(section.heading())
             yield from section.blocks()
 
 
@@ -63,27 +74,36 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison(Result):
-    """Several models side by side, how they fit together if one is a decoder, and the report of each."""
+class Comparison(Judged):
+    """Several models side by side, how they fit together if one is a decoder, and the report of each.
+
+    Attributes:
+        commands: What to run next on all of them; the verdict on each says what to run on it.
+    """
 
     title: ClassVar[str] = "Comparison"
     rows: tuple[ComparisonRow, ...]
     fit: Fit | None
     reports: tuple[Report, ...]
+    commands: tuple[str, ...] = ()
+
+    def found(self) -> tuple[Finding, ...]:
+        together = self.fit.found() if self.fit is not None else ()
+        return worst_first((*together, *(one for report in self.reports for one in report.found())))
 
     def findings(self) -> tuple[str, ...]:
-        found = (f"{report.model}: {finding}" for report in self.reports for finding in report.findings())
-        return (*(self.fit.findings() if self.fit is not None else ()), *found)
+        return tuple(str(finding) for finding in self.found() if finding.is_fault)
 
-    def to_dict(self) -> dict[str, object]:
-        plain = super().to_dict()
-        return {
-            "comparison": plain["rows"],
-            "fit": plain["fit"],
-            "reports": [report.to_dict() for report in self.reports],
-        }
+    @classmethod
+    def schema(cls) -> str:
+        return Report.schema()
+
+    def document(self) -> dict[str, object]:
+        return _document(self.reports, self.found(), self)
 
     def blocks(self) -> Iterator[Block]:
+        if any(VERDICT.name in report.sections for report in self.reports):
+            yield self._verdict()
         yield table(
             "Model:code | Role:note | Nodes:number | Shape ops:number | On shapes:number | In:number | Out:number | "
             "Weights MiB:number",
@@ -94,9 +114,42 @@ class Comparison(Result):
             yield from self.fit.blocks()
         for report in self.reports:
             yield Heading(report.heading())
-            for section in report.sections.values():
-                yield Prose(section.heading())
+            for name, section in report.sections.items():
+                if name != VERDICT.name:
+                    yield Prose(section.heading())
                 yield from section.blocks()
+
+    def _verdict(self) -> Block:
+        weights = sized(sum(row.weight_bytes for row in self.rows), "B")
+        places = {one: PurePath(one.model).stem or one.where for one in self.found()}
+        found = dict.fromkeys(Finding(one.kind, place, "") for one, place in places.items())
+        commands = self.commands or tuple(command for one in self.reports for command in _commands(one))
+        return verdict_lines(f"{_together(self.rows)}; {weights} of weights.", found, commands)
+
+
+def _document(
+    reports: Sequence[Report], found: Sequence[Finding], together: Comparison | None = None
+) -> dict[str, object]:
+    """Return the JSON of a report, which is laid out alike for one model and for several."""
+    plain = {"rows": [], "fit": None, "commands": []} if together is None else Result.to_dict(together)
+    return {
+        "findings": [asdict(finding) for finding in found],
+        "comparison": plain["rows"],
+        "fit": plain["fit"],
+        "commands": plain["commands"],
+        "models": [report.to_dict() for report in reports],
+    }
+
+
+def _together(rows: Sequence[ComparisonRow]) -> str:
+    """Return what some models are together."""
+    roles = dict.fromkeys(row.role for row in rows)
+    return f"{len(rows)} models: {', '.join(roles)}"
+
+
+def _commands(made: Report) -> tuple[str, ...]:
+    found = made.sections.get(VERDICT.name)
+    return found.commands if isinstance(found, Verdict) else ()
 
 
 def report(
@@ -120,14 +173,26 @@ def report(
 
     Example:
         >>> list(graphkit.report(graphkit.load("example:causal-attention")).sections)[:3]
-        ['summary', 'architecture', 'interface']
+        ['verdict', 'summary', 'architecture']
     """
     model = as_model(model)
+    return _shown(model, options, _made(model, options, progress))
+
+
+def _shown(model: Model, options: ReportOptions, made: Mapping[str, Result]) -> Report:
+    return Report(model.label, {section.name: made[section.name] for section in sections_of(options)})
+
+
+def _made(model: Model, options: ReportOptions, progress: Callable[[str], None]) -> dict[str, Result]:
+    """Return the sections that options ask for, and those that the verdict rests on where it is one of them."""
     wanted = sections_of(options)
+    judged = judged_sections(options) if VERDICT in wanted else ()
     pending = _optimizing(model) if options.optimize and any(section.compares for section in wanted) else None
     given = Material(model, options)
-    sections: dict[str, Result] = {}
-    for section in wanted:
+    made: dict[str, Result] = {}
+    for section in dict.fromkeys((*wanted, *judged)):
+        if section is VERDICT:
+            continue
         if pending is not None and given.optimized is None and section.compares:
             progress("onnxoptimizer")
             given = replace(given, optimized=pending.result())
@@ -135,8 +200,11 @@ def report(
             progress("shapes")
             given = _inferred(given)
         progress(section.name)
-        sections[section.name] = section.make(given)
-    return Report(model.label, sections)
+        made[section.name] = section.make(given)
+    if VERDICT in wanted:
+        rests_on = {section.name: made[section.name] for section in judged}
+        made[VERDICT.name] = VERDICT.make(replace(given, model=model, judged=rests_on))
+    return made
 
 
 def _inferred(given: Material) -> Material:
@@ -194,4 +262,10 @@ def compare(
             )
         )
     together = fit(loaded) if any(row.role in DECODERS for row in rows) else None
-    return Comparison(tuple(rows), together, tuple(report(model, options, progress=progress) for model in loaded))
+    made = [_made(model, options, progress) for model in loaded]
+    reports = tuple(_shown(model, options, sections) for model, sections in zip(loaded, made, strict=True))
+    found = Comparison(tuple(rows), together, reports)
+    if VERDICT not in sections_of(options) or any(finding.kind == "fit" for finding in found.found()):
+        return found
+    parts = [facts_of(model, each, one.found()) for model, each, one in zip(loaded, made, reports, strict=True)]
+    return replace(found, commands=folder_steps(parts))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphkit.analysis.architecture import architecture
@@ -28,10 +28,12 @@ __all__ = [
     "EXTRAS",
     "SECTIONS",
     "SECTION_NAMES",
+    "VERDICT",
     "HazardCheck",
     "Material",
     "ReportOptions",
     "Section",
+    "judged_sections",
     "sections_of",
 ]
 
@@ -52,6 +54,7 @@ class ReportOptions:
         check: Function that runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`.
         target: The target to look for blockers for, None for none.
         spec: Input dims at which to look for them, None for those declared.
+        also: Names of sections to show besides those of `only`.
     """
 
     only: tuple[str, ...] = ()
@@ -62,12 +65,13 @@ class ReportOptions:
     check: HazardCheck | None = None
     target: Target | None = None
     spec: DimSpec | None = None
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.target is None and BLOCKERS.name in self.only:
+        if self.target is None and BLOCKERS.name in (*self.only, *self.also):
             raise UsageError("the section 'blockers' is about a target - name one with --target")
         known = [section.name for section in _every(self.target)]
-        unknown = [name for name in self.only if name not in known]
+        unknown = [name for name in (*self.only, *self.also) if name not in known]
         if unknown:
             raise UsageError(f"no section '{unknown[0]}' - {did_you_mean(unknown[0], known)}")
 
@@ -79,12 +83,14 @@ class Material:
     Attributes:
         optimized: The model after onnxoptimizer, None without `options.optimize`.
         inferred: The shapes of the model's tensors, None until a section needs them.
+        judged: The sections that the verdict rests on, for the verdict.
     """
 
     model: Model
     options: ReportOptions
     optimized: Model | None = None
     inferred: Shapes | None = None
+    judged: Mapping[str, Result] = field(default_factory=dict)
 
     @property
     def shapes(self) -> Shapes:
@@ -101,12 +107,14 @@ class Section:
         name: Name that `--only` takes.
         needs_shapes: Whether it needs the shapes of the model's tensors.
         compares: Whether it uses the model after onnxoptimizer, with `options.optimize`.
+        is_judged: Whether the verdict rests on it.
     """
 
     name: str
     make: Callable[[Material], Result]
     needs_shapes: bool = False
     compares: bool = False
+    is_judged: bool = False
 
 
 # Importing the shape engine takes as long as most sections, so it is imported only when a section needs it.
@@ -133,6 +141,12 @@ def _hazards(given: Material) -> Result:
     return found if given.options.check is None else given.options.check(given.model, found, given.shapes)
 
 
+def _unknown_shapes(given: Material) -> Result:
+    from graphkit.analysis.unknown_shapes import unknown_shapes
+
+    return unknown_shapes(given.model, shapes=given.shapes)
+
+
 def _blockers(given: Material) -> Result:
     from graphkit.analysis.blockers import blockers
 
@@ -143,27 +157,42 @@ def _blockers(given: Material) -> Result:
     return blockers(given.model, target, spec)
 
 
+def _verdict(given: Material) -> Result:
+    from graphkit.analysis.verdict import verdict_of
+
+    return verdict_of(given.model, given.judged)
+
+
+VERDICT = Section("verdict", _verdict)  # made last, from those that are judged
 SECTIONS = (
-    Section("summary", lambda given: summary(given.model, hash_weights=given.options.hash_weights)),
-    Section("architecture", lambda given: architecture(given.model)),
-    Section("interface", lambda given: interface(given.model)),
-    Section("kv-cache", lambda given: kv_cache(given.model, given.options.context)),
-    Section("shape-ops", lambda given: shape_ops(given.model, given.optimized), compares=True),
+    VERDICT,
+    Section("summary", lambda given: summary(given.model, hash_weights=given.options.hash_weights), is_judged=True),
+    Section("architecture", lambda given: architecture(given.model), is_judged=True),
+    Section("interface", lambda given: interface(given.model), is_judged=True),
+    Section("kv-cache", lambda given: kv_cache(given.model, given.options.context), is_judged=True),
+    Section("shape-ops", lambda given: shape_ops(given.model, given.optimized), compares=True, is_judged=True),
     Section("origins", _origins, needs_shapes=True, compares=True),
     Section("what-if", _what_if, needs_shapes=True),
-    Section("hazards", _hazards, needs_shapes=True),
-    Section("control-flow", lambda given: control_flow(given.model)),
+    Section("hazards", _hazards, needs_shapes=True, is_judged=True),
+    Section("unknown-shapes", _unknown_shapes, needs_shapes=True, is_judged=True),
+    Section("control-flow", lambda given: control_flow(given.model), is_judged=True),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
-EXTRAS = (Section("float16", lambda given: float16_losses(given.model)),)  # of a report that names them
-BLOCKERS = Section("blockers", _blockers, needs_shapes=True)  # of a report for a target
+EXTRAS = (Section("float16", lambda given: float16_losses(given.model), is_judged=True),)  # of a report that names them
+BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # of a report for a target
 
 
 def sections_of(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that options ask for, in order."""
-    if options.only:
-        return tuple(section for section in _every(options.target) if section.name in options.only)
-    return tuple(section for section in _every(options.target) if section not in EXTRAS)
+    every = _every(options.target)
+    wanted = options.only or tuple(section.name for section in every if section not in EXTRAS)
+    return tuple(section for section in every if section.name in (*wanted, *options.also))
+
+
+def judged_sections(options: ReportOptions) -> tuple[Section, ...]:
+    """Return the sections that a verdict rests on: all but the extras that options do not ask for."""
+    wanted = sections_of(options)
+    return tuple(one for one in _every(options.target) if one.is_judged and (one not in EXTRAS or one in wanted))
 
 
 def _every(target: Target | None) -> tuple[Section, ...]:

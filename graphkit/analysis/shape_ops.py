@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.analysis.findings import Finding, Judged
+from graphkit.graph.names import counted
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Bars, Block, Prose, Table, table
-from graphkit.render.result import Result
 
 __all__ = ["SHAPE_OPS", "Change", "ShapeOp", "ShapeOps", "ValueRead", "changes_table", "shape_ops"]
 
@@ -53,17 +54,19 @@ class Change:
 
 
 @dataclass(frozen=True)
-class ShapeOps(Result):
+class ShapeOps(Judged):
     """The shape operators of a model, subgraphs and functions included.
 
     Attributes:
         ops: A row for each shape operator that occurs.
+        measured: Nodes that read the shape of a computed tensor, which folding derives from the shapes of inputs.
         changes: Counts before and after onnxoptimizer's default passes, empty without a comparison.
     """
 
     title: ClassVar[str] = "Shape operators"
     nodes: int
     ops: tuple[ShapeOp, ...]
+    measured: int = 0
     changes: tuple[Change, ...] = ()
     nodes_after: int | None = None
 
@@ -71,6 +74,12 @@ class ShapeOps(Result):
     def on_shapes(self) -> int:
         """Nodes that do nothing but compute shapes."""
         return sum(op.on_shapes for op in self.ops)
+
+    def found(self) -> tuple[Finding, ...]:
+        if not (self.measured and self.on_shapes):
+            return ()
+        text = f"{self.on_shapes:,} of {counted(self.nodes, 'node(s)')} compute shapes at run time."
+        return (Finding("shape-chains", f"{self.on_shapes:,} of {self.nodes:,} nodes", text, count=self.on_shapes),)
 
     def blocks(self) -> Iterator[Block]:
         if not self.ops:
@@ -133,9 +142,10 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     totals: Counter[str] = Counter()
     on_shapes: Counter[str] = Counter()
     reads: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    nodes = 0
+    nodes = measured = 0
     for node in all_nodes(model.scopes):
         nodes += 1
+        measured += node.is_op("Shape", "Size") and any(v is not None and v.kind == "node" for v in node.inputs)
         if node.domain or node.op_type not in SHAPE_OPS:
             continue
         totals[node.op_type] += 1
@@ -154,7 +164,7 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
         if totals[op]
     )
     if after is None:
-        return ShapeOps(nodes, ops)
+        return ShapeOps(nodes, ops, measured)
     later = Counter(node.op_type for node in all_nodes(after.scopes) if not node.domain)
     changes = tuple(Change(op, totals[op], later[op]) for op in SHAPE_OPS if totals[op] or later[op])
-    return ShapeOps(nodes, ops, changes, sum(1 for _ in all_nodes(after.scopes)))
+    return ShapeOps(nodes, ops, measured, changes, sum(1 for _ in all_nodes(after.scopes)))

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import onnx
 
-from graphkit.dtypes import dtype_name
+from graphkit.analysis.findings import Finding, Judged
+from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.names import counted
 from graphkit.graph.operators import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
-from graphkit.io.tensors import payload_size, walk_tensors
+from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Bars, Block, Prose, table
-from graphkit.render.result import Result
 
 __all__ = ["DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "WeightBytes", "summary"]
 
@@ -71,12 +71,14 @@ class TiedTensors:
 
 
 @dataclass(frozen=True)
-class Summary(Result):
+class Summary(Judged):
     """The main facts about a model file.
 
     Attributes:
+        bytes: Bytes of the graph and its weights, wherever these are.
         graph_bytes: Bytes of the graph without the weights that stay in files.
         weight_bytes: Bytes of all tensors, by dtype.
+        parameters: Elements of the initializers and constants that are weights: floating-point or quantised numbers.
         ir_version, opsets, producer, model_version, domain, metadata, functions, doc_string: As in the model.
         nodes, scopes, initializers: Counts, subgraphs and functions included.
         operators: The histogram, the most frequent first.
@@ -89,8 +91,10 @@ class Summary(Result):
     title: ClassVar[str] = "Summary"
     file: str
     file_bytes: int
+    bytes: int
     graph_bytes: int
     weight_bytes: tuple[WeightBytes, ...]
+    parameters: int
     data_files: tuple[DataFileRow, ...]
     ir_version: int
     opsets: tuple[tuple[str, int], ...]
@@ -109,14 +113,14 @@ class Summary(Result):
     quantization: tuple[str, ...]
     largest: tuple[TensorRow, ...]
     tied: tuple[TiedTensors, ...] | None
-    problems: tuple[str, ...]
+    problems: tuple[Finding, ...]
 
     @property
     def total_weight_bytes(self) -> int:
         """Bytes of all tensors."""
         return sum(row.bytes for row in self.weight_bytes)
 
-    def findings(self) -> tuple[str, ...]:
+    def found(self) -> tuple[Finding, ...]:
         return self.problems
 
     def blocks(self) -> Iterator[Block]:
@@ -144,7 +148,7 @@ class Summary(Result):
         if self.tied is not None:
             yield from self._tied(self.tied)
         for problem in self.problems:
-            yield Prose(problem, "warning")
+            yield Prose(problem.text, "warning")
 
     def _properties(self) -> Iterator[tuple[str, str]]:
         yield "file", f"{self.file} ({self.file_bytes:,} bytes)"
@@ -208,8 +212,10 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     return Summary(
         file=model.name,
         file_bytes=model.source.size,
+        bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if _is_in_a_file(tensor)),
         graph_bytes=proto.ByteSize(),
         weight_bytes=_weight_bytes(tensors),
+        parameters=_parameters(model, tensors),
         data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),
         ir_version=proto.ir_version,
         opsets=tuple((as_text(entry.domain), entry.version) for entry in proto.opset_import),
@@ -249,6 +255,24 @@ def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tu
     return tuple(WeightBytes(name, counts[name], size) for name, size in sizes.most_common())
 
 
+def _parameters(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> int:
+    """Return the number of weights; what a MatMulNBits packs into bytes counts as what it unpacks to."""
+    packed = {}
+    for node in all_nodes(model.scopes):
+        if node.operator == "com.microsoft.MatMulNBits" and (weights := node.input(1)) is not None:
+            packed[weights.name] = 8 // min(max(node.attr("bits", 4) or 4, 1), 8)
+    return sum(element_count(t) * packed.get(t.name, 1) for t, _, _ in tensors if _is_weight(t.data_type))
+
+
+def _is_weight(dtype: int) -> bool:
+    """Whether tensors of a dtype hold weights: numbers of floating point, or integers of at most 8 bits."""
+    return dtype in BITS and dtype != onnx.TensorProto.BOOL and (dtype not in INTEGERS or BITS[dtype] <= 8)
+
+
+def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
 def _row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
     name = tensor.name or (f"value of node {node}" if node else "")
     return TensorRow(as_text(name), dtype_name(tensor.data_type), str(list(tensor.dims)), size)
@@ -273,7 +297,7 @@ def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]])
 
     by_size: dict[int, list[tuple[onnx.TensorProto, str | None]]] = defaultdict(list)
     for tensor, node, size in tensors:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if _is_in_a_file(tensor):
             by_size[size].append((tensor, node))
     groups: dict[tuple[int, bytes], list[str]] = defaultdict(list)
     for size, members in by_size.items():
@@ -284,12 +308,14 @@ def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]])
     return tuple(sorted(found, key=lambda group: -group.bytes))
 
 
-def _problems(model: Model) -> Iterator[str]:
+def _problems(model: Model) -> Iterator[Finding]:
     for data in model.source.data_files:
         if data.size is None:
-            yield f"The data file '{data.location}' is missing: the model cannot run, and its weights cannot be read."
+            text = f"The data file '{data.location}' is missing: the model cannot run, and its weights cannot be read."
+            yield Finding("missing-data", f"'{data.location}'", text, data.location)
     for scope in all_scopes(model.scopes):
         where = f" in {scope.path}" if scope.path else ""
         if scope.problems:
             more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
-            yield f"The graph is not valid{where}: {scope.problems[0]}{more}."
+            text = f"The graph is not valid{where}: {scope.problems[0]}{more}."
+            yield Finding("invalid-graph", scope.problems[0], text, count=len(scope.problems))

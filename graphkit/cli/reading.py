@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphkit.analysis.findings import KIND_NAMES
 from graphkit.cli.options import (
     Format,
     SizeWords,
@@ -27,6 +28,8 @@ from graphkit.cli.options import (
 from graphkit.cli.output import progress_on_terminal, proving, rendered, say, show
 
 if TYPE_CHECKING:
+    from graphkit.analysis.gate import Gate
+    from graphkit.analysis.report import Comparison, Report
     from graphkit.analysis.sections import HazardCheck
     from graphkit.model import Model
     from graphkit.render.result import Result
@@ -36,8 +39,6 @@ if TYPE_CHECKING:
     from graphkit.targets import Target
 
 __all__ = ["examples", "program", "report", "shapes", "targets"]
-
-FAILURES = ("blockers",)
 
 SUFFIXES = {
     ".md": Format.markdown,
@@ -73,8 +74,23 @@ SUFFIXES = {
 @count_option("--group", 1, "Group of shape origins to draw with dot or mermaid.")
 @click.option("--target", metavar="NAME|FILE", help="Show what keeps the model from a target; see graphkit targets.")
 @size_options
-@click.option("--strict", is_flag=True, help="Exit with code 1 if there are findings.")
-@click.option("--fail-on", type=choice(FAILURES), help="Exit with code 1 if there are blockers for the --target.")
+@click.option(
+    "--strict", is_flag=True, help="Exit with code 1 if there are findings. Notes, such as limits of sizes, are none."
+)
+@click.option(
+    "--fail-on",
+    metavar="KIND,...",
+    default="",
+    help="Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its "
+    f"kinds. Kinds: {', '.join(KIND_NAMES)}.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    metavar="REPORT.json",
+    help="Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more nodes "
+    "that compute shapes, a larger KV cache, or over 1 % more nodes or bytes.",
+)
 def report(
     models: Sequence[str],
     format: str | None,
@@ -90,9 +106,10 @@ def report(
     target: str | None,
     sizes: SizeWords,
     strict: bool,
-    fail_on: str | None,
+    fail_on: str,
+    baseline: Path | None,
 ) -> None:
-    """Explain models: interface, KV cache, shape operators and origins, hazards, control flow and blockers.
+    """Explain models: a verdict, then interface, KV cache, shape operators, hazards, control flow, blockers and more.
 
     MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
     look for blockers.
@@ -104,10 +121,12 @@ def report(
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     check = _hazard_check(limits) if check_hazards else None
-    options = ReportOptions(sections, optimize, full, hash, context, check, *_lint_options(target, sizes, fail_on))
+    gate = _gate(strict, fail_on, baseline)
+    lint = _lint_options(target, sizes, gate)
+    options = ReportOptions(sections, optimize, full, hash, context, check, *lint, gate.sections)
     chosen = Format(format) if format else SUFFIXES.get(output.suffix.lower() if output else "", Format.text)
     if len(models) == 1 and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
-        more = bool(sections or optimize or full or hash or check_hazards or target or fail_on)
+        more = bool(sections or optimize or full or hash or check_hazards or target or fail_on or baseline)
         _report_bundle(Path(models[0]), chosen, output, has_options=more)
         return
     with proving(limits, check_hazards), progress_on_terminal() as progress:
@@ -116,15 +135,25 @@ def report(
             _put(_drawing(loaded[0], chosen, group, optimize), output, loaded[0].files)
             return
         if len(loaded) == 1:
-            result: Result = analyse(loaded[0], options, progress=progress)
+            result: Report | Comparison = analyse(loaded[0], options, progress=progress)
         else:
             result = compare(loaded, options, progress=progress)
     _show(result, chosen, output, (path for model in loaded for path in model.files))
-    findings = (result.findings() if strict else ()) or (_blocked(result) if fail_on is not None else ())
-    for finding in findings:
-        say(f"Finding: {finding}", is_error=True)
-    if findings:
+    failures = list(gate.failures(result))
+    for failure in failures:
+        say(failure, is_error=True)
+    if failures:
         raise SystemExit(1)
+
+
+def _gate(strict: bool, fail_on: str, baseline: Path | None) -> Gate:
+    from graphkit.analysis.gate import Gate, read_kinds
+
+    if baseline is None:
+        return Gate(strict, read_kinds(fail_on))
+    from graphkit.analysis.baseline import read_baseline
+
+    return Gate(strict, read_kinds(fail_on), read_baseline(baseline))
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
@@ -155,33 +184,19 @@ def _put(text: str, output: Path | None, read: Iterable[Path]) -> None:
     write_text(output, text, sorted(read))
 
 
-def _lint_options(name: str | None, sizes: SizeWords, fail_on: str | None) -> tuple[Target | None, DimSpec | None]:
+def _lint_options(name: str | None, sizes: SizeWords, gate: Gate) -> tuple[Target | None, DimSpec | None]:
     """Return the target to lint for, and the dims to do that at."""
     from graphkit.errors import UsageError
 
     if name is None:
-        if fail_on is not None:
-            raise UsageError(f"--fail-on {fail_on}: blockers are those for a target - name one with --target")
+        if "blockers" in gate.kinds:
+            raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
         if any(sizes):
             raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
         return None, None
     from graphkit.targets import load_target
 
     return load_target(name), sizes.read()
-
-
-def _blocked(result: Result) -> list[str]:
-    """Return what keeps models from the target of a report."""
-    from graphkit.analysis.report import Comparison, Report
-    from graphkit.analysis.sections import BLOCKERS
-
-    reports = result.reports if isinstance(result, Comparison) else (result,)
-    found = []
-    for one in reports:
-        assert isinstance(one, Report)
-        section = one.sections.get(BLOCKERS.name)
-        found += [] if section is None else [f"{one.model}: {finding}" for finding in section.findings()]
-    return found
 
 
 def _hazard_check(limits: Limits) -> HazardCheck:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bars", "Block", "Column", "Drawing", "Heading", "Prose", "Table", "printable", "table"]
+__all__ = ["Bars", "Block", "Column", "Drawing", "Heading", "Lines", "Prose", "Table", "printable", "table"]
 
 Cell = str | int | float | None
 
@@ -77,7 +77,14 @@ class Drawing:
     edges: Sequence[tuple[str, str]]
 
 
-Block = Heading | Prose | Table | Bars | Drawing
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines beneath each other: (text, role). A warning stands out, a note does not; a command is to be copied."""
+
+    rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
+
+
+Block = Heading | Prose | Table | Bars | Drawing | Lines
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Bars, Block, Heading, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Bars, Block, Heading, Lines, Prose, Table, cell_text, printable
 from graphkit.render.svg import draw
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ STYLE = """
 .graphkit .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
+.graphkit .lines { list-style: none; padding: 0; } .graphkit .lines li { margin: .2rem 0; }
+.graphkit .lines .warning { padding: .2rem .75rem; } .graphkit pre { overflow-x: auto; margin: .75rem 0; }
 .graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem; }
 .graphkit .bars { display: grid; grid-template-columns: max-content max-content 1fr; gap: .15rem .75rem;
   align-items: center; }
@@ -81,11 +83,20 @@ def _block(block: Block, level: int) -> str:
     if isinstance(block, Prose):
         kind = ' class="warning"' if block.tone == "warning" else ""
         return f"<p{kind}>{escape(block.text)}</p>\n"
+    if isinstance(block, Lines):
+        return _lines(block)
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Bars):
         return _bars(block)
     return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
+
+
+def _lines(block: Lines) -> str:
+    commands = "\n".join(escape(text) for text, role in block.rows if role == "command")
+    kinds = {"warning": ' class="warning"', "note": "", "plain": ""}
+    shown = "".join(f"<li{kinds[role]}>{escape(text)}</li>\n" for text, role in block.rows if role != "command")
+    return f'<ul class="lines">\n{shown}</ul>\n' + (f"<pre>{commands}</pre>\n" if commands else "")
 
 
 def _table(block: Table) -> str:

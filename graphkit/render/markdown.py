@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Block, Column, Drawing, Heading, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Block, Column, Drawing, Heading, Lines, Prose, Table, cell_text, printable
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result
@@ -27,10 +27,24 @@ def _block(block: Block, level: int) -> Iterator[str]:
         yield f"{'#' * (level + 1)} {escape(block.text)}"
     elif isinstance(block, Prose):
         yield f"> **Warning:** {escape(block.text)}" if block.tone == "warning" else escape(block.text)
+    elif isinstance(block, Lines):
+        yield from _lines(block)
     elif isinstance(block, Table):
         yield _table(block)
     elif isinstance(block, Drawing):
         yield f"{escape(block.title)}\n\n```mermaid\n{mermaid(block)}```"
+
+
+def _lines(block: Lines) -> Iterator[str]:
+    """Yield lines as a list, and the commands among them as a block of code."""
+    signs = {"warning": "**Warning:** ", "note": "", "plain": ""}
+    shown = [f"- {signs[role]}{escape(text)}" for text, role in block.rows if role != "command"]
+    commands = [printable(text) for text, role in block.rows if role == "command"]
+    if shown:
+        yield "\n".join(shown)
+    if commands:
+        fence = _fence("\n".join(commands), 3)
+        yield "\n".join([f"{fence}sh", *commands, fence])
 
 
 def escape(text: str) -> str:
@@ -47,10 +61,15 @@ def _escaped_start(start: str) -> str:
 def _cell(text: str, column: Column) -> str:
     if column.kind != "code" or not text:
         return escape(text)
-    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    fence = _fence(text)
     pad = " " if "`" in text else ""
     text = text.replace("|", "\\|")
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _fence(text: str, least: int = 1) -> str:
+    """Return backticks that stand around a text, more than there are in a row in it."""
+    return "`" * max(least, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
 
 
 def _table(block: Table) -> str:

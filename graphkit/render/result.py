@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,9 +17,19 @@ from graphkit.render.blocks import Block
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
 
-__all__ = ["SCHEMA", "Result"]
+__all__ = ["SCHEMA", "Result", "Sizes", "versioned"]
 
 SCHEMA = 1  # raised when a field of any result changes its name or meaning
+NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class Sizes(tuple[tuple[str, int], ...]):
+    """Sizes by name, as pairs that can be hashed; JSON has an object."""
+
+
+def versioned(schema: str) -> str:
+    """Return what the JSON of a schema begins with: `report/1`."""
+    return f"{schema}/{SCHEMA}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +37,7 @@ class Result:
     """What an analysis found, ready to show."""
 
     title: ClassVar[str]
+    computed: ClassVar[tuple[str, ...]] = ()  # names of the properties that JSON has besides the fields
 
     def heading(self) -> str:
         """Return the title, with the name of what was analysed if that matters."""
@@ -39,14 +51,26 @@ class Result:
         """Return one sentence for each fault; `graphkit report --strict` fails on any."""
         return ()
 
+    @classmethod
+    def schema(cls) -> str:
+        """Return what `graphkit schema` calls the JSON: `fold-report` for a `FoldReport`."""
+        return NEW_WORD.sub("-", cls.__name__).lower()
+
     def to_dict(self) -> dict[str, object]:
         """Return the fields as plain dicts, lists, strings and numbers."""
         plain: dict[str, object] = json.loads(json.dumps(_plain(self)))
         return plain
 
+    def document(self) -> dict[str, object]:
+        """Return what JSON has beside the versions: the fields."""
+        return self.to_dict()
+
     def to_json(self) -> str:
-        """Return JSON: the fields, and the `schema` version."""
-        return json.dumps({"schema": SCHEMA, **self.to_dict()}, indent=2) + "\n"
+        """Return JSON: the versions of graphkit and of the schema, and the document."""
+        from graphkit import __version__
+
+        begin = {"graphkit": __version__, "schema": versioned(self.schema())}
+        return json.dumps({**begin, **self.document()}, indent=2) + "\n"
 
     def to_text(self, width: int = 80, color: bool = False) -> str:
         """Return text for a terminal of the given width, with ANSI colours if `color`."""
@@ -85,7 +109,11 @@ class Result:
 
 def _plain(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        names = [field.name for field in dataclasses.fields(value)]
+        more = value.computed if isinstance(value, Result) else ()
+        return {name: _plain(getattr(value, name)) for name in (*names, *more)}
+    if isinstance(value, Sizes):
+        return dict(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

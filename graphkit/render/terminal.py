@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from graphkit.render.blocks import Bars, Block, Drawing, Heading, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Bars, Block, Drawing, Heading, Lines, Prose, Table, cell_text, printable
 from graphkit.render.layout import GAP, row_lines, widths_within, wrapped
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rendered", "text"]
 
+MARKS = {"plain": ("", ""), "note": ("- ", ""), "warning": ("! ", "yellow"), "command": ("$ ", "bold")}
 NOTE = 2  # spaces before a note beneath a name
 
 
@@ -59,6 +60,10 @@ def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
     elif isinstance(block, Prose):
         warning = block.tone == "warning"
         yield from _paragraph(f"{'Warning: ' if warning else ''}{block.text}", width, "yellow" if warning else "")
+    elif isinstance(block, Lines):
+        for words, role in block.rows:
+            yield from _marked(words, role, width)
+        yield Text("")
     elif isinstance(block, Table):
         if block.title:
             yield from _lines(block.title, width, "italic")
@@ -76,6 +81,14 @@ def _paragraph(words: str, width: int, style: str) -> Iterator[Text]:
 def _lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
     for line in wrapped(printable(words), width - indent):
         yield Text(" " * indent).append(line.rstrip(), style)
+
+
+def _marked(words: str, role: str, width: int) -> Iterator[Text]:
+    """Yield a line after its mark, what wraps beneath its first word; a command stays one line, to be copied."""
+    mark, style = MARKS[role]
+    lines = [printable(words)] if role == "command" else wrapped(printable(words), width - len(mark))
+    for number, line in enumerate(lines):
+        yield Text(" " * len(mark) if number else mark, style).append(line.rstrip(), style)
 
 
 def _table(block: Table, width: int, table_width: int) -> Iterator[Text]:

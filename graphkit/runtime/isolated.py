@@ -122,8 +122,8 @@ class IsolatedSession:
             values["content"] = np.frombuffer(serialized, np.uint8)
             request["allowed"] += COPIES * len(serialized)
         else:
-            request["path"] = str(self._source)
-        request["options"] = {**self._options, "folder": None if folder is None else str(folder)}
+            request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
+        request["options"] = {**self._options, "folder": None if folder is None else str(Path(folder).absolute())}
         try:
             answer = self._ask(request, **values)
         except DiedError as error:

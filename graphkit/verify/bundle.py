@@ -71,6 +71,7 @@ class BundleProof(Result):
     """
 
     title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
     tolerance: float
     fused: float
     runs: tuple[BundleRun, ...]

@@ -65,6 +65,7 @@ class LoweringProof(Result):
     """
 
     title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
     tolerance: float
     runs: tuple[SourceRun, ...]
     causes: tuple[str, ...] = ()

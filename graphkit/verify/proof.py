@@ -86,6 +86,7 @@ class RewriteProof(Result):
     """
 
     title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
     original: str
     rewritten: str
     tolerance: float

@@ -76,6 +76,7 @@ class SplitProof(Result):
     """
 
     title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
     tolerance: float
     branches: tuple[BranchProof, ...]
     loop: LoopProof

@@ -8,6 +8,7 @@ import pytest
 from real_models import MODEL_NAMES
 from rich.cells import cell_len
 
+from graphkit import __version__
 from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.interface import interface
 from graphkit.analysis.report import ComparisonRow, Report, compare, report
@@ -46,7 +47,8 @@ def test_an_unknown_section_is_an_error() -> None:
         ReportOptions(only=("interface", "weather"))
     assert str(caught.value) == (
         "no section 'weather' - there are "
-        "summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, control-flow, float16"
+        "verdict, summary, architecture, interface, kv-cache, shape-ops, origins, what-if, hazards, unknown-shapes, "
+        "control-flow, float16"
     )
 
 
@@ -97,29 +99,33 @@ Role: merged decoder (it has an If on a boolean input, and one branch reads the 
 
 
 def test_a_report_as_json() -> None:
+    sizes = {
+        "role": "merged decoder",
+        "reason": "it has an If on a boolean input, and one branch reads the past",
+        "reads_encoder": True,
+        "layers": 1,
+        "heads": 2,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "vocabulary": 64,
+    }
     made = report(load("example:merged-decoder"), ARCHITECTURE)
     assert json.loads(made.to_json()) == {
-        "schema": 1,
-        "model": "example:merged-decoder",
+        "graphkit": __version__,
+        "schema": "report/1",
         "findings": [],
-        "sections": {
-            "architecture": {
-                "role": "merged decoder",
-                "reason": "it has an If on a boolean input, and one branch reads the past",
-                "layers": 1,
-                "heads": 2,
-                "kv_heads": 2,
-                "head_dim": 8,
-                "vocabulary": 64,
-            }
-        },
+        "comparison": [],
+        "fit": None,
+        "commands": [],
+        "models": [{"model": "example:merged-decoder", "sections": {"architecture": sizes}}],
     }
 
 
 def test_findings_are_those_of_the_sections(real_model: RealModel) -> None:
     made = report(real_model("nllb-600m/decoder_model_merged"))
-    assert made.findings() == (*made.sections["summary"].findings(), *made.sections["kv-cache"].findings())
-    assert len(made.findings()) == 2
+    sections = ("summary", "control-flow", "kv-cache", "unknown-shapes")  # the worst first
+    assert made.findings() == tuple(text for name in sections for text in made.sections[name].findings())
+    assert len(made.findings()) == 4
 
 
 def test_a_finding_of_a_section_that_is_not_shown_does_not_count(real_model: RealModel) -> None:
@@ -162,7 +168,7 @@ def steps(make: Callable[[Callable[[str], None]], object]) -> list[str]:
 def test_each_step_is_told_before_it_starts(real_model: RealModel) -> None:
     model = real_model("search/loop-greedy")
     told = steps(lambda tell: report(model, progress=tell))
-    assert told == [*SECTION_NAMES[:5], "shapes", *SECTION_NAMES[5:]]
+    assert told == [*SECTION_NAMES[1:6], "shapes", *SECTION_NAMES[6:]]  # the verdict needs no step
 
 
 def test_shapes_are_inferred_only_for_sections_that_need_it(real_model: RealModel) -> None:
@@ -198,11 +204,13 @@ def made(request: pytest.FixtureRequest, real_model: RealModel) -> Report:
 
 
 def test_every_real_model_has_a_report_in_json(made: Report) -> None:
-    assert list(json.loads(made.to_json())["sections"]) == list(SECTION_NAMES)
+    (one,) = json.loads(made.to_json())["models"]
+    assert list(one["sections"]) == list(SECTION_NAMES)
 
 
-def test_no_line_of_a_report_is_wider_than_80_columns_but_for_one_long_name(made: Report) -> None:
-    assert [line for line in made.to_text(width=80).splitlines() if cell_len(line) > 80 and " " in line.strip()] == []
+def test_no_line_of_a_report_is_wider_than_80_columns_but_for_one_long_name_and_commands(made: Report) -> None:
+    lines = [line for line in made.to_text(width=80).splitlines() if cell_len(line) > 80]
+    assert [line for line in lines if " " in line.strip() and not line.startswith("$ ")] == []
 
 
 EXAMPLES = ("example:merged-decoder", "example:causal-attention")
@@ -247,7 +255,7 @@ example:causal-attention    213         79         64   1    1          0.0
 def test_a_comparison_in_json_has_the_reports_of_each_model() -> None:
     models = examples()
     made = json.loads(compare(models, ARCHITECTURE).to_json())
-    assert made["reports"] == [report(model, ARCHITECTURE).to_dict() for model in models]
+    assert made["models"] == [report(model, ARCHITECTURE).to_dict() for model in models]
 
 
 def test_findings_of_a_comparison_name_the_model(real_model: RealModel) -> None:

@@ -8,8 +8,9 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
+from graphkit import __version__
 from graphkit.render.blocks import Block, Prose
-from graphkit.render.result import SCHEMA, Result
+from graphkit.render.result import Result, Sizes, versioned
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,39 @@ def test_to_dict_gives_plain_values() -> None:
 
 
 def test_to_json_gives_the_fields_and_the_schema() -> None:
-    assert json.loads(WHOLE.to_json()) == {"schema": SCHEMA, **PLAIN}
+    assert json.loads(WHOLE.to_json()) == {"graphkit": __version__, "schema": versioned(WHOLE.schema()), **PLAIN}
+
+
+@dataclass(frozen=True)
+class Measured(Result):
+    title: ClassVar[str] = "Measured"
+    computed: ClassVar[tuple[str, ...]] = ("most",)
+    dims: tuple[Sizes, ...]
+
+    @property
+    def most(self) -> int:
+        return max(size for sizes in self.dims for _, size in sizes)
+
+
+@dataclass(frozen=True)
+class KVOfABCThing(Result):
+    title: ClassVar[str] = "Odd"
+
+
+def test_to_dict_has_computed_properties_and_sizes_by_name() -> None:
+    assert Measured((Sizes([("a", 1), ("b", 2)]),)).to_dict() == {"dims": [{"a": 1, "b": 2}], "most": 2}
+
+
+def test_a_schema_is_called_what_its_class_is_called() -> None:
+    assert (Measured.schema(), KVOfABCThing.schema()) == ("measured", "kv-of-abc-thing")
 
 
 def test_to_json_is_readable() -> None:
     assert WHOLE.to_json() == (
         """\
 {
-  "schema": 1,
+  "graphkit": "0.1.0",
+  "schema": "whole/1",
   "parts": [
     {
       "name": "na\\u00efve",

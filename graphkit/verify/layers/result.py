@@ -88,6 +88,7 @@ class ModelComparison(Result):
     """
 
     title: ClassVar[str] = "Layer by layer"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
     a: str
     b: str
     tolerance: float

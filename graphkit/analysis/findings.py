@@ -1,0 +1,118 @@
+"""Findings: what is wrong with a model, as data; and the one table of their kinds, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from graphkit.render.result import Result
+
+__all__ = ["KINDS", "KIND_NAMES", "Finding", "Judged", "Kind", "in_order", "kind_of", "kinds_named", "worst_first"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of finding.
+
+    Attributes:
+        name: What `graphkit report --fail-on` calls it.
+        section: The section of a report that shows it; `fit` is the part of a folder's report.
+        says: What is wrong, in a clause that a verdict begins with.
+        is_fault: Whether --strict fails on it; else it is a note, because nearly every model has one.
+    """
+
+    name: str
+    section: str
+    says: str
+    is_fault: bool = True
+
+
+# The worst first: what cannot run; what is wrong or breaks in use; what a target refuses; what costs speed; limits.
+KINDS: tuple[Kind, ...] = (
+    Kind("invalid-graph", "summary", "the graph is not valid"),
+    Kind("missing-data", "summary", "weights are missing"),
+    Kind("never-runs", "hazards", "fails at all dims"),
+    Kind("merged-if", "control-flow", "merged If crashes or slows runtimes"),
+    Kind("zero-length-kv", "kv-cache", "the encoder KV comes back empty"),
+    Kind("fit", "fit", "models do not fit together"),
+    Kind("lost-past", "kv-cache", "no output feeds a past input"),
+    Kind("wrong-shape", "hazards", "gives a wrong shape without an error"),
+    Kind("blockers", "blockers", "the target refuses nodes"),
+    Kind("empty-dim", "hazards", "fails where a dim is 0"),
+    Kind("declared-dims", "interface", "declared dims contradict the nodes"),
+    Kind("unknown-shapes", "unknown-shapes", "shapes not known before a run"),
+    Kind("shape-chains", "shape-ops", "shapes computed at run time", is_fault=False),
+    Kind("float16", "float16", "float16 cannot hold constants", is_fault=False),
+    Kind("size-limit", "hazards", "fails above a size", is_fault=False),
+    Kind("dims-apart", "hazards", "fails where dims do not fit together", is_fault=False),
+)
+KIND_NAMES = tuple(kind.name for kind in KINDS)
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a model.
+
+    Attributes:
+        kind: Its kind, a name in `KINDS`.
+        where: The nodes, tensors or dims that show it, in a few words.
+        text: What is wrong, in a sentence.
+        key: What tells it from others of its kind, whatever file it is in and however nodes are numbered.
+        count: How many nodes, tensors or outputs it concerns.
+        model: The model that it is found in, "" where that goes without saying.
+    """
+
+    kind: str
+    where: str
+    text: str
+    key: str = ""
+    count: int = 1
+    model: str = ""
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether --strict fails on it."""
+        return kind_of(self.kind).is_fault
+
+    def of(self, model: str) -> Finding:
+        """Return it as a finding of a model."""
+        return replace(self, model=model)
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.text}" if self.model else self.text
+
+
+@dataclass(frozen=True)
+class Judged(Result):
+    """A result that may have findings."""
+
+    def found(self) -> tuple[Finding, ...]:
+        """Return what is wrong."""
+        raise NotImplementedError
+
+    def findings(self) -> tuple[str, ...]:
+        return tuple(finding.text for finding in self.found() if finding.is_fault)
+
+
+def kind_of(name: str) -> Kind:
+    """Return a kind by its name."""
+    return BY_NAME[name]
+
+
+def kinds_named(name: str) -> tuple[Kind, ...]:
+    """Return the kind of a name, or all kinds that a section shows; none for any other name."""
+    return tuple(kind for kind in KINDS if name in (kind.name, kind.section))
+
+
+def worst_first(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings, each once, those of the worst kind first."""
+    return tuple(finding for _, group in in_order(dict.fromkeys(found)) for finding in group)
+
+
+def in_order(found: Iterable[Finding]) -> list[tuple[Kind, Sequence[Finding]]]:
+    """Return findings by kind, the worst first."""
+    groups: dict[str, list[Finding]] = {name: [] for name in KIND_NAMES}
+    for finding in found:
+        groups[finding.kind].append(finding)
+    return [(kind_of(name), group) for name, group in groups.items() if group]

@@ -1,0 +1,147 @@
+"""The verdict that a report begins with: what a model is, what is wrong with it, and the commands to run next."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from graphkit.analysis.architecture import Architecture
+from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
+from graphkit.analysis.kv_cache import KVCache
+from graphkit.analysis.next_steps import facts_of, model_steps
+from graphkit.analysis.shape_ops import ShapeOps
+from graphkit.analysis.summary import Summary
+from graphkit.graph.names import counted
+from graphkit.model import Model
+from graphkit.render.blocks import Block, Lines
+from graphkit.render.result import Result
+
+__all__ = ["Verdict", "sized", "verdict_lines", "verdict_of"]
+
+ROWS, WIDTH = 8, 80  # of a verdict, at most
+COMMANDS = 3  # of them, at most
+LEFT = 3  # rows for findings that commands leave
+MARK = 2  # columns of the mark that a line begins with
+Line = tuple[str, Literal["plain", "note", "warning", "command"]]
+
+
+@dataclass(frozen=True)
+class Verdict(Judged):
+    """What a report begins with.
+
+    Attributes:
+        role: The role, as in `Architecture`.
+        is_a: What the model is, in words.
+        bytes: Bytes of the graph and its weights.
+        parameters: Weights, counted.
+        nodes, shape_nodes: All nodes, and those that compute shapes.
+        kv_bytes_per_token: Bytes that each token adds to the KV cache; 0 without one, None where that is unknown.
+        sections: The sections that it rests on: what they did not look for is not known.
+        target: The target that it is for, with the dims that were given; "" for none.
+        faults: What is wrong, the worst first.
+        commands: What to run next.
+    """
+
+    title: ClassVar[str] = "Verdict"
+    role: str
+    is_a: str
+    bytes: int
+    parameters: int
+    nodes: int
+    shape_nodes: int
+    kv_bytes_per_token: int | None
+    sections: tuple[str, ...]
+    target: str
+    faults: tuple[Finding, ...]
+    commands: tuple[str, ...]
+
+    def found(self) -> tuple[Finding, ...]:
+        return self.faults
+
+    def blocks(self) -> Iterator[Block]:
+        size = f"{sized(self.bytes, 'B')}, {sized(self.parameters)} parameters"
+        yield verdict_lines(f"{self.is_a[:1].upper()}{self.is_a[1:]}: {size}.", self.faults, self.commands)
+
+
+def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
+    """Return the verdict on a model, from the sections that it rests on."""
+    summary, architecture = sections["summary"], sections["architecture"]
+    shape_ops, cache = sections["shape-ops"], sections["kv-cache"]
+    assert isinstance(summary, Summary)
+    assert isinstance(architecture, Architecture)
+    assert isinstance(shape_ops, ShapeOps)
+    assert isinstance(cache, KVCache)
+    faults = worst_first(one for section in sections.values() if isinstance(section, Judged) for one in section.found())
+    facts = facts_of(model, sections, faults)
+    layers = f", {counted(architecture.layers, 'layer(s)')}" if architecture.layers else ""
+    return Verdict(
+        architecture.role,
+        architecture.described + layers,
+        summary.bytes,
+        summary.parameters,
+        summary.nodes,
+        shape_ops.on_shapes,
+        cache.bytes_per_token if cache.feeds else 0,
+        tuple(sections),
+        facts.target,
+        faults,
+        model_steps(facts),
+    )
+
+
+def verdict_lines(first: str, found: Iterable[Finding], commands: Sequence[str]) -> Lines:
+    """Return a verdict of at most eight lines of 80 columns: what it is about, what is wrong, what to run next."""
+    groups = in_order(found)
+    head = first if any(kind.is_fault for kind, _ in groups) else f"{first} Nothing is wrong."
+    kept = list(commands[:COMMANDS])
+    while kept and _rows(head) + min(len(groups), LEFT) + sum(map(_rows, kept)) > ROWS:
+        kept.pop()
+    lines = _found_lines(groups, ROWS - _rows(head) - sum(map(_rows, kept)))
+    return Lines(((head, "plain"), *lines, *((command, "command") for command in kept)))
+
+
+def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) -> list[Line]:
+    """Return a line for each kind of finding, the worst first; the last one names the kinds without a line."""
+    shown = groups if len(groups) <= room else groups[: room - 1]
+    spare = room - len(shown) - (len(shown) < len(groups))
+    lines: list[Line] = []
+    for kind, found in shown:
+        text = _line(kind, found, 1 + min(spare, 1))
+        spare -= _rows(text) - 1
+        lines.append((text, "warning" if kind.is_fault else "note"))
+    if left := [kind.name for kind, _ in groups[len(shown) :]]:
+        lines.append((_cut(f"also: {', '.join(left)}", WIDTH - MARK), "note"))
+    return lines
+
+
+def _line(kind: Kind, found: Sequence[Finding], rows: int) -> str:
+    """Return a kind of finding with as many places as fit into some rows, and the section that shows it."""
+    places = [finding.where for finding in found]
+    for count in range(len(places), 0, -1):
+        more = f" and {len(places) - count:,} more" if count < len(places) else ""
+        text = f"{kind.says}: {', '.join(places[:count])}{more} ({kind.section})"
+        if _rows(text) <= rows:
+            return text
+    more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
+    room = WIDTH - MARK - len(f"{more} ({kind.section})")
+    return f"{_cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text, or as many words of it as fit into one line."""
+    return text if len(text) <= width else textwrap.shorten(text, max(width, 10), placeholder=" ...")
+
+
+def _rows(text: str) -> int:
+    """Return how many rows of a terminal a line takes, with the mark that it begins with."""
+    return len(textwrap.wrap(text, WIDTH - MARK, break_on_hyphens=False)) or 1
+
+
+def sized(number: int, unit: str = "") -> str:
+    """Return a number in units of a thousand, a million and so on: `117.9 MB`, `29.4 M`."""
+    for power, prefix in ((4, "T"), (3, "G" if unit else "B"), (2, "M"), (1, "k")):
+        if number >= 1000**power:
+            return f"{number / 1000**power:,.1f} {prefix}{unit}"
+    return f"{number:,}{f' {unit}' if unit else ''}"

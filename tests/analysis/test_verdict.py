@@ -1,0 +1,222 @@
+"""The verdict of a report: eight lines at most, the worst first, and commands that run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from real_models import MODEL_NAMES
+from rich.cells import cell_len
+
+from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
+from graphkit.analysis.report import compare, report
+from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
+from graphkit.analysis.verdict import COMMANDS, ROWS, Verdict, sized, verdict_lines
+from graphkit.cli import main
+from graphkit.model import Model, load
+from graphkit.render.blocks import Lines
+from graphkit.targets import load_target
+
+RealModel = Callable[[str], Model]
+ONLY = ReportOptions(only=("verdict",))
+MERGED, CAUSAL = "example:merged-decoder", "example:causal-attention"
+
+
+def verdict(model: Model, options: ReportOptions = ONLY) -> Verdict:
+    made = report(model, options).sections["verdict"]
+    assert isinstance(made, Verdict)
+    return made
+
+
+def test_a_merged_decoder_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert report(load(MERGED), ONLY).to_text() == (
+        """\
+example:merged-decoder
+
+Merged decoder of an encoder-decoder, 1 layer: 129.1 kB, 5.0 k parameters.
+! merged If crashes or slows runtimes: 'optimum::if' (control-flow)
+! the encoder KV comes back empty: present.0.encoder.{key|value} (kv-cache)
+! shapes not known before a run: 4 tensors, first 'present.0.decoder.key'
+  (unknown-shapes)
+- shapes computed at run time: 196 of 720 nodes (shape-ops)
+- fails above a size: decoder_sequence_length=33: ... and 1 more (hazards)
+$ graphkit split-merged example:merged-decoder -o merged-decoder.split
+
+"""
+    )
+
+
+def test_a_model_with_nothing_wrong_as_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert report(load(CAUSAL), ONLY).to_markdown() == (
+        """\
+# example:causal-attention
+
+- Decoder-only model, 2 layers: 61.6 kB, 9.2 k parameters. Nothing is wrong.
+- shapes computed at run time: 64 of 213 nodes (shape-ops)
+- fails above a size: sequence_length=33: Gather '/Gather_2' (hazards)
+
+```sh
+graphkit fold example:causal-attention -o causal-attention.folded.onnx
+```
+"""
+    )
+
+
+def test_commands_stand_apart_in_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = report(load(MERGED), ONLY).to_html()
+    assert "<pre>graphkit split-merged example:merged-decoder -o merged-decoder.split</pre>" in page
+    assert page.count('<li class="warning">') == 3
+
+
+def test_a_report_begins_with_its_verdict() -> None:
+    assert SECTION_NAMES[0] == "verdict"
+    whole = report(load(CAUSAL)).to_text()
+    assert whole.startswith("example:causal-attention\n\nDecoder-only model, 2 layers")
+    assert "Verdict" not in whole
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_a_verdict_takes_eight_lines_of_80_columns_at_most(real_model: RealModel, name: str) -> None:
+    lines = verdict(real_model(name)).to_text(80).rstrip("\n").splitlines()[2:]
+    assert 1 <= sum(-(-max(cell_len(line), 1) // 80) for line in lines) <= ROWS
+    assert sum(line.startswith("$ ") for line in lines) <= COMMANDS
+
+
+def lines_of(*found: Finding, commands: tuple[str, ...] = ()) -> list[str]:
+    made = verdict_lines("A model.", found, commands)
+    assert isinstance(made, Lines)
+    return [text for text, _ in made.rows]
+
+
+def test_what_has_no_line_is_named() -> None:
+    found = [Finding(kind, "here", "it is wrong") for kind in KIND_NAMES]
+    lines = lines_of(*reversed(found), commands=("graphkit one", "graphkit two"))
+    assert lines[1] == "the graph is not valid: here (summary)"
+    assert lines[5].startswith("also: zero-length-kv, fit, lost-past, ")
+    assert lines[6:] == ["graphkit one", "graphkit two"]
+    assert len(lines) == ROWS
+
+
+def test_findings_of_a_kind_share_a_line() -> None:
+    found = [Finding("fit", f"tensor_{number}", "it is wrong") for number in range(60)]
+    (_, line) = lines_of(*found)
+    assert line.startswith("models do not fit together: tensor_0, tensor_1, ")
+    assert line.endswith(" more (fit)")
+    assert len(line) <= 2 * 80
+
+
+def test_a_long_place_is_cut_between_words() -> None:
+    (_, line) = lines_of(Finding("fit", " ".join(["word"] * 100), "it is wrong"))
+    assert line.endswith("word ... (fit)")
+
+
+def test_a_command_is_never_cut() -> None:
+    command = f"graphkit fold {'x' * 300}.onnx -o y.onnx"
+    assert lines_of(Finding("fit", "here", "wrong"), commands=(command,))[-1] == command
+
+
+def test_commands_leave_room_for_findings() -> None:
+    found = [Finding(kind, "here", "wrong") for kind in KIND_NAMES]
+    lines = lines_of(*found, commands=("x" * 200, "y" * 200, "z" * 200))
+    assert [line[:1] for line in lines] == ["A", "t", "w", "f", "a", "x"]
+
+
+def test_notes_are_no_faults() -> None:
+    assert lines_of(Finding("size-limit", "N=9", "wrong"))[0] == "A model. Nothing is wrong."
+    assert lines_of(Finding("empty-dim", "N=0", "wrong"))[0] == "A model."
+
+
+def test_the_worst_is_first() -> None:
+    found = worst_first(Finding(kind, "", "") for kind in ("float16", "merged-if", "missing-data", "blockers"))
+    assert [one.kind for one in found] == ["missing-data", "merged-if", "blockers", "float16"]
+
+
+def test_a_section_names_its_kinds() -> None:
+    assert [kind.name for kind in kinds_named("kv-cache")] == ["zero-length-kv", "lost-past"]
+    assert [kind.name for kind in kinds_named("merged-if")] == ["merged-if"]
+    assert kinds_named("weather") == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(999, "999 B"), (117_900_000, "117.9 MB"), (2_900_000_000, "2.9 GB"), (1_000, "1.0 kB")]
+)
+def test_sizes(number: int, text: str) -> None:
+    assert sized(number, "B") == text
+
+
+def test_packed_weights_count_as_what_they_unpack_to(real_model: RealModel) -> None:
+    assert verdict(real_model("llama-int4/model")).parameters == 88_768
+
+
+def run(command: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    program, *words = shlex.split(command)
+    assert program == "graphkit"
+    monkeypatch.setattr(sys, "argv", ["graphkit", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code
+
+
+COMMANDED = {
+    "bert-fill-mask/model": ["fold"],
+    "cache-styles/bshd": ["fold"],  # its cache is moved before what is new joins it
+    "cache-styles/anonymous": ["fold", "bundle"],
+    "search/loop-greedy": ["shapes"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDED)
+def test_every_command_runs(
+    model_file: Callable[[str], Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "it's $HOME"
+    folder.mkdir()
+    (folder / "a model.onnx").write_bytes(model_file(name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    commands = verdict(load(folder / "a model.onnx")).commands
+    assert [command.split()[1] for command in commands] == COMMANDED[name]
+    assert [run(command, monkeypatch) for command in commands] == [0] * len(commands)
+
+
+def test_a_merged_decoder_can_be_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (command,) = verdict(load(MERGED)).commands
+    assert run(command, monkeypatch) == 0
+    (again,) = verdict(load(MERGED)).commands  # the name is taken now
+    assert again.endswith(" -o merged-decoder-2.split")
+
+
+def test_a_model_can_be_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = verdict(load(CAUSAL), ReportOptions(only=("verdict",), target=load_target("generic-npu")))
+    assert made.commands == (
+        "graphkit lower example:causal-attention -o causal-attention.lowered --target generic-npu --src-len 32",
+    )
+    assert run(made.commands[0], monkeypatch) == 0
+
+
+def test_what_cannot_run_gets_no_command(real_model: RealModel) -> None:
+    assert verdict(real_model("gemma-270m/model")).commands == ()  # its weights are missing
+
+
+def test_what_a_folder_can_become(real_model: RealModel) -> None:
+    models = [real_model(f"marian-tiny/{name}") for name in ("encoder_model", "decoder_model_merged")]
+    made = compare(models, ONLY)
+    assert [command.split()[1] for command in made.commands] == ["bundle"]
+    assert made.to_text().startswith(
+        """\
+Comparison
+
+2 models: encoder, merged decoder; 615.0 kB of weights.
+! merged If crashes or slows runtimes: decoder_model_merged (control-flow)
+! the encoder KV comes back empty: decoder_model_merged (kv-cache)
+! shapes not known before a run: decoder_model_merged (unknown-shapes)
+- shapes computed at run time: encoder_model, decoder_model_merged (shape-ops)
+"""
+    )

@@ -1,0 +1,190 @@
+"""`graphkit report` as a gate in CI: --strict, --fail-on and --baseline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+from graphkit.analysis.findings import KIND_NAMES
+from graphkit.cli import main
+
+MERGED, CAUSAL = "example:merged-decoder", "example:causal-attention"
+VERDICT = ("--only", "verdict")
+Run = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def call(*arguments: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["graphkit", "report", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return (stop.value.code, *capsys.readouterr())
+
+    return call
+
+
+def saved(path: Path, body: str, dims: str = "N, 4") -> Path:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[{dims}] x) => (y) {{ {body} }}'
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_strict_fails_on_faults_and_not_on_notes(run: Run) -> None:
+    code, _, err = run(MERGED, *VERDICT, "--strict")
+    assert code == 1
+    assert [line.split(": ")[0] for line in err.splitlines()] == ["Finding"] * 3
+    assert run(CAUSAL, "--strict")[::2] == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count"),
+    [("merged-if", 1), ("zero-length-kv", 1), ("merged-if, kv-cache", 2), ("hazards", 2), ("fit,never-runs", 0)],
+)
+def test_fail_on_takes_kinds_and_sections(run: Run, kinds: str, count: int) -> None:
+    code, _, err = run(MERGED, *VERDICT, "--fail-on", kinds)
+    assert (code, len(err.splitlines())) == (int(count > 0), count)
+
+
+def test_fail_on_shows_the_section_that_it_needs(run: Run) -> None:
+    code, out, _ = run(CAUSAL, "--only", "architecture", "--fail-on", "float16")
+    assert code == 0
+    assert "Float16" in out
+    assert run(MERGED, "--only", "architecture", "--fail-on", "float16")[0] == 1
+
+
+def test_fail_on_what_is_no_kind(run: Run) -> None:
+    assert run(CAUSAL, "--fail-on", "weather") == (
+        2,
+        "",
+        f"Error: --fail-on weather: no such kind of finding - choose from {', '.join(KIND_NAMES)}\n",
+    )
+
+
+def test_models_that_do_not_fit(run: Run, model_file: Callable[[str], Path]) -> None:
+    files = [model_file(f"merged-decoder/{name}") for name in ("decoder_with_past_model",)]
+    other = model_file("marian-tiny/encoder_model")
+    code, _, err = run(*files, other, *VERDICT, "--fail-on", "fit")
+    assert code == 1
+    assert err.startswith("Finding: ")
+
+
+def baseline(run: Run, path: Path, *models: object, options: tuple[object, ...] = VERDICT) -> Path:
+    assert run(*models, *options, "-o", path) == (0, "", "")
+    return path
+
+
+def test_nothing_is_worse_than_before(run: Run, tmp_path: Path) -> None:
+    for model in (MERGED, CAUSAL):
+        written = baseline(run, tmp_path / "base.json", model)
+        assert run(model, *VERDICT, "--baseline", written)[::2] == (0, "")
+
+
+def test_a_baseline_is_that_of_a_file_wherever_it_lies(run: Run, tmp_path: Path) -> None:
+    before = saved(tmp_path / "before.onnx", "s = Shape(x) y = Reshape(x, s)")
+    (tmp_path / "elsewhere").mkdir()
+    after = saved(tmp_path / "elsewhere" / "after.onnx", 'z = Relu(x) ["t"] s = Shape(z) y = Reshape(z, s)')
+    written = baseline(run, tmp_path / "base.json", before)
+    code, _, err = run(after, "--baseline", written)
+    assert (code, err.splitlines()) == (
+        1,
+        [
+            f"Grown: {after}: nodes: from 2 to 3",
+            f"Grown: {after}: bytes: from {before.stat().st_size} to {after.stat().st_size}",
+        ],
+    )
+
+
+def test_findings_that_are_new_or_have_grown(run: Run, tmp_path: Path) -> None:
+    before = saved(tmp_path / "m.onnx", "a = NonZero(x) y = Relu(a)")
+    written = baseline(run, tmp_path / "base.json", before)
+    after = saved(tmp_path / "m.onnx", "a = NonZero(x) b = Relu(a) c = Relu(b) y = Unique(c)")
+    code, _, err = run(after, "--baseline", written)
+    lines = [line for line in err.splitlines() if ": nodes: " not in line and ": bytes: " not in line]
+    assert code == 1
+    assert lines[0] == (f"Grown: {after}: shapes not known before a run, 3 tensors, first 'a': from 2 to 3")
+    assert lines[1].startswith(f"New: {after}: 1 tensor of unknown shape from 'y' on: ")
+
+
+def test_node_names_do_not_matter(run: Run, tmp_path: Path) -> None:
+    before = saved(tmp_path / "m.onnx", '["one"] a = NonZero(x) ["two"] y = Relu(a)')
+    written = baseline(run, tmp_path / "base.json", before)
+    saved(tmp_path / "m.onnx", '["n_7"] b = NonZero(x) ["n_8"] y = Relu(b)')
+    assert run(before, "--baseline", written)[::2] == (0, "")
+
+
+def test_models_of_a_folder_are_found_by_name(run: Run, tmp_path: Path) -> None:
+    written = baseline(run, tmp_path / "base.json", MERGED, CAUSAL)
+    assert run(CAUSAL, MERGED, *VERDICT, "--baseline", written)[::2] == (0, "")
+
+
+def without_verdict(plain: Any) -> None:
+    plain["models"][0]["sections"] = {}
+
+
+def of_version_2(plain: Any) -> None:
+    plain["schema"] = "report/2"
+
+
+def of_another_role(plain: Any) -> None:
+    plain["models"][0]["sections"]["verdict"]["role"] = "vision"
+
+
+def without_hazards(plain: Any) -> None:
+    plain["models"][0]["sections"]["verdict"]["sections"].remove("hazards")
+
+
+def for_a_target(plain: Any) -> None:
+    plain["models"][0]["sections"]["verdict"]["target"] = "mt8371"
+
+
+def of_two_models(plain: Any) -> None:
+    plain["models"] *= 2
+
+
+def with_odd_findings(plain: Any) -> None:
+    plain["findings"] = [1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (without_verdict, "it has no verdict, or is no whole report - write it with `graphkit report MODEL -o"),
+        (of_version_2, "it is no report of the version report/1, but 'report/2' - write it with"),
+        (of_another_role, "it is of a model that is 'vision', and example:causal-attention is 'decoder-only'"),
+        (without_hazards, "it was written without hazards - write it with the same options"),
+        (for_a_target, "it is for mt8371, and this report for none - write it with the same options"),
+        (of_two_models, "it has 2 models like example:causal-attention - write the baseline anew, of the same models"),
+        (with_odd_findings, "it has no verdict, or is no whole report"),
+        (lambda plain: plain.clear(), "it is no report of the version report/1, but None"),
+    ],
+)
+def test_a_bad_baseline(run: Run, tmp_path: Path, spoil: Callable[[Any], None], says: str) -> None:
+    written = baseline(run, tmp_path / "base.json", CAUSAL)
+    plain = json.loads(written.read_text())
+    spoil(plain)
+    written.write_text(json.dumps(plain))
+    code, _, err = run(CAUSAL, *VERDICT, "--baseline", written)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"Error: {written}: {says}")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '"x"', "[" * 100_000])
+def test_a_baseline_that_is_no_report(run: Run, tmp_path: Path, text: str) -> None:
+    written = tmp_path / "base.json"
+    written.write_text(text)
+    code, out, err = run(CAUSAL, "--baseline", written)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_baseline_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    code, out, err = run(CAUSAL, "--baseline", tmp_path / "base.json")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Error: {tmp_path / 'base.json'}: it cannot be read as a baseline: ")
