@@ -5,11 +5,14 @@ The models are those of the tests, unpacked into a temporary folder; `tests/test
 
 from __future__ import annotations
 
+import contextlib
 import lzma
+import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from graphkit.analysis.report import Report, report
+from graphkit.analysis.report import report
 from graphkit.analysis.sections import ReportOptions
 from graphkit.model import Model, load
 from graphkit.render.result import Result
@@ -29,7 +32,7 @@ REPORTS = {
     "gemma-270m": ("gemma-270m/model", ReportOptions()),
     "opus-mt-en-fr-mt8371": (
         "opus-mt-en-fr/decoder_with_past_model",
-        ReportOptions(only=("summary", "blockers"), target=load_target("mt8371")),
+        ReportOptions(only=("verdict", "summary", "blockers"), target=load_target("mt8371")),
     ),
 }
 SPLITS = {"nllb-tiny-split": "nllb-tiny/decoder_model_merged_quantized"}
@@ -46,11 +49,10 @@ NAMES = (*REPORTS, *SPLITS, *FOLDS, *LOWERED, *BUNDLES)
 
 def made(name: str) -> Result:
     """Return the report of an example."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+    with tempfile.TemporaryDirectory() as temporary, _inside(temporary) as folder:
         if name in REPORTS:
             model, options = REPORTS[name]
-            return Report(f"{model}.onnx", report(_load(model, folder), options).sections)
+            return report(_load(model, folder), options)
         if name in SPLITS:
             (folder / name).mkdir()
             return _split(SPLITS[name], folder, folder / name)
@@ -59,6 +61,17 @@ def made(name: str) -> Result:
         if name in LOWERED:
             return _lower(*LOWERED[name], folder)
         return _bundle(*BUNDLES[name], folder, folder / name)
+
+
+@contextlib.contextmanager
+def _inside(folder: str) -> Iterator[Path]:
+    """Work in a folder, so that the commands of a verdict name its files as a reader's would be named."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield Path()
+    finally:
+        os.chdir(before)
 
 
 def _load(model: str, folder: Path) -> Model:

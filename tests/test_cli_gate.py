@@ -109,7 +109,9 @@ def test_findings_that_are_new_or_have_grown(run: Run, tmp_path: Path) -> None:
     code, _, err = run(after, "--baseline", written)
     lines = [line for line in err.splitlines() if ": nodes: " not in line and ": bytes: " not in line]
     assert code == 1
-    assert lines[0] == (f"Grown: {after}: shapes not known before a run, 3 tensors, first 'a': from 2 to 3")
+    assert lines[0] == (
+        f"Grown: {after}: shapes not known before a run, 3 tensors behind NonZero 'NonZero#0': from 2 to 3"
+    )
     assert lines[1].startswith(f"New: {after}: 1 tensor of unknown shape from 'y' on: ")
 
 

@@ -125,10 +125,10 @@ class Hazards(Judged):
 
 def _finding(one: Hazard) -> Finding:
     """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
-    at = f"{dims_text(one.examples[0])}: " if one.examples else ""
+    at = dims_text(one.examples[0]) if one.examples else f"'{one.nodes[0]}'"
     names = sorted({name for dims in one.examples for name, _ in dims})
     key = f"{one.op} {one.input}({', '.join(names)})"
-    return Finding(FINDINGS[one.kind], f"{at}{one.op} '{one.nodes[0]}'", str(one), key, len(one.nodes))
+    return Finding(FINDINGS[one.kind], f"{at} ({one.op})", str(one), key, len(one.nodes))
 
 
 def _row(number: int, one: Hazard) -> Sequence[str | int | None]:

@@ -26,7 +26,7 @@ class UnknownCause:
 
     Attributes:
         reason: Why, as `graphkit shapes` says it of the first one.
-        op: The operator that computes the first one, "" for an input of a body.
+        op, node: The operator and the node that compute the first one.
         first: The first tensor, by its name in `scope`.
         scope: Path of its scope, "" for the main graph.
         tensors: How many tensors depend on it.
@@ -34,6 +34,7 @@ class UnknownCause:
 
     reason: str
     op: str
+    node: str
     first: str
     scope: str
     tensors: int
@@ -81,7 +82,7 @@ class UnknownShapes(Judged):
 def _finding(cause: UnknownCause) -> Finding:
     tensors = counted(cause.tensors, "tensor(s)")
     text = f"{tensors} of unknown shape from '{cause.name}' on: {cause.reason}"
-    return Finding("unknown-shapes", f"{tensors}, first '{cause.name}'", text, cause.op, cause.tensors)
+    return Finding("unknown-shapes", f"{tensors} behind {cause.op} '{cause.node}'", text, cause.op, cause.tensors)
 
 
 def unknown_shapes(model: Model, *, shapes: Shapes | None = None) -> UnknownShapes:
@@ -122,5 +123,6 @@ def _root(shapes: Shapes, value: Value) -> object:
 
 def _cause(shapes: Shapes, values: list[Value]) -> UnknownCause:
     first = values[0]
-    op = first.producer.operator if first.producer is not None else ""
-    return UnknownCause(shapes.reason(first), op, first.name, first.scope.path, len(values))
+    node = first.producer
+    op, path = (node.operator, node.path) if node is not None else ("", "")
+    return UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, len(values))

@@ -40,10 +40,10 @@ example:merged-decoder
 Merged decoder of an encoder-decoder, 1 layer: 129.1 kB, 5.0 k parameters.
 ! merged If crashes or slows runtimes: 'optimum::if' (control-flow)
 ! the encoder KV comes back empty: present.0.encoder.{key|value} (kv-cache)
-! shapes not known before a run: 4 tensors, first 'present.0.decoder.key'
+! shapes not known before a run: 4 tensors behind If 'optimum::if'
   (unknown-shapes)
 - shapes computed at run time: 196 of 720 nodes (shape-ops)
-- fails above a size: decoder_sequence_length=33: ... and 1 more (hazards)
+- fails above a size: decoder_sequence_length=33 (Gather) and 1 more (hazards)
 $ graphkit split-merged example:merged-decoder -o merged-decoder.split
 
 """
@@ -58,7 +58,7 @@ def test_a_model_with_nothing_wrong_as_markdown(tmp_path: Path, monkeypatch: pyt
 
 - Decoder-only model, 2 layers: 61.6 kB, 9.2 k parameters. Nothing is wrong.
 - shapes computed at run time: 64 of 213 nodes (shape-ops)
-- fails above a size: sequence_length=33: Gather '/Gather_2' (hazards)
+- fails above a size: sequence_length=33 (Gather) (hazards)
 
 ```sh
 graphkit fold example:causal-attention -o causal-attention.folded.onnx
