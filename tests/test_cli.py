@@ -21,7 +21,9 @@ from graphkit import __version__
 from graphkit.analysis.report import report
 from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
 from graphkit.cli import main
+from graphkit.cli.output import TABLE_WIDTH
 from graphkit.model import load
+from graphkit.render.terminal import text
 from graphkit.rewrite.base import Outcome
 
 EXAMPLE = "example:merged-decoder"
@@ -209,7 +211,7 @@ def test_the_suffix_of_the_output_says_the_format(run: Run, tmp_path: Path, suff
 def test_the_output_is_text_where_the_suffix_says_nothing(run: Run, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
     run("report", EXAMPLE, "-o", output)
-    assert output.read_text(encoding="utf-8") == report(load(EXAMPLE)).to_text()
+    assert output.read_text(encoding="utf-8") == text(report(load(EXAMPLE)), table_width=TABLE_WIDTH)
 
 
 def test_the_format_goes_before_the_suffix(run: Run, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ HOMES = {
         "cli/editing.py",
         "cli/lowering.py",
         "cli/options.py",
+        "cli/output.py",
         "cli/piping.py",
         "cli/reading.py",
         "cli/rewriting.py",

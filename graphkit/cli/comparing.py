@@ -10,8 +10,8 @@ import click
 
 from graphkit.cli.options import (
     SizeWords,
-    format_option,
     limit_options,
+    output_format_option,
     read_pairs,
     size_options,
 )
@@ -43,7 +43,7 @@ __all__ = ["compare"]
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
 @limit_options
-@format_option
+@output_format_option
 def compare(
     a: str,
     b: str,

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "PLACEMENTS", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "float16_tolerance_option",
-    "format_option", "limit_options", "model_argument", "no_verify_option", "output_option", "overwrite_option",
-    "read_limits", "read_pairs", "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option",
-    "weights_option",
+    "PLACEMENTS", "REPORT_FILE", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option",
+    "float16_tolerance_option", "format_of", "format_option", "limit_options", "model_argument",
+    "no_verify_option", "output_format_option", "output_option", "overwrite_option", "read_limits", "read_pairs",
+    "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option", "weights_option",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -47,6 +47,16 @@ class Format(str, Enum):
     mermaid = "mermaid"
 
 
+SUFFIXES = {
+    ".md": Format.markdown,
+    ".json": Format.json,
+    ".html": Format.html,
+    ".htm": Format.html,
+    ".dot": Format.dot,
+    ".gv": Format.dot,
+    ".mmd": Format.mermaid,
+}  # of files, and the format that they say
+REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
 REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # the formats of reports without a drawing
 PLACEMENTS: tuple[Placement, ...] = ("shared", "in-place", "inline")
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -98,9 +108,6 @@ weights_option = click.option(
     help="shared: one data file that holds each tensor once. in-place: copies no weights, so the source must stay. "
     "inline: inside the models.",
 )
-format_option = click.option(
-    "--format", "-f", type=choice(REPORT_FORMATS), default="text", show_default=True, help="Report format."
-)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 steps_option = count_option("--steps", 8, "Number of greedy decoding steps in the proof of a split.")
 float16_tolerance_option = tolerance_option(None, " Default: 0, or 0.01 for a model with float16 tensors.")
@@ -108,6 +115,47 @@ rewrite_tolerance_option = tolerance_option(
     None, " Default: 0, or 0.01 for a model with float16 tensors; more for passes that change results."
 )
 no_verify_option = click.option("--no-verify", is_flag=True, help="Skip the proof.")
+
+
+def format_of(format: str | None, file: Path | None) -> Format:
+    """Return the format that is asked for, else that which the suffix of a file says, else text."""
+    if format is not None:
+        return Format(format)
+    return SUFFIXES.get(file.suffix.lower(), Format.text) if file is not None else Format.text
+
+
+def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return the option --format, and one of these names for the file that `show` writes the report to."""
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        @click.option(
+            *names, "report_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to a file."
+        )
+        @click.option(
+            "--format",
+            "-f",
+            type=choice(REPORT_FORMATS),
+            help="Report format. Default: text, or the format that the suffix of its file names.",
+        )
+        @wraps(command)
+        def wrapped(*, format: str | None, report_file: Path | None, **others: object) -> T:
+            click.get_current_context().meta[REPORT_FILE] = report_file
+            chosen = format_of(format, report_file)
+            if chosen not in REPORT_FORMATS:
+                from graphkit.errors import UsageError
+
+                raise UsageError(
+                    f"{report_file}: a {chosen.value} drawing is for `graphkit report` - take another suffix"
+                )
+            return command(format=chosen.value, **others)
+
+        return wrapped
+
+    return decorate
+
+
+format_option = report_option("--report")  # where --output is what a command makes
+output_format_option = report_option("--output", "-o")
 
 
 class SizeWords(NamedTuple):

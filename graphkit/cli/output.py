@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphkit.cli.options import Format
+import click
+
+from graphkit.cli.options import REPORT_FILE, Format
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
 
-__all__ = ["progress_on_terminal", "proving", "rendered", "say", "show"]
+__all__ = ["progress_on_terminal", "proving", "put", "rendered", "say", "show"]
 
 TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep
 
@@ -28,9 +30,18 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def show(result: Result, chosen: str) -> None:
-    """Print a result. Text has the width of the terminal, and colours only on a terminal; COLUMNS sets the width."""
+    """Print a result, or write it to the file that the command was given for it.
+
+    Text has the width of the terminal, and colours only on a terminal; COLUMNS sets the width.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and (file := context.meta.get(REPORT_FILE)) is not None:
+        from graphkit.io.write import write_text
+
+        write_text(file, rendered(result, Format(chosen)), _named_files(context) if file.exists() else ())
+        return
     if chosen != Format.text:
-        sys.stdout.write(rendered(result, Format(chosen), None))
+        sys.stdout.write(rendered(result, Format(chosen)))
         return
     from rich.console import Console
 
@@ -44,12 +55,36 @@ def show(result: Result, chosen: str) -> None:
         sys.stdout.write(text(result, console.width, table_width=console.width if asked else TABLE_WIDTH))
 
 
-def rendered(result: Result, chosen: Format, output: Path | None) -> str:
-    """Return a result as written to a file, or as printed in a format other than text."""
+def rendered(result: Result, chosen: Format) -> str:
+    """Return a result as written to a file."""
+    from graphkit.render.terminal import text
+
     writers = {Format.markdown: result.to_markdown, Format.json: result.to_json, Format.html: result.to_html}
-    if chosen in writers:
-        return writers[chosen]()
-    return result.to_text() if output is not None else ""
+    return writers[chosen]() if chosen in writers else text(result, table_width=TABLE_WIDTH)
+
+
+def put(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
+    """Write a text to a file, which is none of those that were read, or else print it."""
+    if output is None:
+        sys.stdout.write(words)
+        return
+    from graphkit.io.write import write_text
+
+    write_text(output, words, sorted(read))
+
+
+def _named_files(context: click.Context) -> Iterator[Path]:
+    """Yield the files that the arguments of a command name: models with their data, and what is in folders."""
+    from graphkit.errors import GraphkitError
+    from graphkit.model import load
+
+    words = [word for value in context.params.values() for word in (value if isinstance(value, tuple) else [value])]
+    for path in (Path(word) for word in words if isinstance(word, str | Path) and os.path.lexists(word)):
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        yield from (file for file in inside if file.suffix not in (".md", ".html", ".txt"))
+        for model in (file for file in inside if file.suffix == ".onnx"):
+            with contextlib.suppress(GraphkitError):
+                yield from load(model).files
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,16 @@ from graphkit.cli.options import (
     SizeWords,
     choice,
     count_option,
-    format_option,
+    format_of,
     limit_options,
     model_argument,
+    output_format_option,
     output_option,
     overwrite_option,
     size_options,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, proving, rendered, say, show
+from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
 
 if TYPE_CHECKING:
     from graphkit.analysis.gate import Gate
@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     from graphkit.targets import Target
 
 __all__ = ["examples", "program", "report", "shapes", "targets"]
-
-SUFFIXES = {
-    ".md": Format.markdown,
-    ".json": Format.json,
-    ".html": Format.html,
-    ".htm": Format.html,
-    ".dot": Format.dot,
-    ".gv": Format.dot,
-    ".mmd": Format.mermaid,
-}
 
 
 @click.command()
@@ -124,7 +114,7 @@ def report(
     gate = _gate(strict, fail_on, baseline)
     lint = _lint_options(target, sizes, gate)
     options = ReportOptions(sections, optimize, full, hash, context, check, *lint, gate.sections)
-    chosen = Format(format) if format else SUFFIXES.get(output.suffix.lower() if output else "", Format.text)
+    chosen = format_of(format, output)
     if len(models) == 1 and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
         more = bool(sections or optimize or full or hash or check_hazards or target or fail_on or baseline)
         _report_bundle(Path(models[0]), chosen, output, has_options=more)
@@ -132,7 +122,7 @@ def report(
     with proving(limits, check_hazards), progress_on_terminal() as progress:
         loaded = [load(name) for name in _expanded(models, progress)]
         if chosen in (Format.dot, Format.mermaid):
-            _put(_drawing(loaded[0], chosen, group, optimize), output, loaded[0].files)
+            put(_drawing(loaded[0], chosen, group, optimize), output, loaded[0].files)
             return
         if len(loaded) == 1:
             result: Report | Comparison = analyse(loaded[0], options, progress=progress)
@@ -171,17 +161,7 @@ def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Pa
     if output is None:
         show(result, chosen)
     else:
-        _put(rendered(result, chosen, output), output, read)
-
-
-def _put(text: str, output: Path | None, read: Iterable[Path]) -> None:
-    """Write a text to a file, which is none of those that were read, or else print it."""
-    if output is None:
-        sys.stdout.write(text)
-        return
-    from graphkit.io.write import write_text
-
-    write_text(output, text, sorted(read))
+        put(rendered(result, chosen), output, read)
 
 
 def _lint_options(name: str | None, sizes: SizeWords, gate: Gate) -> tuple[Target | None, DimSpec | None]:
@@ -237,7 +217,7 @@ def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
 
 @click.command()
 @click.argument("target", metavar="[NAME|FILE]", required=False)
-@format_option
+@output_format_option
 def targets(target: str | None, format: str) -> None:
     """List the NPU compilers that models can be linted for, or what is known of one, with sources.
 
@@ -251,12 +231,12 @@ def targets(target: str | None, format: str) -> None:
 
 
 @click.command()
-def examples() -> None:
+@output_option("FILE", "Write the list to a file.")
+def examples(output: Path | None) -> None:
     """List the models that ship with graphkit."""
     from graphkit.examples import EXAMPLES
 
-    for name, description in EXAMPLES.items():
-        say(f"example:{name}  {description}")
+    put("".join(f"example:{name}  {description}\n" for name, description in EXAMPLES.items()), output)
 
 
 @click.command()
@@ -276,7 +256,7 @@ def examples() -> None:
 )
 @weights_option
 @overwrite_option
-@format_option
+@output_format_option
 def shapes(
     model: str,
     sizes: SizeWords,
@@ -357,4 +337,4 @@ def program(model: str, sizes: SizeWords, language: str | None, output: Path | N
         text = made.to_json()
     else:
         text = made.python() if chosen == "python" else made.javascript(export=suffix == ".mjs")
-    _put(text, output, loaded.files)
+    put(text, output, loaded.files)

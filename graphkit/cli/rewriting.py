@@ -18,6 +18,7 @@ from graphkit.cli.options import (
     limit_options,
     model_argument,
     no_verify_option,
+    output_format_option,
     output_option,
     overwrite_option,
     rewrite_tolerance_option,
@@ -26,7 +27,7 @@ from graphkit.cli.options import (
     tolerance_option,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, proving, say, show
+from graphkit.cli.output import progress_on_terminal, proving, put, show
 from graphkit.cli.piping import destination, load, model_path
 from graphkit.cli.piping import finish as _finish
 
@@ -204,22 +205,22 @@ def current_folder_importable() -> Iterator[None]:
 
 @click.command()
 @click.argument("name", metavar="[PASS]", required=False)
-def explain(name: str | None) -> None:
+@output_option("FILE", "Write it to a file.")
+def explain(name: str | None, output: Path | None) -> None:
     """Explain a pass, or list all passes.
 
     PASS is one of them, or package.module:Pass.
     """
     from graphkit.passes import PASSES
     from graphkit.passes.pipeline import explain as explain_pass
+    from graphkit.render.blocks import printable
 
-    if name is not None:
-        with current_folder_importable():
-            text = explain_pass(name)
-        for line in text.splitlines():
-            say(line)
+    if name is None:
+        put("".join(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}\n" for kind in PASSES), output)
         return
-    for kind in PASSES:
-        say(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}")
+    with current_folder_importable():
+        text = explain_pass(name)
+    put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 
 @click.command()
@@ -230,7 +231,7 @@ def explain(name: str | None) -> None:
 @float16_tolerance_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
 @limit_options
-@format_option
+@output_format_option
 def verify(
     models: Sequence[str],
     sizes: SizeWords,

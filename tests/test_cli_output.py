@@ -1,0 +1,93 @@
+"""Every command that prints a report or a text also writes it to a file, in the format that the suffix says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import onnx
+import onnx.parser
+import pytest
+
+from graphkit.cli import COMMANDS
+from graphkit.examples import resolve
+
+Run = Callable[..., tuple[object, str, str]]
+EXAMPLE = "example:causal-attention"
+
+
+def test_every_command_writes_a_file() -> None:
+    for command in COMMANDS:
+        options = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+        assert "--output" in options, command.name
+        prints_a_result = "--format" in options
+        output = next(option for option in command.params if option.name in ("output", "report_file"))
+        is_a_model = output.name == "output" and output.required
+        assert ("--report" in options) == (prints_a_result and is_a_model) or command.name in ("report", "split-merged")
+
+
+STARTS = {"out.md": "# ", "out.html": "<!DOCTYPE html>", "out.json": "{", "out.txt": "", "out": ""}
+
+
+@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize("arguments", [("shapes", EXAMPLE), ("targets",), ("shapes", EXAMPLE, "--why", "logits")])
+def test_the_suffix_of_the_file_says_the_format(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], name: str
+) -> None:
+    assert run(*arguments, "-o", tmp_path / name) == (0, "", "")
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith(STARTS[name])
+
+
+@pytest.mark.parametrize("arguments", [("explain",), ("explain", "fold-shapes"), ("examples",)])
+def test_a_text_is_written_as_it_is_printed(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    printed = run(*arguments)[1]
+    assert run(*arguments, "-o", tmp_path / "out.txt") == (0, "", "")
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == printed
+
+
+def test_the_report_of_a_fold_goes_beside_the_model(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx", tmp_path / "report.json"
+    assert run("fold", EXAMPLE, "-o", out[0], "--no-verify", "--report", out[1]) == (0, "", "")
+    assert json.loads(out[1].read_text(encoding="utf-8"))["files"][-1] == "out.onnx"
+
+
+def test_the_format_goes_before_the_suffix(run: Run, tmp_path: Path) -> None:
+    run("targets", "-o", tmp_path / "out.md", "-f", "json")
+    assert (tmp_path / "out.md").read_text(encoding="utf-8").startswith("{")
+
+
+def test_a_report_that_fails_its_proof_is_written_all_the_same(run: Run, tmp_path: Path) -> None:
+    for name in ("Neg", "Relu"):
+        text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) {{ y = {name} (x) }}'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+    code, out, _ = run("verify", tmp_path / "Neg.onnx", tmp_path / "Relu.onnx", "-o", tmp_path / "proof.md")
+    assert (code, out) == (1, "")
+    assert (tmp_path / "proof.md").read_text(encoding="utf-8").startswith("# ")
+
+
+def test_a_model_that_is_named_is_never_overwritten(run: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    shutil.copy(resolve(EXAMPLE), model)
+    before = model.read_bytes()
+    folded = tmp_path / "folded.onnx"
+    for arguments in (("shapes", model, "-o", model), ("fold", model, "--no-verify", "-o", folded, "--report", folded)):
+        code, _, error = run(*arguments)
+        assert (code, error) == (
+            2,
+            f"Error: {arguments[-1]}: is an input, which is never overwritten - name another output\n",
+        )
+    assert model.read_bytes() == before
+    assert folded.read_bytes() != b""
+    assert run("report", folded, "--only", "summary")[0] == 0
+
+
+def test_a_drawing_is_for_report(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "out.dot"
+    assert run("targets", "-o", file) == (
+        2,
+        "",
+        f"Error: {file}: a dot drawing is for `graphkit report` - take another suffix\n",
+    )
