@@ -15,7 +15,10 @@ OWN = {
     ("compare", "tolerance"),
     ("contract", "language"),
     ("lower", "target"),
+    ("rename", "dim"),
+    ("rename", "input"),
     ("report", "format"),
+    ("rewrite", "tolerance"),
     ("split-merged", "tolerance"),
 }  # what means something else there
 

@@ -197,9 +197,7 @@ def size_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options --dim, --input and --range, which the command takes as `sizes`, a `SizeWords`."""
 
     @click.option("--dim", metavar="NAME=N", multiple=True, help="Set the size of a symbol; repeatable.")
-    @click.option(
-        "--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input, or NAME:A,B,C; repeatable."
-    )
+    @click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input; repeatable.")
     @click.option(
         "--range",
         metavar="NAME=LO:HI",
