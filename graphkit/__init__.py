@@ -53,6 +53,7 @@ _HOMES = {
     "graphkit.save": ("Saved", "save_models"),
     "graphkit.workflows.bundle": ("BundleOptions", "BundleReport", "bundle_folder"),
     "graphkit.workflows.specialize": ("Specializer",),
+    "graphkit.workflows.edit": ("EditReport", "edit_file"),
     "graphkit.workflows.lower": ("LowerOptions", "LowerReport", "lower_folder"),
     "graphkit.workflows.proven": ("RewriteOptions",),
     "graphkit.workflows.rewrite": ("RewriteReport", "rewrite_file"),
@@ -64,7 +65,7 @@ _HOMES = {
     "graphkit.verify.layers.result": ("ModelComparison",),
     "graphkit.verify.proof": ("RewriteProof",),
     "graphkit.verify.bundle": ("BundleProof", "verify_bundle"),
-    "graphkit.verify.rewrite": ("verify_rewrite",),
+    "graphkit.verify.rewrite": ("verify_extract", "verify_rewrite"),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }
 _ROOMS = ("passes", "rewrite", "shapes", "targets", "verify")  # packages with public names of their own

@@ -47,10 +47,11 @@ from graphkit.verify.bundle import BundleProof, verify_bundle
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.proof import RewriteProof
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split
 from graphkit.workflows.bundle import BundleOptions, BundleReport, bundle_folder
 from graphkit.workflows.compare import CompareOptions, compare_models
+from graphkit.workflows.edit import EditReport, edit_file
 from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.workflows.proven import RewriteOptions
@@ -62,16 +63,17 @@ __version__: str
 
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
-    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "Editor", "Fit", "Float16Losses",
-    "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions",
-    "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode", "Node", "Origins", "Outcome",
-    "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report", "ReportOptions", "Result", "Rewrite",
-    "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split",
-    "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "UsageError",
-    "Value", "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview",
-    "check_hazards", "compare", "compare_models", "cone", "control_flow", "fit", "float16_losses", "fold",
-    "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load", "load_target", "lower_folder",
-    "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes",
-    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
-    "to_networkx", "verify_bundle", "verify_rewrite", "verify_split", "what_if", "why_shape",
+    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "EditReport", "Editor", "Fit",
+    "Float16Losses", "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface",
+    "KVCache", "LowerOptions", "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode",
+    "Node", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report",
+    "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope",
+    "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target",
+    "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "as_model",
+    "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
+    "control_flow", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards",
+    "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "parse_pipeline",
+    "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file",
+    "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_bundle", "verify_extract",
+    "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

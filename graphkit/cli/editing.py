@@ -64,10 +64,12 @@ def edit_options(command: Callable[..., Pass]) -> Callable[..., None]:
     ) -> None:
         output, weights = destination(output, weights)
         with proving(limits, not no_verify), progress_on_terminal() as progress:
-            from graphkit.workflows.edit import EditOptions, edit_file
+            from graphkit.shapes import AS_DECLARED
+            from graphkit.workflows.edit import edit_file
+            from graphkit.workflows.proven import RewriteOptions
 
             step = command(**others)
-            options = EditOptions(weights, not no_verify, overwrite, tolerance, limits)
+            options = RewriteOptions(AS_DECLARED, weights, not no_verify, overwrite, tolerance, limits)
             progress(f"reading {model}")
             made = edit_file(load(model), output, step, options, progress=progress)
         finish(made, format, f"{output} is")

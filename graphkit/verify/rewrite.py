@@ -140,7 +140,7 @@ def verify_extract(
     Example:
         >>> from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
         >>> model = graphkit.load("example:causal-attention")
-        >>> part = ExtractSubgraph(outputs=("logits",), inputs=("attention_mask",)).run(model).model
+        >>> part = ExtractSubgraph(outputs=("logits",), inputs=("/norm/LayerNormalization",)).run(model).model
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """

@@ -13,43 +13,24 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
-from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.opset.onnx_converter import RefusedError, converted_by_onnx
+from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.outcome import Declined, Outcome, grouped
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
-from graphkit.save import Placement, save_models, unused_text
-from graphkit.shapes import AS_DECLARED, declarations
+from graphkit.save import save_models, unused_text
+from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
+from graphkit.workflows.proven import RewriteOptions, prove
 
-__all__ = ["EditOptions", "EditReport", "edit_file"]
+__all__ = ["EditReport", "edit_file"]
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class EditOptions:
-    """How to write an edited model, and how to prove it.
-
-    Attributes:
-        weights: Where the weights go: see `graphkit.save.save_models`.
-        verify: Whether to run the proof.
-        overwrite: Replace existing files.
-        tolerance: Largest difference that still counts as equal; see `graphkit.verify.verify_rewrite`.
-        limits: Time and memory that a model may take in the proof.
-    """
-
-    weights: Placement = "shared"
-    verify: bool = True
-    overwrite: bool = False
-    tolerance: float | None = None
-    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True)
@@ -99,8 +80,8 @@ class EditReport(Result):
 def edit_file(
     model: ModelLike,
     output: str | os.PathLike[str],
-    step: Pass,
-    options: EditOptions = EditOptions(),
+    step: Pass | str,
+    options: RewriteOptions = RewriteOptions(),
     *,
     progress: Progress = lambda _: None,
 ) -> EditReport:
@@ -109,7 +90,8 @@ def edit_file(
     Args:
         model: The model, or its path.
         output: The file to write; with shared weights, NAME_data is written beside it.
-        step: The pass. What it declines is an error, and nothing is written.
+        step: The pass, or a text that names it: see `graphkit.parse_pipeline`. What it declines is an error, and
+            nothing is written.
         options: How to write and how to prove.
         progress: Called with the name of each step before it starts.
 
@@ -120,8 +102,16 @@ def edit_file(
         UsageError: The pass does not fit the model, or declines it.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = f"{folder}/out.onnx"
+        ...     graphkit.edit_file("example:causal-attention", out, "set-dims{dims=batch_size=1}").proof.passed
+        True
     """
     model, output = as_model(model), Path(output)
+    step = step if isinstance(step, Pass) else _one(step)
     if options.verify:
         check_files(model)
     progress("editing")
@@ -146,12 +136,19 @@ def edit_file(
     )
 
 
+def _one(text: str) -> Pass:
+    steps = parse_pipeline(text)
+    if len(steps) > 1:
+        raise UsageError(f"'{text}' names several passes - name one, or take rewrite_file")
+    return steps[0]
+
+
 def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
     reasons = "; ".join(grouped(map(str, outcome.declined)))
     return UsageError(f"{model.label}: {step.name()} declines it: {reasons} - {hint}")
 
 
-def _by_onnx(model: Model, version: int, declined: Outcome, options: EditOptions, progress: Progress) -> Outcome:
+def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOptions, progress: Progress) -> Outcome:
     """Return what onnx's converter makes of a model that the pass declines, if the proof holds; else what is declined.
 
     Raises:
@@ -174,15 +171,17 @@ def _by_onnx(model: Model, version: int, declined: Outcome, options: EditOptions
     return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
 
 
-def _proof(step: Pass, model: Model, output: Path, options: EditOptions, progress: Progress) -> RewriteProof:
-    source = model.path if model.path is not None else model
+def _proof(step: Pass, model: Model, output: Path, options: RewriteOptions, progress: Progress) -> RewriteProof:
+    if not isinstance(step, (ExtractSubgraph, Rename)):
+        return prove(model, output, options, progress, premise=step.premise())
+    source = model if model.path is None or model.is_edited else model.path
     if isinstance(step, ExtractSubgraph):
         return verify_extract(source, output, tolerance=options.tolerance, limits=options.limits, progress=progress)
     return verify_rewrite(
         source,
         output,
-        step.spec() if isinstance(step, SetDims) else AS_DECLARED,
-        names={new: old.name for old, new in step.new_names(model).items()} if isinstance(step, Rename) else None,
+        options.spec,
+        names={new: old.name for old, new in step.new_names(model).items()},
         tolerance=options.tolerance,
         limits=options.limits,
         progress=progress,

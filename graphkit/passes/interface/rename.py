@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.constraints.forced import equal_symbols
 from graphkit.errors import UsageError
@@ -50,6 +51,8 @@ class Rename(Pass):
         values: New names of any values of the main graph.
         dims: New names of symbols: `batch_size=batch`.
     """
+
+    changes_interface: ClassVar[bool] = True
 
     inputs: Renames = ()
     outputs: Renames = ()

@@ -12,7 +12,7 @@ from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
-from graphkit.rewrite.base import Outcome, Pass
+from graphkit.rewrite.base import Outcome, Pass, Premise
 from graphkit.shapes import DimSpec, declarations, infer
 from graphkit.shapes.dim_spec import InputShapes, SymbolSizes
 from graphkit.shapes.inputs import Inputs
@@ -53,7 +53,7 @@ class SetDims(Pass):
     def run(self, model: Model) -> Outcome:
         model.check_soundness()
         base = declarations(model).model
-        spec = self.spec()
+        spec = self.premise().spec
         numbers = Inputs(base, spec).numbers
         forced = _whole(base, numbers, forced_sizes(base, numbers))
         sizes = {**numbers, **forced}
@@ -66,9 +66,9 @@ class SetDims(Pass):
         told = [change for change in frozen.changes if change.partition(" is ")[0] not in forced]
         return Outcome(result.model, (*told, *notes, *result.changes))
 
-    def spec(self) -> DimSpec:
-        """Return what it says of the inputs; a size of 0 that is asked for is in the range of its symbol."""
-        return DimSpec(self.dims, self.inputs, tuple((name, 0, None) for name, size in self.dims if not size))
+    def premise(self) -> Premise:
+        empty = tuple((name, 0, None) for name, size in self.dims if not size)  # a size that is asked for is in range
+        return Premise(DimSpec(self.dims, self.inputs, empty))
 
 
 def _whole(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fraction]) -> dict[str, int]:
