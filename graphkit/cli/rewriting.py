@@ -28,8 +28,7 @@ from graphkit.cli.options import (
     weights_option,
 )
 from graphkit.cli.output import progress_on_terminal, proving, put, show
-from graphkit.cli.piping import destination, load, model_path
-from graphkit.cli.piping import finish as _finish
+from graphkit.cli.piping import destination, finish, load, model_path
 
 if TYPE_CHECKING:
     from graphkit.model import Model
@@ -77,7 +76,7 @@ def split_merged(
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
         made = split_file(loaded, folder, options, progress=progress)
-    _finish(made, format, f"The files in {folder} are")
+    finish(made, format, f"The files in {folder} are")
 
 
 def _folder(model: Model) -> Path:
@@ -143,7 +142,7 @@ def fold(
         options = FoldOptions(spec, weights, not no_verify, overwrite, tolerance, limits, limit, not no_fusions, fuse)
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
-    _finish(made, format, f"{output} is")
+    finish(made, format, f"{output} is")
 
 
 @click.command()
@@ -187,7 +186,7 @@ def rewrite(
         options = RewriteOptions(sizes.read(), weights, not no_verify, overwrite, tolerance, limits)
         progress(f"reading {model}")
         made = rewrite_file(load(model), output, pipeline, options, progress=progress)
-    _finish(made, format, f"{output} is")
+    finish(made, format, f"{output} is")
 
 
 @contextlib.contextmanager
