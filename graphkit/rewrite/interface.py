@@ -85,17 +85,17 @@ def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model
 
 
 def with_exposed(model: Model, names: Iterable[str]) -> Model:
-    """Return a model that gives these values of its main graph instead of its outputs, and computes what it did.
+    """Return a model that gives some values of its main graph besides its outputs.
 
     Raises:
         UsageError: There is no such value.
     """
     proto = copy_proto(model)
-    declared = {info.name: onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in proto.graph.output}
-    del proto.graph.output[:]
-    for name in names:
+    given = {info.name for info in proto.graph.output}
+    for name in dict.fromkeys(names):
         find_value(model.scopes, name, model.label)
-        proto.graph.output.append(declared.get(name) or onnx.ValueInfoProto(name=name))
+        if name not in given:
+            proto.graph.output.append(onnx.ValueInfoProto(name=name))
     return model.with_proto(proto)
 
 

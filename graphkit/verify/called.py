@@ -1,14 +1,14 @@
-"""Sessions that look like others: with other names, or without some of their outputs."""
+"""Sessions that look like others: with other names, or with fewer outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from graphkit.runtime.session import Runner
 
-__all__ = ["Called", "Hiding"]
+__all__ = ["Called", "Only"]
 
 
 class Called:
@@ -39,22 +39,18 @@ class Called:
         return {self.names.get(name, name): array for name, array in found.items()}
 
 
-class Hiding:
-    """A session without some of its outputs."""
+class Only:
+    """A session with some of its outputs."""
 
-    def __init__(self, session: Runner, hidden: Collection[str]) -> None:
-        self.session, self.hidden, self.label = session, hidden, session.label
+    def __init__(self, session: Runner, outputs: Sequence[str]) -> None:
+        self.session, self.outputs, self.label = session, outputs, session.label
 
     @property
     def inputs(self) -> Sequence[str]:
         """Names, in order."""
         return self.session.inputs
 
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names, in order."""
-        return [name for name in self.session.outputs if name not in self.hidden]
-
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return every other output by name."""
-        return {name: array for name, array in self.session.run(feed).items() if name not in self.hidden}
+        """Return these outputs by name."""
+        found = self.session.run(feed)
+        return {name: found[name] for name in self.outputs}

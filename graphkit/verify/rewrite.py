@@ -30,7 +30,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
-from graphkit.verify.called import Called, Hiding
+from graphkit.verify.called import Called, Only
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.layers.side import HELD
 from graphkit.verify.levels import (
@@ -146,10 +146,10 @@ def verify_extract(
     """
     with isolation(limits):
         before, after = _loaded(original), _loaded(extracted)
-        cuts = [name for name in fed_inputs(after) if name not in fed_inputs(before)]
-        exposed = with_exposed(before, [*cuts, *(value.name for value in after.graph.outputs)])
-        handed = frozenset(cuts)
-        return _proof(exposed, extracted, AS_DECLARED, None, {}, tolerance, False, seed, runs, progress, handed)
+        cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
+        part = _Part(cuts, tuple(value.name for value in after.graph.outputs))
+        exposed = with_exposed(before, (*part.cuts, *part.ends))
+        return _proof(exposed, extracted, AS_DECLARED, None, {}, tolerance, False, seed, runs, progress, part)
 
 
 def _proof(
@@ -163,7 +163,7 @@ def _proof(
     seed: int,
     runs: int,
     progress: Callable[[str], None],
-    handed: frozenset[str] = frozenset(),
+    part: _Part | None = None,
 ) -> RewriteProof:
     before, after = _loaded(original), _loaded(rewritten)
     source, target = _source(original, before), _source(rewritten, after)
@@ -173,24 +173,24 @@ def _proof(
     source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
-    fixed = [] if handed else fixed_by(before, after)
+    fixed = [] if part is not None else fixed_by(before, after)
     numbers, relations = solve([*fixed, *given_shapes(before, spec.shapes)], spec.numbers)
     titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     allowed = default_tolerance(before) if tolerance is None else tolerance
     proof = RewriteProof(*titles, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude)
-    if reason := _unhandable(after, handed) or _unprovable(after if handed else before, after):
+    if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
         return replace(proof, failures=(reason,))
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
     feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
-    two = _Two((source, target), (before, after), feeder, wanted, names, handed)
+    two = _Two((source, target), (before, after), feeder, wanted, names, part)
     progress("running the original")
     found = run_original(two.whole(), feeder, runs)
     notes = [
         *contradictions,
         *([FLOAT16_NOTE] if allowed and tolerance is None else []),
         *found.notes,
-        *(_lost_inputs(before, after) if not handed else []),
+        *(_lost_inputs(before, after) if part is None else []),
     ]
     proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
@@ -207,14 +207,36 @@ def _proof(
 
 
 @dataclass(frozen=True)
+class _Part:
+    """What a part of a model takes of the whole, and what it gives.
+
+    Attributes:
+        cuts: Values of the whole that are inputs of the part.
+        ends: Its outputs.
+    """
+
+    cuts: tuple[str, ...]
+    ends: tuple[str, ...]
+
+    def fault(self, part: Model) -> str:
+        """Return why the part cannot be given what the whole computes, "" where it can."""
+        for value in part.graph.inputs:
+            declared = declared_type(value) if value.name in self.cuts else None
+            if declared is not None and declared.dtype not in HELD:
+                what = f"a subgraph that begins at '{value.name}'"
+                return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {what}"
+        return ""
+
+
+@dataclass(frozen=True)
 class _Two:
     """An original and what was made of it, to be loaded one after the other.
 
     Attributes:
         wanted: The inputs of the rewritten model, by their names in the original.
         names: Names in the original by names in the rewritten model, where these differ.
-        cuts: Outputs of the original that are inputs of the rewritten model.
-        given: What the original gave for these, by run.
+        part: What to expose of the original, where the rewritten model is a part of it.
+        given: What the original computed for the part, by run.
     """
 
     sources: tuple[Path | Model, Path | Model]
@@ -222,7 +244,7 @@ class _Two:
     feeder: Feeder
     wanted: frozenset[str]
     names: Mapping[str, str] = field(default_factory=dict)
-    cuts: frozenset[str] = frozenset()
+    part: _Part | None = None
     given: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def whole(self) -> Runner:
@@ -230,7 +252,7 @@ class _Two:
 
     def original(self, *, optimize: bool = False) -> Runner:
         session = self._session(0, optimize=optimize)
-        return Hiding(session, self.cuts) if self.cuts else session
+        return session if self.part is None else Only(session, self.part.ends)
 
     def rewritten(self, *, optimize: bool = False) -> Runner:
         session = self._session(1, optimize=optimize)
@@ -238,11 +260,11 @@ class _Two:
 
     def handed_over(self, run: Run) -> Run:
         """Return a run of the original as one of the rewritten model, whose inputs it may compute."""
-        if not self.cuts:
+        if self.part is None:
             return run
-        expected = {name: array for name, array in run.expected.items() if name not in self.cuts}
+        expected = {name: run.expected[name] for name in self.part.ends}
         one = replace(run, expected=expected)
-        self.given[one] = {name: run.expected[name] for name in self.cuts}  # type: ignore[misc]
+        self.given[one] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
         return one
 
     def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
@@ -311,18 +333,6 @@ def _unprovable(before: Model, after: Model) -> str:
     if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
     return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
-
-
-def _unhandable(part: Model, handed: frozenset[str]) -> str:
-    """Return why a subgraph cannot be given what the whole model computes, "" where it can."""
-    for value in part.graph.inputs:
-        declared = declared_type(value) if value.name in handed else None
-        if declared is not None and declared.dtype not in HELD:
-            kind = dtype_name(declared.dtype)
-            return (
-                f"onnxruntime hands out no {kind}, so nothing can be proven of a subgraph that begins at '{value.name}'"
-            )
-    return ""
 
 
 def default_tolerance(model: Model) -> float:
