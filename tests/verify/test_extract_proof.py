@@ -87,3 +87,25 @@ def test_what_no_array_can_hold_is_a_failure_of_the_proof() -> None:
 def test_nan_and_infinity_at_the_cut_are_handed_over() -> None:
     masked = model("g (float[N] x) => (float[N] y) { a = Log (x)  b = Mul (a, w)  y = Exp (b) }", w=np.float32([-1]))
     assert verify_extract(masked, ExtractSubgraph(("y",), ("a",)).run(masked).model, runs=2).passed
+
+
+DECODER = """
+g (int64[b, s] input_ids, int64[b, t] attention_mask, float[b, 2, past, 4] past_key_values_0_key)
+  => (float[b, s] logits, float[b, 2, p, 4] present_0_key) {
+    row = Gather (table, input_ids)
+    split = Reshape (row, heads)
+    key = Transpose <perm = [0, 2, 1, 3]> (split)
+    present_0_key = Concat <axis = 2> (past_key_values_0_key, key)
+    length = Shape <start = 2, end = 3> (past_key_values_0_key)
+    first = Gather <axis = 1> (attention_mask, length)
+    shown = Cast <to = 1> (first)
+    sums = ReduceSum <keepdims = 0> (row, last)
+    logits = Mul (sums, shown)
+}"""
+
+
+def test_a_part_that_gives_no_cache_runs_at_the_legal_sizes_of_the_whole() -> None:
+    decoder = model(DECODER, table=np.ones((9, 8)), heads=[0, 0, 2, 4], last=[-1])
+    proof = verify_extract(decoder, ExtractSubgraph(("logits",), ("sums",)).run(decoder).model)
+    assert proof.passed
+    assert not proof.skipped  # a mask that is as long as past and new tokens
