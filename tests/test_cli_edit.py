@@ -187,3 +187,17 @@ def test_a_version_that_cannot_be_is_one_error(
 ) -> None:
     assert run("convert-opset", model, *options, "-o", tmp_path / "o.onnx") == (2, "", f"Error: {error}\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_verify_proves_a_part_and_other_names(run: Run, tmp_path: Path) -> None:
+    part, named = tmp_path / "part.onnx", tmp_path / "named.onnx"
+    cut = "/norm/LayerNormalization_output_0"
+    code, out, _ = run("extract", OTHER, "--to", "logits", "--from", cut, "-o", part, "--no-verify")
+    assert "Not run: the file is unverified. `graphkit verify --part` runs it.\n" in out
+    assert run("verify", OTHER, part, "--part", "--runs", 1)[0] == code == 0
+    assert run("rename", OTHER, "--output", "logits=scores", "-o", named, "--no-verify")[0] == 0
+    assert run("verify", OTHER, named, "--map", "logits=scores", "--runs", 1)[0] == 0
+    assert run("verify", OTHER, named, "--runs", 1)[0] == 1
+    assert run("verify", OTHER, named, "--part", "--map", "logits=scores") == (
+        2, "", "Error: a part has the names of the whole - leave out --part or --map\n"
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from graphkit.cli.options import (
     output_format_option,
     output_option,
     overwrite_option,
+    read_pairs,
     rewrite_tolerance_option,
     size_options,
     steps_option,
@@ -225,6 +227,14 @@ def explain(name: str | None, output: Path | None) -> None:
 @click.command()
 @click.argument("models", metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST", nargs=-1, required=True)
 @size_options
+@click.option("--part", is_flag=True, help="The second model is a part of the first, as graphkit extract writes one.")
+@click.option(
+    "--map",
+    "names",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="An input or output that has another name in the second model; repeatable.",
+)
 @count_option("--runs", 7, "Number of sets of dims at which two models are run.")
 @steps_option
 @float16_tolerance_option
@@ -234,6 +244,8 @@ def explain(name: str | None, output: Path | None) -> None:
 def verify(
     models: Sequence[str],
     sizes: SizeWords,
+    part: bool,
+    names: Sequence[str],
     runs: int,
     steps: int,
     tolerance: float | None,
@@ -251,11 +263,13 @@ def verify(
         raise UsageError(
             "verify takes two models (original, rewritten) or three (merged, first step, later steps) - name these"
         )
-    if len(models) == 3 and any(sizes):
-        raise UsageError("--dim, --input and --range apply to two models only - leave them out")
+    if len(models) == 3 and (any(sizes) or part or names):
+        raise UsageError("--dim, --input, --range, --part and --map apply to two models only - leave them out")
+    if part and names:
+        raise UsageError("a part has the names of the whole - leave out --part or --map")
     proof: SplitProof | RewriteProof
     with proving(limits), progress_on_terminal() as progress:
-        from graphkit.verify.rewrite import verify_rewrite
+        from graphkit.verify.rewrite import verify_extract, verify_rewrite
         from graphkit.verify.split import verify_split
 
         if len(models) == 3:
@@ -265,8 +279,10 @@ def verify(
                 *loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
             )
         else:
+            told = {new: old for old, new in read_pairs(names, "--map", str)}
+            prove = verify_extract if part else partial(verify_rewrite, names=told)
             original, rewritten = map(model_path, models)
-            proof = verify_rewrite(
+            proof = prove(
                 original,
                 rewritten,
                 sizes.read(),

@@ -11,11 +11,11 @@ from graphkit.render.result import Result
 __all__ = ["LevelProof", "WeightProof", "proof_blocks"]
 
 
-def proof_blocks(proof: Result | None, files: str) -> Iterator[Block]:
+def proof_blocks(proof: Result | None, files: str, options: str = "") -> Iterator[Block]:
     """Yield what a proof of some files shows, or that there is none."""
     yield Heading("Proof")
     if proof is None:
-        yield Prose(f"Not run: {files} unverified. `graphkit verify` runs it.", "warning")
+        yield Prose(f"Not run: {files} unverified. `graphkit verify{options}` runs it.", "warning")
     else:
         yield from proof.blocks()
 

@@ -112,6 +112,7 @@ def verify_rewrite(
 def verify_extract(
     original: ModelLike,
     extracted: ModelLike,
+    spec: DimSpec = AS_DECLARED,
     *,
     tolerance: float | None = None,
     seed: int = 0,
@@ -124,6 +125,7 @@ def verify_extract(
     Args:
         original: A model file, or a model as it is in memory.
         extracted: The same of the subgraph, whose values have the names that they have in the original.
+        spec: What is known of the original's input dims.
         tolerance: Largest difference that counts as equal: see `verify_rewrite`.
         seed: Of the generated inputs.
         runs: Assignments to run at, where there are as many.
@@ -149,7 +151,7 @@ def verify_extract(
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = _Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
-        return _proof(exposed, extracted, AS_DECLARED, None, {}, tolerance, False, seed, runs, progress, part)
+        return _proof(exposed, extracted, spec, None, {}, tolerance, False, seed, runs, progress, part)
 
 
 def _proof(

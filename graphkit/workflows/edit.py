@@ -30,6 +30,7 @@ from graphkit.workflows.proven import RewriteOptions, prove
 
 __all__ = ["EditReport", "edit_file"]
 
+AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # what runs the proof again, by pass
 Progress = Callable[[str], None]
 
 
@@ -74,7 +75,7 @@ class EditReport(Result):
         yield Heading("Interface")
         for title, ports in (("Inputs", self.inputs), ("Outputs", self.outputs)):
             yield table("Name:code | Dtype | Shape:note", [(p.label, p.dtype, p.shape) for p in ports], title=title)
-        yield from proof_blocks(self.proof, "the file is")
+        yield from proof_blocks(self.proof, "the file is", AGAIN.get(self.edit, ""))
 
 
 def edit_file(
@@ -176,7 +177,9 @@ def _proof(step: Pass, model: Model, output: Path, options: RewriteOptions, prog
         return prove(model, output, options, progress, premise=step.premise())
     source = model if model.path is None or model.is_edited else model.path
     if isinstance(step, ExtractSubgraph):
-        return verify_extract(source, output, tolerance=options.tolerance, limits=options.limits, progress=progress)
+        return verify_extract(
+            source, output, options.spec, tolerance=options.tolerance, limits=options.limits, progress=progress
+        )
     return verify_rewrite(
         source,
         output,
