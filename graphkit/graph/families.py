@@ -64,8 +64,8 @@ def families(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def family_label(names: Sequence[str]) -> str | None:
-    """Return one label for distinct names of the same pattern, or None if there is none."""
-    found = _labelled(names)
+    """Return one label for names of the same pattern, or None if there is none; a name may come twice."""
+    found = _labelled(list(dict.fromkeys(names)))
     return found[0][0] if len(found) == 1 else None
 
 

@@ -63,6 +63,7 @@ def test_names_of_a_family_share_a_pattern(segments: list[Segment]) -> None:
     ("names", "label"),
     [
         (["logits"], "logits"),
+        (["x.0", "x.0"], "x.0"),  # a name that is defined twice
         (["past.0.key", "past.0.value", "past.1.key", "past.1.value"], "past.{0-1}.{key|value}"),
         (["past.10", "past.9", "past.11"], "past.{9-11}"),
         (["x1", "x3"], "x{1,3}"),
