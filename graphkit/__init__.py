@@ -1,12 +1,51 @@
-"""graphkit: analyse ONNX graphs without touching their weights.
+"""graphkit: read, explain, rewrite and prove ONNX graphs, without touching their weights.
 
     import graphkit
-    model = graphkit.load("model.onnx")
-    print(graphkit.kv_cache(model).to_text())
+    model = graphkit.load("model.onnx")  # or "example:merged-decoder", which ships with graphkit
+    print(graphkit.kv_cache(model))
+    graphkit.fold(model, dims={"batch_size": 1}).model.save("folded.onnx")
 
-Names are imported when they are first used, so that `import graphkit` is quick; `__init__.pyi` tells type checkers.
+Every function takes a model or its path. Results print themselves, show themselves in notebooks, and have `to_text()`,
+`to_markdown()`, `to_json()` and `to_html()`. What to call:
+
+Read
+    load                    a model; `model.graph` is its view, `model.array(tensor)` the values of a weight
+    Model.save              write one
+    to_networkx             its graph for networkx; `cone` is what a value depends on
+    to_graphsurgeon         its graph for onnx-graphsurgeon; `from_graphsurgeon` takes it back
+
+Explain
+    report                  all sections by name; `compare` for several models
+    summary, architecture   what it is: size, opset, role, layers, heads
+    interface, kv_cache     what a runtime has to feed, and to carry from step to step
+    shape_ops, origins      operators that compute shapes, and the expressions behind them
+    tensor_shapes           the shape of every tensor as an expression; `why_shape` says where one comes from
+    what_if, hazards        what each dim decides, and the dims that break the model; `check_hazards` runs it there
+    control_flow, fit       branches of If, Loop and Scan; which models of a folder feed each other
+    blockers                what keeps it from an NPU, such as "ethos-u65"
+    float16_losses          constants that float16 cannot hold
+
+Rewrite
+    fold                    shape computations, with or without frozen dims; `fold_file` writes and proves
+    split_merged            a merged decoder in two; `split_file` writes and proves
+    run_passes              the passes of `parse_pipeline`, and your own; `rewrite_file` writes and proves
+    Rewrite, Pass           base classes for a pass of your own; `Editor` and `NewNode` are what it works with
+    save_models             several models over one file of weights
+
+Prove
+    verify_rewrite          that any two models give the same, at sizes that matter
+    verify_split            that a pair gives what the merged decoder gives; `verify_bundle` for a bundle
+    compare_models          where two models part, layer by layer, and why
+
+Lower, bundle and run
+    lower_folder            an export for an NPU, with a contract; `Host` runs it
+    bundle_folder           an export as methods over one state; `Bundle` runs it
+    Specializer             sessions folded for the shapes that come
+
+`graphkit.shapes`, `passes`, `rewrite`, `targets` and `verify` have more. Errors are `GraphkitError`s.
 """
 
+# Names are imported when they are first used, so that `import graphkit` is quick; `__init__.pyi` tells type checkers.
 from __future__ import annotations
 
 from importlib import import_module

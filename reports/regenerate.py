@@ -1,6 +1,7 @@
-"""Write the example reports of this folder anew: `make reports`.
+"""Write the example reports of this folder anew: `make reports`; and the notebooks with their outputs.
 
-The models are those of the tests, unpacked into a temporary folder; `tests/test_reports.py` notices drift.
+The models of reports are those of the tests, unpacked into a temporary folder; `tests/test_reports.py` notices drift,
+`tests/test_notebooks.py` that of the notebooks, which run on the models that ship with graphkit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from rendered_notebooks import NOTEBOOKS, rendered, run
 
 from graphkit.analysis.report import report
 from graphkit.analysis.sections import ReportOptions
@@ -98,11 +101,16 @@ def _bundle(export: str, options: BundleOptions, folder: Path, target: Path) -> 
 
 
 def main() -> None:
-    """Write each report as Markdown and HTML."""
+    """Write each report as Markdown and HTML, and each notebook with its outputs as Markdown."""
     for name in NAMES:
         result = made(name)
         (FOLDER / f"{name}.md").write_text(result.to_markdown(), encoding="utf-8")
         (FOLDER / f"{name}.html").write_text(result.to_html(), encoding="utf-8")
+    (FOLDER / "notebooks").mkdir(exist_ok=True)
+    for path in NOTEBOOKS:
+        notebook = rendered(path, run(path))
+        for file, text in {f"{path.stem}.md": notebook.markdown, **notebook.figures}.items():
+            (FOLDER / "notebooks" / file).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

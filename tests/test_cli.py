@@ -22,6 +22,7 @@ from graphkit.analysis.report import report
 from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
 from graphkit.cli import main
 from graphkit.cli.output import TABLE_WIDTH
+from graphkit.examples import EXAMPLES
 from graphkit.model import load
 from graphkit.render.terminal import text
 from graphkit.rewrite.base import Outcome
@@ -90,7 +91,7 @@ def test_the_version(run: Run) -> None:
 def test_the_examples(run: Run) -> None:
     ran = run("examples")
     assert (ran.code, ran.err) == (0, "")
-    assert [line.split("  ")[0] for line in ran.out.splitlines()] == [EXAMPLE, OTHER]
+    assert [line.split("  ")[0] for line in ran.out.splitlines()] == [f"example:{name}" for name in EXAMPLES]
 
 
 def test_help_names_the_commands(run: Run) -> None:
@@ -350,7 +351,7 @@ def test_an_unknown_example(run: Run) -> None:
     assert run("report", "example:nope") == (
         2,
         "",
-        "Error: no example 'nope' - there are merged-decoder, causal-attention\n",
+        "Error: no example 'nope' - there are merged-decoder, causal-attention, encoder, detection, sliding-window\n",
     )
 
 

@@ -45,8 +45,8 @@ def test_a_path_object_may_name_an_example() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("", "there are merged-decoder, causal-attention"),
-        ("nope", "there are merged-decoder, causal-attention"),
+        ("", f"there are {', '.join(EXAMPLES)}"),
+        ("nope", f"there are {', '.join(EXAMPLES)}"),
         ("../examples/merged-decoder", "did you mean 'merged-decoder'?"),
         ("merged-decoder.onnx", "did you mean 'merged-decoder'?"),
     ],

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 
 import pytest
@@ -33,3 +34,14 @@ def test_a_public_function_says_what_it_returns_and_shows_an_example_that_runs(
     examples = [test for test in doctest.DocTestFinder().find(function, globs={"graphkit": graphkit}) if test.examples]
     assert bool(examples) != (function.__name__ in WITHOUT_EXAMPLE)
     assert all(doctest.DocTestRunner().run(example).failed == 0 for example in examples)
+
+
+def test_the_help_names_what_there_is() -> None:
+    text = graphkit.__doc__ or ""
+    rows = re.findall(r"^    (\w[\w., ]*?)  +\S", text, re.M)
+    named = {name.split(".")[0] for row in rows for name in row.split(", ")}
+    assert named >= {"load", "report", "fold", "run_passes", "verify_rewrite", "lower_folder", "bundle_folder"}
+    assert named <= set(graphkit.__all__)
+    mentioned = set(re.findall(r"\w+", text))
+    functions = {name for name in graphkit.__all__ if inspect.isfunction(getattr(graphkit, name))}
+    assert functions - mentioned <= {"as_model", "bundle_overview", "load_target", "optimized", "remaining_shapes"}

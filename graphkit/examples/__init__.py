@@ -13,6 +13,9 @@ __all__ = ["EXAMPLES", "example_name", "resolve"]
 EXAMPLES: dict[str, str] = {
     "merged-decoder": "a Marian decoder (1 layer), both generation steps merged under one If",
     "causal-attention": "a 2-layer causal language model with Shape chains, embedding, masked_fill and tril",
+    "encoder": "a Marian encoder (1 layer), whose output the merged decoder takes",
+    "detection": "a Table Transformer of tiny dims: ResNet, encoder and decoder over images of any height and width",
+    "sliding-window": "a Gemma 3 of tiny dims: one layer attends to the last 8 tokens, the other one to all",
 }
 
 

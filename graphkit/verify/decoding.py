@@ -129,8 +129,8 @@ def decode(
     Example:
         >>> from graphkit.verify import Decoder, decode
         >>> decoder = Decoder.open("example:causal-attention")
-        >>> decode(decoder, given={"input_ids": [[5, 7, 2]]}, steps=2).tokens
-        array([[33, 33]])
+        >>> decode(decoder, given={"input_ids": [[5, 7, 2]]}, steps=2).tokens.tolist()
+        [[52, 29]]
     """
     like = as_model(like) if like is not None else None
     arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
