@@ -5,9 +5,6 @@ Every message says what was met, what was expected and, after a dash, what to do
 
 from __future__ import annotations
 
-import traceback
-from pathlib import PurePath
-
 __all__ = ["GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UsageError"]
 
 
@@ -67,6 +64,9 @@ class PassError(GraphkitError):
     @classmethod
     def of(cls, name: str, problem: str, error: BaseException) -> PassError:
         """Return the error for an exception of the pass's own code, with the line that raised it."""
+        import traceback  # which few runs need
+        from pathlib import PurePath
+
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         said = f": {error}" if str(error) else ""

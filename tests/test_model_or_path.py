@@ -6,7 +6,6 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,39 +37,17 @@ class Place(os.PathLike[str]):
         return EXAMPLE
 
 
-TAKING = [
-    getattr(graphkit, name)
-    for name, first, kind in dict.fromkeys(parameters())
-    if (first, kind) in {("model", "ModelLike"), ("merged", "ModelLike")} and hasattr(graphkit, name)
-]
+@pytest.mark.parametrize("function", [graphkit.interface, graphkit.shapes.infer, graphkit.fold], ids=str)
+def test_a_path_does_where_a_model_does(function: Callable[[object], object]) -> None:
+    assert str(function(Place())) == str(function(EXAMPLE)) == str(function(graphkit.load(EXAMPLE)))
 
 
-def others(function: Callable[..., object], folder: Path) -> dict[str, object]:
-    """Return what a function needs besides a model."""
-    known = {
-        "target": "mt8371",
-        "name": "logits",
-        "passes": (),
-        "output": folder / "out.onnx",
-        "found": graphkit.hazards(EXAMPLE),
-        "graph": graphkit.to_graphsurgeon(EXAMPLE),
-    }
-    needed = inspect.signature(function).parameters.values()
-    return {each.name: known[each.name] for each in needed if each.default is each.empty and each.name != "model"}
-
-
-@pytest.mark.parametrize(
-    "function", [one for one in TAKING if one.__name__ not in ("split_file", "split_merged", "verify_split")]
-)
-def test_a_path_does_where_a_model_does(function: Callable[..., object], tmp_path: Path) -> None:
-    found = function(model=Place(), **others(function, tmp_path))
-    if isinstance(found, graphkit.Result) and not hasattr(found, "files"):
-        assert found.to_dict() == function(model=graphkit.load(EXAMPLE), **others(function, tmp_path)).to_dict()
+def test_a_model_is_taken_as_it_is() -> None:
+    model = graphkit.load(EXAMPLE)
+    assert graphkit.as_model(model) is model
 
 
 def test_several_paths_do_where_several_models_do() -> None:
     names = ["example:causal-attention", "example:merged-decoder"]
-    models = [graphkit.load(name) for name in names]
-    assert graphkit.fit(names) == graphkit.fit(models)
-    options = graphkit.ReportOptions(only=("summary",))
-    assert graphkit.compare(names, options).to_text() == graphkit.compare(models, options).to_text()
+    assert graphkit.fit(names) == graphkit.fit([graphkit.load(name) for name in names])
+    assert [row.model for row in graphkit.compare(names, graphkit.ReportOptions(only=("architecture",))).rows] == names

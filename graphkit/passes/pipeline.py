@@ -17,6 +17,7 @@ __all__ = ["explain", "find_pass", "parse_pipeline"]
 
 NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"
 STEP = re.compile(rf"\s*(?P<name>{NAME})\s*(?:\{{(?P<options>[^{{}}]*)\}})?\s*(?:,|$)")
+OPTIONAL = re.compile(r"(?:typing\.)?Optional\[(\w+)\]")
 NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?", re.A | re.I)
 
 
@@ -101,8 +102,10 @@ def _has_default(field: dataclasses.Field[object]) -> bool:
 
 
 def _annotation(type_: object) -> str:
-    """Return a type as it is written: a module without `from __future__ import annotations` has types, not texts."""
-    return type_.__name__ if isinstance(type_, type) else str(type_)
+    """Return a type as text: a module without `from __future__ import annotations` has types, not texts."""
+    text = type_.__name__ if isinstance(type_, type) else str(type_)
+    optional = OPTIONAL.fullmatch(text)
+    return f"{optional[1]} | None" if optional is not None else text
 
 
 def _convert(step: str, name: str, annotation: str, text: str) -> object:

@@ -16,6 +16,7 @@ from graphkit.rewrite.base import Outcome, Pass, run_passes
 
 MODULE = """
 from dataclasses import dataclass, field
+from typing import Optional
 
 from graphkit.rewrite.base import Outcome, Pass
 
@@ -25,7 +26,7 @@ class Typed(Pass):
     \"\"\"Types that are types: this module does not import annotations.\"\"\"
 
     number: int
-    share: float | None = None
+    share: Optional[float] = None
     names: tuple[str, ...] = field(default_factory=tuple)
     made: int = field(default=0, init=False)
 
@@ -83,11 +84,11 @@ def test_a_pass_of_a_module_is_explained() -> None:
     [
         ("of_users:Typed", "of_users:Typed: option 'number' is missing - write of_users:Typed{number=...}"),
         ("of_users:Typed{number=a}", "of_users:Typed: option 'number' is 'a' - it takes int"),
-        ("of_users:Typed{made=1}", "of_users:Typed: has no option 'made' - its options are: number, share, names"),
+        ("of_users:Typed{made=1}", "of_users:Typed: has no option 'made' - there are number, share, names"),
         (
             "of_users:Picky{number=9}",
             "pass 'of_users:Picky': cannot be made: its code failed with ValueError: 8 at the most "
-            "(of_users.py, line 26) - mend the pass",
+            "(of_users.py, line 27) - mend the pass",
         ),
         ("of_users:Other", "pass 'of_users:Other': 'Other' is no Pass - its passes are: Typed, Picky"),
         ("of_users:Nope", "pass 'of_users:Nope': 'of_users' has no 'Nope' - its passes are: Typed, Picky"),
@@ -125,7 +126,7 @@ def test_what_is_wrong_with_a_pass_is_one_error(text: str, message: str) -> None
     [
         (
             "of_users:Picky",
-            "pass 'picky': failed with KeyError: 'nothing' (of_users.py, line 29) - mend the pass",
+            "pass 'picky': failed with KeyError: 'nothing' (of_users.py, line 30) - mend the pass",
         ),
         ("of_users:Picky{number=1}", "pass 'picky': it returned dict, not an Outcome - return one from `run`"),
     ],
