@@ -10,7 +10,7 @@ from onnx import TensorProto
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.shapes import infer
+from graphkit.shapes.infer import infer
 
 __all__ = ["TOLERANCE", "Allowance", "computes_in_half", "distance"]
 
