@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.graph.view import Value
 from graphkit.passes.npu.attention_nodes import ATTENTIONS, AttentionNode, read_attention
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
@@ -44,6 +46,8 @@ class DecomposeAttention(Rewrite):
             y = MatMul (y_weights, v)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:

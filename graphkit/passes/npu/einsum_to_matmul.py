@@ -5,9 +5,11 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
+from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
@@ -44,6 +46,8 @@ class EinsumToMatmul(Rewrite):
             y = MatMul (y_left, y_right)
         }
     """
+
+    largest_error: ClassVar[float] = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Einsum"):
