@@ -87,4 +87,4 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:
 
 def _rewrites(limit: int, fuse: bool) -> tuple[Rewrite, ...]:
     kinds = (*SHARING, *FOLDING, *FUSING) if fuse else FOLDING
-    return tuple(FoldConstants(limit) if kind is FoldConstants else kind() for kind in kinds)
+    return tuple(FoldConstants(limit, half=fuse) if kind is FoldConstants else kind() for kind in kinds)

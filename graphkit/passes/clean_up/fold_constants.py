@@ -46,7 +46,8 @@ class FoldConstants(Rewrite):
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
     model; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
-    dequantise (weights stay small), calculate in float16, may divide integers by 0 or -1, or fail in onnxruntime.
+    dequantise (weights stay small), calculate in float16 unless told to, may divide integers by 0 or -1, or fail in
+    onnxruntime.
 
     Before:
 
@@ -63,9 +64,11 @@ class FoldConstants(Rewrite):
 
     Attributes:
         limit: Size in bytes of the largest result; all results together may add 64 times as much to the model.
+        half: Whether float16 is calculated with too, as `fold --fuse` does: the last digits of results may change.
     """
 
     limit: int = 1 << 20
+    half: bool = False
 
     def edit(self, editor: Editor) -> None:
         has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
@@ -100,7 +103,7 @@ class FoldConstants(Rewrite):
         if _may_trap(editor, node):
             editor.decline(node, "it divides integers by a divisor that may be 0 or -1, which can stop the process")
             return False
-        if _is_half_arithmetic(editor, node):
+        if not self.half and _is_half_arithmetic(editor, node):
             editor.decline(node, "its float16 arithmetic is left to the runtime")
             return False
         if any(size is None for size in [*sizes, *reads]):

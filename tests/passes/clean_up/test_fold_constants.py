@@ -118,6 +118,11 @@ def test_weights_that_stay_in_the_file_are_read_from_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(constants(outcome.model)["r_value"], np.sqrt(weight))
 
 
+def test_float16_is_calculated_with_where_that_is_asked_for() -> None:
+    text = "g (float16[N] x) => (float16[M] y) <float16[1] a = {4}> { b = Sqrt (a) y = Concat <axis = 0> (x, b) }"
+    assert lines(check(FoldConstants(half=True), model_of(text)).model) == ["y = Concat <axis: int = 0> (x, b_value)"]
+
+
 def test_what_only_moves_float16_is_no_arithmetic() -> None:
     text = "g (float[N] x) => (float[N] z, float16[K, 1, 2, 2] y) { z = Neg (x) y = DepthToSpace <blocksize = 2> (a) }"
     outcome = check(PASS, model_of(text, a=np.arange(4, dtype=np.float16).reshape(1, 4, 1, 1)))
