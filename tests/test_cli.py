@@ -532,7 +532,7 @@ def test_passes_are_listed_and_explained(run: Run) -> None:
         ),
         (
             ("verify", EXAMPLE, EXAMPLE, EXAMPLE, "--dim", "batch_size=1"),
-            "--dim, --input and --range apply to two models only - leave them out",
+            "--dim, --input, --range, --part and --map apply to two models only - leave them out",
         ),
         (
             ("split-merged", EXAMPLE),

@@ -11,8 +11,10 @@ import click
 
 from graphkit.cli.options import (
     SizeWords,
+    dim_option,
     float16_tolerance_option,
     format_option,
+    input_option,
     limit_options,
     model_argument,
     no_verify_option,
@@ -145,8 +147,8 @@ def rename(input: Sequence[str], output_names: Sequence[str], dim: Sequence[str]
 
 
 @click.command("set-dims")
-@pairs_option("dim", "NAME=N", "Set the size of a symbol")
-@pairs_option("input", "NAME=AxBxC", "Set the shape of an input")
+@dim_option
+@input_option
 @output_file
 @edit_options
 def set_dims(dim: Sequence[str], input: Sequence[str]) -> Pass:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "PLACEMENTS", "REPORT_FILE", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option",
-    "float16_tolerance_option", "format_of", "format_option", "limit_options", "model_argument",
+    "PLACEMENTS", "REPORT_FILE", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "dim_option",
+    "float16_tolerance_option", "format_of", "format_option", "input_option", "limit_options", "model_argument",
     "no_verify_option", "output_format_option", "output_option", "overwrite_option", "read_limits", "read_pairs",
     "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option", "weights_option",
 ]  # fmt: skip
@@ -193,11 +193,17 @@ class SizeWords(NamedTuple):
         )
 
 
+dim_option = click.option("--dim", metavar="NAME=N", multiple=True, help="Set the size of a symbol; repeatable.")
+input_option = click.option(
+    "--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input; repeatable."
+)
+
+
 def size_options(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options --dim, --input and --range, which the command takes as `sizes`, a `SizeWords`."""
 
-    @click.option("--dim", metavar="NAME=N", multiple=True, help="Set the size of a symbol; repeatable.")
-    @click.option("--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input; repeatable.")
+    @dim_option
+    @input_option
     @click.option(
         "--range",
         metavar="NAME=LO:HI",

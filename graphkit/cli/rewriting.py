@@ -230,7 +230,7 @@ def explain(name: str | None, output: Path | None) -> None:
 @click.option("--part", is_flag=True, help="The second model is a part of the first, as graphkit extract writes one.")
 @click.option(
     "--map",
-    "names",
+    "renames",
     metavar="OLD=NEW",
     multiple=True,
     help="An input or output that has another name in the second model; repeatable.",
@@ -245,7 +245,7 @@ def verify(
     models: Sequence[str],
     sizes: SizeWords,
     part: bool,
-    names: Sequence[str],
+    renames: Sequence[str],
     runs: int,
     steps: int,
     tolerance: float | None,
@@ -263,9 +263,9 @@ def verify(
         raise UsageError(
             "verify takes two models (original, rewritten) or three (merged, first step, later steps) - name these"
         )
-    if len(models) == 3 and (any(sizes) or part or names):
+    if len(models) == 3 and (any(sizes) or part or renames):
         raise UsageError("--dim, --input, --range, --part and --map apply to two models only - leave them out")
-    if part and names:
+    if part and renames:
         raise UsageError("a part has the names of the whole - leave out --part or --map")
     proof: SplitProof | RewriteProof
     with proving(limits), progress_on_terminal() as progress:
@@ -279,7 +279,7 @@ def verify(
                 *loaded, steps=steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
             )
         else:
-            told = {new: old for old, new in read_pairs(names, "--map", str)}
+            told = {new: old for old, new in read_pairs(renames, "--map", str)}
             prove = verify_extract if part else partial(verify_rewrite, names=told)
             original, rewritten = map(model_path, models)
             proof = prove(
