@@ -47,6 +47,7 @@ HOMES = {
         "cli/piping.py",
         "cli/reading.py",
         "cli/rewriting.py",
+        "cli/schemas.py",
     },
 }
 

@@ -15,6 +15,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
 from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
+from graphkit.graph.types import shape_text
 from graphkit.graph.view import Node, Scope
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Column, Prose, Table
@@ -207,7 +208,7 @@ class _Model:
         limit, opset = self.target.max_opset, self.shapes.model.graph.opset()
         if limit is not None and opset > limit.value:
             reason = f"at most {limit.value} ({limit.source.key})"
-            yield Obstacle("", "", "", "opset", f"opset {opset}", reason, "", None, "", "", None)
+            yield Obstacle("", "", "", "opset", f"opset {opset}", reason, "", None, "", None, None)
 
     def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
         """Return the share of blocked nodes and of those in their bodies."""
@@ -298,7 +299,7 @@ def _tables(found: Sequence[Obstacle], title: str, passes: str) -> Iterator[Bloc
             continue
         yield Table(
             (Column("Node", "code"), Column("Op"), Column("Rank", "number"), Column("Dtype"), Column("Dims", "note")),
-            [(row.path, row.op, row.rank, row.dtype, row.dims) for row in rows[:SHOWN]],
+            [(row.path, row.op, row.rank, row.dtype, shape_text(row.dims)) for row in rows[:SHOWN]],
             title=f"{cause}: {what}{f', {name}' if name else ''}",
         )
         if len(rows) > SHOWN:

@@ -10,7 +10,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.families import family_label, family_pattern
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import runs_of
-from graphkit.graph.types import Dim, declared_dims, shape_text, type_text
+from graphkit.graph.types import Dim, declared_dims, shape_text, type_dims
 from graphkit.graph.view import Scope, Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
@@ -50,7 +50,8 @@ class Port:
         names: The names, in that order.
         label: The name, or the pattern of the family: `past_key_values.{0-17}.{key|value}`.
         dtype: Such as `float32`, or `seq(float32)`.
-        shape: Such as `[batch_size, 1, past_sequence_length, 256]`; `*` where the family's members differ.
+        shape: The dims: numbers, symbols, None for an unknown one, `*` where the family's members differ; None for an
+            unknown rank.
         description: From the model's doc string, or what the name usually means.
         optional: Whether it is an input with a default value.
     """
@@ -59,7 +60,7 @@ class Port:
     names: tuple[str, ...]
     label: str
     dtype: str
-    shape: str
+    shape: tuple[Dim, ...] | None
     description: str
     optional: bool = False
 
@@ -107,7 +108,7 @@ class Interface(Judged):
                 continue
             yield table(
                 "# | Name:code | Dtype | Shape:note | Description:note",
-                [(p.index, p.label, p.dtype, p.shape, _remark(p) or None) for p in ports],
+                [(p.index, p.label, p.dtype, shape_text(p.shape), _remark(p) or None) for p in ports],
                 title=f"{name}: {count}",
             )
         yield from (Prose(text, "warning") for text in self.contradictions)
@@ -164,7 +165,7 @@ def _ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> t
 
 def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> Port:
     info = scope.infos.get(value.name)
-    dtype, shape = type_text(info.type) if info is not None else ("?", "?")
+    dtype, shape = type_dims(info.type) if info is not None else ("?", None)
     doc = str(info.doc_string).strip() if info is not None else ""
     description = doc or meanings.get(value.name) or MEANINGS.get(value.name, "")
     optional = value.kind == "input" and value.tensor is not None
@@ -183,12 +184,12 @@ def _join(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:
             indices=tuple(index for port in ports for index in port.indices),
             names=tuple(name for port in ports for name in port.names),
             label=label,
-            shape=_common_shape([dims for _, dims in members if dims is not None]) or ports[0].shape,
+            shape=_common_shape([dims for _, dims in members if dims is not None]),
         )
     ]
 
 
-def _common_shape(shapes: list[tuple[Dim, ...]]) -> str:
-    """Return the shape of a family, `*` where its members differ; "" where none has a known rank."""
+def _common_shape(shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
+    """Return the shape of a family, `*` where its members differ; None where none has a known rank."""
     columns = zip(*shapes, strict=True)
-    return shape_text(tuple(column[0] if len(set(column)) == 1 else "*" for column in columns)) if shapes else ""
+    return tuple(column[0] if len(set(column)) == 1 else "*" for column in columns) if shapes else None

@@ -14,7 +14,7 @@ from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import counted
 from graphkit.graph.roles import Roles, rank
-from graphkit.graph.types import TensorType, declared_type, shape_text
+from graphkit.graph.types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
@@ -66,7 +66,7 @@ class KVCache(Judged):
     Attributes:
         layers, kv_heads, head_dim: Sizes of the self-attention cache, None if unknown.
         dtype: Of the cache, such as `float32`.
-        layout: Shape of one cache tensor.
+        layout: Dims of one cache tensor, None for an unknown rank.
         feeds: The contract, one family a row.
         bytes_per_token: Of the cache that grows with every step; None if a dim is unknown.
         bytes_per_encoder_token: Of the cache that is as long as the encoder's output; 0 if there is none.
@@ -79,7 +79,7 @@ class KVCache(Judged):
     kv_heads: int | None
     head_dim: int | None
     dtype: str
-    layout: str
+    layout: tuple[Dim, ...] | None
     feeds: tuple[Feed, ...]
     bytes_per_token: int | None
     bytes_per_encoder_token: int | None
@@ -97,7 +97,7 @@ class KVCache(Judged):
         sizes = ((self.layers, "layer(s)"), (self.kv_heads, "KV head(s)"))
         parts = [counted(size, name) for size, name in sizes if size is not None]
         known = ", ".join([*parts, f"head dim {self.head_dim}"] if self.head_dim is not None else parts)
-        yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {self.layout}.")
+        yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {shape_text(self.layout)}.")
         yield table(
             "Past:code | Present:note | Rule:note | Tensors:number",
             [(f.past or "(none)", f"from {f.present or 'no output'}", f.rule, len(f.pairs)) for f in self.feeds],
@@ -162,7 +162,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         kv_heads=main.heads if main else None,
         head_dim=main.head_dim if main else None,
         dtype=dtype_name(declared.dtype) if declared else "",
-        layout=shape_text(declared.dims) if declared else "",
+        layout=declared.dims if declared else None,
         feeds=_feeds(roles),
         bytes_per_token=per_token,
         bytes_per_encoder_token=_total(cross),

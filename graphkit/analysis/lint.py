@@ -11,10 +11,12 @@ from graphkit.analysis.remedies import INPUT_DIMS, Cause, Known, remedy
 from graphkit.analysis.rulings import ruling
 from graphkit.dtypes import dtype_name
 from graphkit.graph.operators import RANDOM
+from graphkit.graph.types import Dim
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known
+from graphkit.shapes.tensor import plain_dims
 from graphkit.targets import Target
 
 __all__ = ["Lint", "Obstacle"]
@@ -34,7 +36,7 @@ class Obstacle:
         reason: Who says so, or why it is not known.
         tensor: The tensor that shows it.
         dtype: Of that tensor, "?" where unknown.
-        dims: Of that tensor, such as `[1, 8, sequence_length, 64]`.
+        dims: Of that tensor: numbers, expressions as text, None for an unknown one; None for an unknown rank.
         pass_name: The pass that removes it, None where none is known.
     """
 
@@ -47,7 +49,7 @@ class Obstacle:
     tensor: str
     rank: int | None
     dtype: str
-    dims: str
+    dims: tuple[Dim, ...] | None
     pass_name: str | None
 
     @property
@@ -150,7 +152,8 @@ class Lint:
     def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
         shown = value or next((output for output in node.outputs if output is not None), None)
         found = None if shown is None else self.shapes[shown]
-        dims = None if found is None or found.dims is None else found.dims
+        dims = None if found is None else found.dims
+        shape = plain_dims(dims)
         return Obstacle(
             node.scope.path,
             node.label,
@@ -161,7 +164,7 @@ class Lint:
             "" if shown is None else shown.name,
             None if dims is None else len(dims),
             dtype_name(found.dtype) if found is not None and found.dtype else "?",
-            "?" if dims is None else f"[{', '.join(str(dim) if is_known(dim) else '?' for dim in dims)}]",
+            shape and tuple(dim if is_known(one) else None for dim, one in zip(shape, dims or (), strict=True)),
             remedy(cause, what, node, self.known),
         )
 

@@ -58,7 +58,7 @@ class TensorRow:
 
     name: str
     dtype: str
-    shape: str
+    shape: tuple[int, ...]
     bytes: int
 
 
@@ -133,7 +133,7 @@ class Summary(Judged):
             )
             yield table(
                 "Tensor:code | Dtype | Shape:note | Bytes:number",
-                [(t.name, t.dtype, t.shape, t.bytes) for t in self.largest],
+                [(t.name, t.dtype, str(list(t.shape)), t.bytes) for t in self.largest],
                 title="Largest tensors",
             )
         if self.operators:
@@ -275,7 +275,7 @@ def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
 
 def _row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
     name = tensor.name or (f"value of node {node}" if node else "")
-    return TensorRow(as_text(name), dtype_name(tensor.data_type), str(list(tensor.dims)), size)
+    return TensorRow(as_text(name), dtype_name(tensor.data_type), tuple(tensor.dims), size)
 
 
 def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:

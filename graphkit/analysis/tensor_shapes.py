@@ -10,12 +10,13 @@ from typing import ClassVar
 from graphkit.dtypes import dtype_name
 from graphkit.graph.families import families, family_pattern
 from graphkit.graph.matching import fixed_values, in_order, matching
-from graphkit.graph.types import shape_text
+from graphkit.graph.types import Dim, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
+from graphkit.shapes.tensor import plain_dims
 
 __all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
 
@@ -27,14 +28,14 @@ class ShapeRow:
     Attributes:
         scope: Path of the scope, "" for the main graph.
         dtype: Such as `float32`, "?" if unknown.
-        shape: Such as `[batch_size, 8, past_sequence_length + 1, 64]`, "?" if even the rank is unknown.
+        shape: The dims: numbers, and expressions as text; None if even the rank is unknown.
         unknown: Why a dim is unknown, "" if all are known.
     """
 
     scope: str
     name: str
     dtype: str
-    shape: str
+    shape: tuple[Dim, ...] | None
     unknown: str
 
 
@@ -76,7 +77,9 @@ def _by_family(rows: Sequence[ShapeRow]) -> list[tuple[str, str, str, str | None
     """Return a row for each family of names of one dtype and shape, in the order of their first names."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
-        groups.setdefault((family_pattern(row.name), row.dtype, row.shape, row.unknown), []).append(row.name)
+        groups.setdefault((family_pattern(row.name), row.dtype, shape_text(row.shape), row.unknown), []).append(
+            row.name
+        )
     place = {row.name: number for number, row in reversed(list(enumerate(rows)))}
     found = [
         (place[own[0]], (label, dtype, shape, unknown or None))
@@ -96,12 +99,12 @@ class WhyShape(Result):
 
     title: ClassVar[str] = "Why"
     tensor: str
-    shape: str
+    shape: tuple[Dim, ...] | None
     steps: tuple[str, ...]
     kept: tuple[bool, ...]
 
     def heading(self) -> str:
-        return f"{self.title} {self.tensor} is {self.shape}"
+        return f"{self.title} {self.tensor} is {shape_text(self.shape)}"
 
     def blocks(self) -> Iterator[Block]:
         yield table("Step:number | Tensor and shape:code", list(self._rows()))
@@ -147,7 +150,7 @@ def tensor_shapes(
 
     Example:
         >>> graphkit.tensor_shapes(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).rows[-1].shape
-        '[1, sequence_length, 64]'
+        (1, 'sequence_length', 64)
     """
     model = as_model(model)
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
@@ -166,7 +169,7 @@ def tensor_shapes(
 def _row(shapes: Shapes, value: Value) -> ShapeRow:
     found = shapes[value]
     dtype = dtype_name(found.dtype) if found.dtype else "?"
-    return ShapeRow(value.scope.path, value.name, dtype, shape_text(found.dims), shapes.reason(value))
+    return ShapeRow(value.scope.path, value.name, dtype, plain_dims(found.dims), shapes.reason(value))
 
 
 def why_shape(
@@ -196,7 +199,7 @@ def why_shape(
 
     Example:
         >>> graphkit.why_shape(graphkit.load("example:causal-attention"), "logits").shape
-        '[batch_size, sequence_length, 64]'
+        ('batch_size', 'sequence_length', 64)
     """
     model = as_model(model)
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
@@ -205,7 +208,7 @@ def why_shape(
     chain = shapes.chain(key)
     kept = [False, *(_keeps(shapes, before, after) for before, after in itertools.pairwise(chain))]
     return WhyShape(
-        name, shape_text(shapes[key].dims), tuple(shapes.line(value) for value in chain), tuple(kept[: len(chain)])
+        name, plain_dims(shapes[key].dims), tuple(shapes.line(value) for value in chain), tuple(kept[: len(chain)])
     )
 
 

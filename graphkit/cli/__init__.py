@@ -1,7 +1,7 @@
 """The command line, the only part of graphkit that prints.
 
-Exit codes: 0 for success; 1 for findings with `--strict`, blockers with `--fail-on blockers` or a failed proof; 2 for
-bad input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process.
+Exit codes: 0 for success; 1 for findings with `--strict` or `--fail-on`, what is worse than a `--baseline`, or a failed
+proof; 2 for bad input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes, targets
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
+from graphkit.cli.schemas import schema
 from graphkit.cli.streams import StoppedError, interruptible, written_out
 from graphkit.errors import GraphkitError
 
@@ -43,6 +44,7 @@ COMMANDS = (
     verify,
     compare,
     targets,
+    schema,
     examples,
 )
 

@@ -10,7 +10,7 @@ import onnx
 from graphkit.dtypes import dtype_name
 from graphkit.graph.view import Value
 
-__all__ = ["Dim", "TensorType", "declared_dims", "declared_type", "shape_text", "type_text"]
+__all__ = ["Dim", "TensorType", "declared_dims", "declared_type", "shape_text", "type_dims", "type_text"]
 
 Dim = int | str | None  # a number, a symbol, or unknown
 
@@ -78,16 +78,22 @@ def shape_text(dims: Sequence[object] | None) -> str:
 
 def type_text(type_proto: onnx.TypeProto) -> tuple[str, str]:
     """Return the dtype and the shape of any type as text; a sequence of float32 tensors is `seq(float32)`."""
+    dtype, dims = type_dims(type_proto)
+    return dtype, shape_text(dims)
+
+
+def type_dims(type_proto: onnx.TypeProto) -> tuple[str, tuple[Dim, ...] | None]:
+    """Return the dtype of any type as text, and the dims of the tensors that it holds, None for an unknown rank."""
     kind = type_proto.WhichOneof("value")
     if kind == "tensor_type":
-        return dtype_name(type_proto.tensor_type.elem_type), shape_text(_dims(type_proto.tensor_type))
+        return dtype_name(type_proto.tensor_type.elem_type), _dims(type_proto.tensor_type)
     if kind == "sparse_tensor_type":
         sparse = type_proto.sparse_tensor_type
-        return f"sparse({dtype_name(sparse.elem_type)})", shape_text(_dims(sparse))
+        return f"sparse({dtype_name(sparse.elem_type)})", _dims(sparse)
     if kind in ("sequence_type", "optional_type"):
-        dtype, shape = type_text(getattr(type_proto, kind).elem_type)
-        return f"{'seq' if kind == 'sequence_type' else 'optional'}({dtype})", shape
+        dtype, dims = type_dims(getattr(type_proto, kind).elem_type)
+        return f"{'seq' if kind == 'sequence_type' else 'optional'}({dtype})", dims
     if kind == "map_type":
-        dtype, shape = type_text(type_proto.map_type.value_type)
-        return f"map({dtype_name(type_proto.map_type.key_type)}, {dtype})", shape
-    return "?", "?"
+        dtype, dims = type_dims(type_proto.map_type.value_type)
+        return f"map({dtype_name(type_proto.map_type.key_type)}, {dtype})", dims
+    return "?", None

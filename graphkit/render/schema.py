@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from graphkit.render.result import Result, Sizes, versioned
 
-__all__ = ["Schema", "document_schema", "result_schema"]
+__all__ = ["Maker", "Schema", "closed", "document_schema", "result_schema"]
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -27,7 +27,7 @@ PLAIN: Mapping[object, Schema] = {
 
 def result_schema(kind: type[Result]) -> Schema:
     """Return the schema of the JSON that a result of a class writes."""
-    maker = _Maker({})
+    maker = Maker()
     return document_schema(kind.schema(), maker.fields(kind), maker.named, _first_line(kind))
 
 
@@ -45,19 +45,19 @@ def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[
         "$schema": DIALECT,
         "title": versioned(name),
         "description": text,
-        **_closed({**begin, **properties}),
+        **closed({**begin, **properties}),
         "$defs": dict(sorted(named.items())),
     }
 
 
-class _Maker:
+class Maker:
     """Makes schemas of types, and keeps those of dataclasses under their names.
 
     Attributes:
         known: Schemas of further types.
     """
 
-    def __init__(self, known: Mapping[object, Schema]) -> None:
+    def __init__(self, known: Mapping[object, Schema] = PLAIN) -> None:
         self.known = {**PLAIN, **known}
         self.named: dict[str, Schema] = {}
 
@@ -95,11 +95,11 @@ class _Maker:
         name = kind.__name__
         if name not in self.named:
             self.named[name] = {}  # it may refer to itself
-            self.named[name] = {"description": _first_line(kind), **_closed(self.fields(kind))}
+            self.named[name] = {"description": _first_line(kind), **closed(self.fields(kind))}
         return {"$ref": f"#/$defs/{name}"}
 
 
-def _closed(properties: Mapping[str, Schema]) -> Schema:
+def closed(properties: Mapping[str, Schema]) -> Schema:
     """Return the schema of an object that has these properties and no others."""
     return {
         "type": "object",

@@ -34,6 +34,7 @@ __all__ = [
     "number",
     "numbers",
     "plain",
+    "plain_dims",
     "sizes_of",
     "unknown",
 ]
@@ -183,6 +184,13 @@ def is_known(expr: Expr) -> bool:
         (True, False)
     """
     return not any(name[:1] == "?" for name in expr.symbols)
+
+
+def plain_dims(dims: Dims | None) -> tuple[int | str, ...] | None:
+    """Return dims as numbers and, where they are expressions, as text."""
+    if dims is None:
+        return None
+    return tuple(str(dim) if dim.constant is None else dim.constant for dim in dims)
 
 
 def sizes_of(dims: Sequence[Expr]) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from graphkit.analysis.interface import Port, interface
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.types import shape_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
@@ -74,7 +75,9 @@ class EditReport(Result):
             yield Prose(unused_text(self.unused))
         yield Heading("Interface")
         for title, ports in (("Inputs", self.inputs), ("Outputs", self.outputs)):
-            yield table("Name:code | Dtype | Shape:note", [(p.label, p.dtype, p.shape) for p in ports], title=title)
+            yield table(
+                "Name:code | Dtype | Shape:note", [(p.label, p.dtype, shape_text(p.shape)) for p in ports], title=title
+            )
         yield from proof_blocks(self.proof, "the file is", AGAIN.get(self.edit, ""))
 
 

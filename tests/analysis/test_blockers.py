@@ -116,7 +116,7 @@ def test_blockers_as_json() -> None:
         "tensor": "e",
         "rank": 3,
         "dtype": "float32",
-        "dims": "[1, 4, 2]",
+        "dims": [1, 4, 2],
         "pass_name": "extract-embedding",
     }
     assert plain["as_is"] == {"nodes": 3, "macs": "0", "part": 0.0}

@@ -130,7 +130,7 @@ def test_the_total_is_that_of_all_dtypes() -> None:
 def test_the_largest_five_tensors_are_named() -> None:
     weights = ", ".join(f"float[{n}] w{n} = {{{', '.join(['0'] * n)}}}" for n in range(1, 8))
     assert summed(f"g () => () <{weights}> {{}}").largest == tuple(
-        TensorRow(f"w{n}", "float32", f"[{n}]", 4 * n) for n in (7, 6, 5, 4, 3)
+        TensorRow(f"w{n}", "float32", (n,), 4 * n) for n in (7, 6, 5, 4, 3)
     )
 
 
@@ -138,7 +138,7 @@ def test_a_constant_without_a_name_is_named_by_its_node() -> None:
     tensor = helper.make_tensor("", TensorProto.FLOAT, [2], [1.0, 2.0])
     node = helper.make_node("Constant", [], ["y"], name="fixed", value=tensor)
     model = helper.make_model(helper.make_graph([node], "g", [], []))
-    assert summary(Model.from_proto(model)).largest == (TensorRow("value of node fixed", "float32", "[2]", 8),)
+    assert summary(Model.from_proto(model)).largest == (TensorRow("value of node fixed", "float32", (2,), 8),)
 
 
 def test_a_tensor_without_elements_is_not_among_the_largest() -> None:

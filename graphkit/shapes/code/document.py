@@ -24,12 +24,15 @@ Tree = int | float | str | list["Tree"]
 
 def json_text(program: Program) -> str:
     """Return the program as JSON."""
+    from graphkit import __version__
+
     plain = _Plain()
     sources = [
         {**plain.fields(replace(source, least=0, most=0)), "least": _bound(source.least), "most": _bound(source.most)}
         for source in program.sources
     ]
-    parts = {"schema": json.dumps(SCHEMA), "model": json.dumps(program.model)}
+    begin = {"graphkit": __version__, "schema": f"program/{SCHEMA}", "model": program.model}
+    parts = {name: json.dumps(text) for name, text in begin.items()}
     for name, entries in (
         ("inputs", map(plain.fields, program.inputs)),
         ("symbols", sources),

@@ -1,0 +1,34 @@
+"""The command that prints JSON Schemas: schema."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from graphkit.cli.options import output_option
+from graphkit.cli.output import say
+
+__all__ = ["schema"]
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@output_option("FILE", "Write to a file.")
+def schema(name: str | None, output: Path | None) -> None:
+    """Print the JSON Schema of what a command writes as JSON, or list the schemas.
+
+    The JSON itself names its schema, such as "report/1". contract and bundle are for contract.json and bundle.json.
+    """
+    from graphkit.workflows.schemas import SCHEMAS, schema_text
+
+    if name is None:
+        for one in SCHEMAS:
+            say(one)
+    elif output is None:
+        sys.stdout.write(schema_text(name))
+    else:
+        from graphkit.io.write import write_text
+
+        write_text(output, schema_text(name), [])
