@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-report": ("{export}", "-o", "{out}", "--dry-run"),
         "bundle-report proven": ("{export}", "-o", "{out}", "--max-cache", "4", "--max-source", "4"),
     },
+    "rewrite": {"rewrite-report": (CAUSAL, "-p", "eliminate-identity", "-o", "{out}")},
     "verify": {"rewrite-proof": (CAUSAL, CAUSAL, "--runs", "1")},
     "compare": {"model-comparison": (CAUSAL, CAUSAL)},
     "targets": {"targets": (), "target-facts": ("ethos-u85",)},

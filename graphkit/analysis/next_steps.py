@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value
+from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
 from graphkit.render.result import Result
 
@@ -57,7 +59,7 @@ class Facts:
     def name(self) -> str | None:
         """What a command calls it, None where no command can."""
         label = self.model.label
-        return label if self.model.path is not None and _is_word(label) else None
+        return label if self.model.path is not None and label != INPUT and _is_word(label) else None
 
     @property
     def target(self) -> str:
@@ -80,10 +82,11 @@ class Facts:
         return bool(pasts) and all(past is not None and _is_joined(past) for past in pasts)
 
     def within(self, option: str, default: int) -> tuple[str, ...]:
-        """Return an option for a length, where the model fails at the default."""
+        """Return an option for a length, where the model fails at the default or has fewer positions."""
         limits = [one for one in self.hazards.hazards if one.kind == "limit"]
         sizes = [max(size for _, size in dims) - 1 for one in limits for dims in one.examples if dims]
-        most = min(sizes, default=default)
+        tables = (table_entries(*found) for value in self.model.roles.all("positions") for found in lookups(value))
+        most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
         return (option, str(most)) if 0 < most < default else ()
 
 

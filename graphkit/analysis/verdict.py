@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
@@ -16,15 +15,13 @@ from graphkit.analysis.summary import Summary
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Lines
+from graphkit.render.lines import MARK, ROWS, WIDTH, Line, cut, rows
 from graphkit.render.result import Result
 
 __all__ = ["Verdict", "sized", "verdict_lines", "verdict_of"]
 
-ROWS, WIDTH = 8, 80  # of a verdict, at most
-COMMANDS = 3  # of them, at most
+COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
-MARK = 2  # columns of the mark that a line begins with
-Line = tuple[str, Literal["plain", "note", "warning", "command"]]
 
 
 @dataclass(frozen=True)
@@ -96,9 +93,9 @@ def verdict_lines(first: str, found: Iterable[Finding], commands: Sequence[str])
     groups = in_order(found)
     head = first if any(kind.is_fault for kind, _ in groups) else f"{first} Nothing is wrong."
     kept = list(commands[:COMMANDS])
-    while kept and _rows(head) + min(len(groups), LEFT) + sum(map(_rows, kept)) > ROWS:
+    while kept and rows(head) + min(len(groups), LEFT) + sum(map(rows, kept)) > ROWS:
         kept.pop()
-    lines = _found_lines(groups, ROWS - _rows(head) - sum(map(_rows, kept)))
+    lines = _found_lines(groups, ROWS - rows(head) - sum(map(rows, kept)))
     return Lines(((head, "plain"), *lines, *((command, "command") for command in kept)))
 
 
@@ -109,34 +106,24 @@ def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) ->
     lines: list[Line] = []
     for kind, found in shown:
         text = _line(kind, found, 1 + min(spare, 1))
-        spare -= _rows(text) - 1
+        spare -= rows(text) - 1
         lines.append((text, "warning" if kind.is_fault else "note"))
     if left := [kind.name for kind, _ in groups[len(shown) :]]:
-        lines.append((_cut(f"also: {', '.join(left)}", WIDTH - MARK), "note"))
+        lines.append((cut(f"also: {', '.join(left)}"), "note"))
     return lines
 
 
-def _line(kind: Kind, found: Sequence[Finding], rows: int) -> str:
+def _line(kind: Kind, found: Sequence[Finding], most: int) -> str:
     """Return a kind of finding with as many places as fit into some rows, and the section that shows it."""
     places = [finding.where for finding in found]
     for count in range(len(places), 0, -1):
         more = f" and {len(places) - count:,} more" if count < len(places) else ""
         text = f"{kind.says}: {', '.join(places[:count])}{more} ({kind.section})"
-        if _rows(text) <= rows:
+        if rows(text) <= most:
             return text
     more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
     room = WIDTH - MARK - len(f"{more} ({kind.section})")
-    return f"{_cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
-
-
-def _cut(text: str, width: int) -> str:
-    """Return a text, or as many words of it as fit into one line."""
-    return text if len(text) <= width else textwrap.shorten(text, max(width, 10), placeholder=" ...")
-
-
-def _rows(text: str) -> int:
-    """Return how many rows of a terminal a line takes, with the mark that it begins with."""
-    return len(textwrap.wrap(text, WIDTH - MARK, break_on_hyphens=False)) or 1
+    return f"{cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
 
 
 def sized(number: int, unit: str = "") -> str:

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.errors import GraphkitError
+from graphkit.graph.names import counted
 from graphkit.host.bundle import Bundle
 from graphkit.host.search import Stepper, beam_search, greedy_search
 from graphkit.render.blocks import Block, Column, Prose, Table
@@ -88,6 +89,11 @@ class BundleProof(Result):
         failures = [f"prompt of {run.prompt}, {run.rows} row(s): {run.failure}" for run in self.runs if run.failure]
         failures += [f"{name}: {fault}" for name, fault in self.checks.items() if fault]
         return (*failures, *(() if self.runs else ("nothing was run",)))
+
+    def proven(self) -> str:
+        """Return what is proven, in a sentence."""
+        how = f"{counted(len(self.runs), 'run(s)')} and {counted(len(self.checks), 'check(s)')}"
+        return f"Proven in {how}: the bundle gives what the originals give."
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs and the checks as tables, then what to know."""

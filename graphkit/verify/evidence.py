@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from graphkit.render.blocks import Block, Heading, Prose
+from graphkit.render.blocks import Block, Heading, Lines, Prose
+from graphkit.render.lines import outcome
 from graphkit.render.result import Result
 
-__all__ = ["LevelProof", "WeightProof", "proof_blocks"]
+__all__ = ["LevelProof", "WeightProof", "proof_blocks", "proof_outcome"]
+
+
+class Proof(Protocol):
+    """What every proof can tell."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it holds."""
+        ...
+
+    def proven(self) -> str:
+        """Return what is proven, in a sentence."""
+        ...
+
+    def findings(self) -> tuple[str, ...]:
+        """Return why it failed, a sentence each."""
+        ...
+
+
+def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (), unproven: str = "") -> Lines:
+    """Return what a report of written files begins with.
+
+    Args:
+        done: What was done, in a sentence.
+        proof: What was proven, None for nothing.
+        faults: What is wrong besides, a sentence each.
+        unproven: Why there is no proof; "" where nobody asked for one.
+    """
+    if proof is None:
+        return outcome([done], (*faults, f"not proven: {unproven or 'the proof was not run'}"))
+    if proof.passed:
+        return outcome([done, proof.proven()], faults)
+    return outcome([f"{done} The proof failed."], (*faults, *(proof.findings() or ("nothing was run",))))
 
 
 def proof_blocks(proof: Result | None, files: str, options: str = "") -> Iterator[Block]:

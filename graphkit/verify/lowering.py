@@ -81,6 +81,10 @@ class LoweringProof(Result):
         failures = [_at(run) + run.failure for run in self.runs if run.failure]
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
+    def proven(self) -> str:
+        """Return what is proven, in a sentence."""
+        return f"Proven in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+
     def blocks(self) -> Iterator[Block]:
         """Yield the runs as a table, then what they show."""
         yield Table(

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Prose, Table, table
+from graphkit.render.lines import outcome
 from graphkit.render.result import Result
 from graphkit.verify.compare import Difference
 from graphkit.verify.evidence import LevelProof, WeightProof
@@ -115,7 +117,16 @@ class RewriteProof(Result):
     def findings(self) -> tuple[str, ...]:
         return self.failures
 
+    def proven(self) -> str:
+        """Return what is proven, in a sentence."""
+        inexact = sum(bool(output.worst) for output in self.outputs)
+        measure = " of the largest magnitude" if self.of_magnitude else ""
+        equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
+        outputs = counted(len(self.outputs), "output(s)")
+        return f"Proven in {counted(len(self.runs), 'run(s)')}: {outputs} equal {equal}."
+
     def blocks(self) -> Iterator[Block]:
+        yield outcome([self.proven() if self.passed else "The proof failed."], self._why())
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
         yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
@@ -135,6 +146,10 @@ class RewriteProof(Result):
             yield Prose(note)
         for failure in self.failures:
             yield Prose(failure, "warning")
+
+    def _why(self) -> tuple[str, ...]:
+        """Return why it failed."""
+        return () if self.passed else self.failures or ("nothing was run",)
 
     def _run_table(self) -> Table:
         rows = [

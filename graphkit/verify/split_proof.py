@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Prose, Table, table
+from graphkit.render.lines import outcome
 from graphkit.render.result import Result
 from graphkit.verify.evidence import LevelProof, WeightProof
 
@@ -91,7 +93,14 @@ class SplitProof(Result):
         failures = [f"{branch.model}: {failure}" for branch in self.branches for failure in branch.failures]
         return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
 
+    def proven(self) -> str:
+        """Return what is proven, in a sentence."""
+        runs = counted(sum(len(branch.runs) for branch in self.branches), "run(s)")
+        loop = f" and {counted(self.loop.steps, 'greedy step(s)')}" if self.loop.steps else ""
+        return f"Proven in {runs}{loop}: the two models give what the merged decoder gives."
+
     def blocks(self) -> Iterator[Block]:
+        yield outcome([self.proven() if self.passed else "The proof failed."], self.findings())
         yield self._plain_table()
         if any(branch.level.runs for branch in self.branches):
             yield self._level_table()

@@ -24,6 +24,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
 from graphkit.verify.bundle import BundleProof, verify_bundle
 from graphkit.verify.bundle_chains import Chain, verify_methods
+from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
@@ -88,6 +89,8 @@ class BundleReport(Result):
         return self.proof.findings() if self.proof is not None else ()
 
     def blocks(self) -> Iterator[Block]:
+        methods = ", ".join(method.name for method in self.overview.contract.methods)
+        yield proof_outcome(f"Methods over one state: {methods}.", self.proof)
         yield from self.overview.blocks()
         yield Heading("What was done")
         yield Table((Column("Method", "code"), Column("Change")), self.changes)

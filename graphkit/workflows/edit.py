@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from graphkit.analysis.interface import Port, interface
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.names import counted
 from graphkit.graph.types import shape_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
@@ -24,7 +25,7 @@ from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.runtime.session import check_files
 from graphkit.save import save_models, unused_text
 from graphkit.shapes import declarations
-from graphkit.verify.evidence import proof_blocks
+from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.workflows.proven import RewriteOptions, prove
@@ -66,6 +67,8 @@ class EditReport(Result):
         return f"Edit of {self.source} by {self.edit}"
 
     def blocks(self) -> Iterator[Block]:
+        done = counted(len(self.changes), "change(s)") if self.changes else "nothing had to change"
+        yield proof_outcome(f"{self.edit}: {done}.", self.proof)
         yield Prose(f"Wrote {' and '.join(self.files)}.")
         if not self.changes:
             yield Prose("Nothing had to change.")

@@ -23,7 +23,7 @@ from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import save_models, unused_text
 from graphkit.shapes import declarations
-from graphkit.verify.evidence import proof_blocks
+from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, prove
 
@@ -82,7 +82,12 @@ class FoldReport(Result):
     def heading(self) -> str:
         return f"Fold of {self.source}"
 
+    def _outcome(self) -> Block:
+        counts = [f"{one.op}: {one.before:,} -> {one.after:,}" for one in self.counts[-2:]]
+        return proof_outcome(f"Folded; {'; '.join(counts)}.", self.proof)
+
     def blocks(self) -> Iterator[Block]:
+        yield self._outcome()
         frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
         if not self.changes:
             reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"

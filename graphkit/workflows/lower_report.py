@@ -13,6 +13,7 @@ from graphkit.render.blocks import Block, Column, Heading, Prose
 from graphkit.render.blocks import Table as Rows
 from graphkit.render.result import Result
 from graphkit.shapes import infer
+from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.lowering import LoweringProof
 from graphkit.workflows.judge import Judgements
 from graphkit.workflows.lowering import Lowered
@@ -75,11 +76,20 @@ class LowerReport(Result):
         return f"Lowering of {self.source} for {self.target}"
 
     def findings(self) -> tuple[str, ...]:
-        left = [f"{file.name}: {_refused(file, self.target)}" for file in self.files if file.blockers.blockers]
         proven = self.proof.findings() if self.proof is not None else ()
-        return (*left, *proven, *(self.judged.findings() if self.judged is not None else ()))
+        return (*self._refused(), *proven, *self._judged())
+
+    def _refused(self) -> tuple[str, ...]:
+        return tuple(f"{file.name}: {_refused(file, self.target)}" for file in self.files if file.blockers.blockers)
+
+    def _judged(self) -> tuple[str, ...]:
+        return self.judged.findings() if self.judged is not None else ()
 
     def blocks(self) -> Iterator[Block]:
+        left = sum(len(file.blockers.blockers) for file in self.files)
+        models, refused = counted(len(self.files), "model(s)"), counted(left, "node(s)") if left else "nothing"
+        done = f"Lowered to {models} for {self.target}, which refuses {refused}."
+        yield proof_outcome(done, self.proof, faults=(*self._refused(), *self._judged()))
         names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
         yield Prose(f"Wrote {', '.join([*names, *self.tables, CONTRACT, GUIDE])}. {GUIDE} says what the host does.")
         yield Rows(

@@ -20,6 +20,7 @@ from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import save_models, unused_text
 from graphkit.shapes import declarations
+from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.claim import Claim, Evidence, judged
 from graphkit.workflows.proven import RewriteOptions
@@ -63,6 +64,9 @@ class RewriteReport(Result):
         return (*self.failures, *(self.proof.findings() if self.proof is not None else ()))
 
     def blocks(self) -> Iterator[Block]:
+        nodes = f"{self.counts[-1].before:,} -> {self.counts[-1].after:,} nodes" if self.counts else "as many nodes"
+        done = f"{', '.join(self.passes)}: {nodes}."
+        yield proof_outcome(done, self.proof, faults=self.failures, unproven=self.unproven)
         if not self.changes:
             yield Prose("No pass changed anything.", "warning" if self.declined else "plain")
         yield Prose(f"Wrote {' and '.join(self.files)}.")

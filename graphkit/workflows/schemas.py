@@ -44,6 +44,7 @@ from graphkit.workflows.bundle import BundleReport
 from graphkit.workflows.edit import EditReport
 from graphkit.workflows.fold import FoldReport
 from graphkit.workflows.lower_report import LowerReport
+from graphkit.workflows.rewrite import RewriteReport
 from graphkit.workflows.split import SplitReport
 
 __all__ = ["SCHEMAS", "SECTION_RESULTS", "schema_of", "schema_text"]
@@ -64,7 +65,7 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "blockers": Blockers,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
-    *(FoldReport, SplitReport, EditReport, LowerReport, BundleReport, BundleOverview),
+    *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview),
     *(RewriteProof, SplitProof, ModelComparison, TensorShapes, WhyShape, Targets, TargetFacts),
 )
 TREE: Schema = {

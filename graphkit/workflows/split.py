@@ -18,7 +18,7 @@ from graphkit.render.result import Result
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, Saved, save_models, unused_text
 from graphkit.shapes import declarations
-from graphkit.verify.evidence import proof_blocks
+from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
@@ -103,6 +103,7 @@ class SplitReport(Result):
         return self.proof.findings() if self.proof is not None else ()
 
     def blocks(self) -> Iterator[Block]:
+        yield proof_outcome(f"Split on {self.condition} into {FIRST_NAME} and {PAST_NAME}.", self.proof)
         yield from self._sizes()
         yield from (Prose(note, "warning") for note in self.notes)
         yield Heading("KV strategy")

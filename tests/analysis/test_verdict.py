@@ -14,10 +14,11 @@ from rich.cells import cell_len
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
 from graphkit.analysis.report import compare, report
 from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
-from graphkit.analysis.verdict import COMMANDS, ROWS, Verdict, sized, verdict_lines
+from graphkit.analysis.verdict import COMMANDS, Verdict, sized, verdict_lines
 from graphkit.cli import main
 from graphkit.model import Model, load
 from graphkit.render.blocks import Lines
+from graphkit.render.lines import ROWS
 from graphkit.targets import load_target
 
 RealModel = Callable[[str], Model]
