@@ -177,9 +177,9 @@ def _check_targets(targets: Sequence[Path], models: Iterable[Weighted], overwrit
         if not target.is_file():
             raise OutputError(f"{target}: is not a regular file - name another output")
         if any(target.samefile(source) for source in sources):
-            raise OutputError(f"{target}: is an input, which is never overwritten - name another folder with -o")
+            raise OutputError(f"{target}: is an input, which is never overwritten - name another output with -o")
         if not overwrite:
-            raise OutputError(f"{target}: exists - name another folder with -o, or replace it with --overwrite")
+            raise OutputError(f"{target}: exists - name another output with -o, or replace it with --overwrite")
 
 
 def _body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:

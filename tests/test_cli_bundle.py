@@ -148,7 +148,7 @@ def refused(folder: Path, model_file: ModelFile) -> dict[str, tuple[list[object]
         "the same folder": ([source, "-o", source], "is the folder of the export - name another one"),
         "files that exist": (
             [source, "-o", existing],
-            "init.onnx: exists - name another folder with -o, or replace it",
+            "init.onnx: exists - name another output with -o, or replace it",
         ),
         "no slots for it": (
             [fixed, "-o", out],

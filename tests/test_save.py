@@ -149,7 +149,7 @@ def test_an_input_is_never_replaced_even_through_a_link(source: Path) -> None:
 
 def test_a_file_that_exists_is_kept_unless_told(source: Path, target: Path) -> None:
     (target / "out.onnx").write_bytes(b"precious")
-    with pytest.raises(OutputError, match="exists - name another folder with -o, or replace it with --overwrite"):
+    with pytest.raises(OutputError, match="exists - name another output with -o, or replace it with --overwrite"):
         save_models({target / "out.onnx": load(source)})
     assert (target / "out.onnx").read_bytes() == b"precious"
     save_models({target / "out.onnx": load(source)}, overwrite=True)

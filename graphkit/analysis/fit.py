@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -101,11 +103,12 @@ def fit(models: Sequence[ModelLike]) -> Fit:
     """
     names = _short_names([as_model(model) for model in models])
     roles = {name: architecture(model).role for name, model in names.items()}
+    variants = _variants(roles)
     pairs: list[Pair] = []
     for target in names:
         if roles[target] in DECODERS:
-            pairs += _encoder_pairs(names, roles, target)
-            pairs += _cache_pairs(names, roles, target)
+            pairs += _encoder_pairs(names, roles, variants, target)
+            pairs += _cache_pairs(names, roles, variants, target)
     fed = {(target, value.name) for _, _, target, value in pairs}
     taken = {(source, value.name) for source, value, _, _ in pairs}
     return Fit(
@@ -122,20 +125,44 @@ def _short_names(models: Sequence[Model]) -> dict[str, Model]:
     return {model.name if names.count(model.name) == 1 else model.label: model for model in models}
 
 
-def _encoder_pairs(names: dict[str, Model], roles: dict[str, str], target: str) -> Iterator[Pair]:
+def _variants(roles: dict[str, str]) -> dict[str, str]:
+    """Return what distinguishes each file from another one of its role, such as `_quantized`; "" for most."""
+    stems = {name: name.removesuffix(".onnx") for name in roles}
+    marks = {
+        stems[longer].removeprefix(stems[shorter])
+        for shorter, longer in itertools.permutations(roles, 2)
+        if roles[shorter] == roles[longer] and re.match(rf"{re.escape(stems[shorter])}[_.-]", stems[longer])
+    }
+    by_length = sorted(marks, key=len, reverse=True)
+    return {name: next((mark for mark in by_length if stem.endswith(mark)), "") for name, stem in stems.items()}
+
+
+def _of_a_variant(sources: Sequence[str], variants: dict[str, str], target: str) -> list[str]:
+    """Return the sources of the variant of a target, else those of none, else all."""
+    for wanted in (variants[target], ""):
+        if found := [source for source in sources if variants[source] == wanted]:
+            return found
+    return list(sources)
+
+
+def _encoder_pairs(
+    names: dict[str, Model], roles: dict[str, str], variants: dict[str, str], target: str
+) -> Iterator[Pair]:
     wanted = names[target].roles.all("encoder state")
-    for source, model in names.items():
-        if roles[source] in ("encoder", "vision"):
-            given = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
-            yield from ((source, output, target, value) for value in wanted for output in given[:1])
+    encoders = [name for name in names if roles[name] in ("encoder", "vision")]
+    for source in _of_a_variant(encoders, variants, target):
+        model = names[source]
+        given = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
+        yield from ((source, output, target, value) for value in wanted for output in given[:1])
 
 
-def _cache_pairs(names: dict[str, Model], roles: dict[str, str], target: str) -> Iterator[Pair]:
+def _cache_pairs(
+    names: dict[str, Model], roles: dict[str, str], variants: dict[str, str], target: str
+) -> Iterator[Pair]:
     pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
-    for source, model in names.items():
-        if roles[source] != "first-step decoder" and source != target:
-            continue
-        for slot, present in _presents(model).items():
+    first_steps = [name for name in names if roles[name] == "first-step decoder" and name != target]
+    for source in (*_of_a_variant(first_steps, variants, target), target):
+        for slot, present in _presents(names[source]).items():
             if slot in pasts:
                 yield source, present, target, pasts[slot]
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from graphkit.graph.slice_bounds import without_huge_numbers
 from graphkit.graph.view import Value
 from graphkit.shapes import Expr, Ratio, Shapes
 
@@ -78,11 +79,16 @@ def meanings_text(found: tuple[Meaning, ...], full: bool = False) -> str | None:
 
 
 def _text(one: Meaning, full: bool, is_counted: bool) -> str:
-    shape = one.shape if full else _cut(one.shape)
+    told = without_huge_numbers(one.shape)
+    shape = told if full else _cut(told)
     reason = one.unknown if full else _cut(one.unknown)
     notes = ([f"{one.count}x"] if is_counted else []) + ([f"not known: {reason}"] if one.unknown else [])
     return shape + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
+    """Return a text without its end if it is too long, cut at a space so that no name is, if there is one."""
+    if len(text) <= WIDTH:
+        return text
+    head, space, _ = text[: WIDTH - 3].rpartition(" ")
+    return f"{head} ..." if space else f"{text[: WIDTH - 3]}..."

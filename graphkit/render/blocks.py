@@ -92,6 +92,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def filled_columns(block: Table) -> list[int]:
+    """Return the numbers of the columns to show: all but notes that no row has."""
+    return [
+        at
+        for at, column in enumerate(block.columns)
+        if column.kind != "note" or any(row[at] not in (None, "") for row in block.rows)
+    ]
+
+
 def cell_text(cell: Cell) -> str:
     """Return a cell as text: 1,234 for an integer, three significant decimals for a float."""
     if cell is None:

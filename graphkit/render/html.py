@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Bars, Block, Heading, Lines, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Bars, Block, Heading, Lines, Prose, Table, cell_text, filled_columns, printable
 from graphkit.render.svg import draw
 
 if TYPE_CHECKING:
@@ -25,12 +25,15 @@ STYLE = """
 .graphkit h1 { font-size: 1.6rem; } .graphkit h2 { font-size: 1.25rem; margin-top: 2rem; }
 .graphkit h1, .graphkit h2, .graphkit h3 { line-height: 1.2; overflow-wrap: anywhere; }
 .graphkit .scroll { overflow-x: auto; margin: 1rem 0; }
-.graphkit table { border-collapse: collapse; }
+.graphkit .scroll table { border-collapse: collapse; table-layout: auto; margin: 0; font-size: inherit;
+  color: inherit; }
 .graphkit caption { text-align: left; font-weight: 600; padding: .25rem 0; }
-.graphkit th, .graphkit td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); }
-.graphkit th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-.graphkit .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.graphkit .scroll table tr { background: none; }
+.graphkit .scroll th, .graphkit .scroll td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); max-width: none; white-space: normal; }
+.graphkit .scroll th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+.graphkit .number, .graphkit .scroll .number { text-align: right; font-variant-numeric: tabular-nums;
+  white-space: nowrap; }
 .graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
 .graphkit .lines { list-style: none; padding: 0; } .graphkit .lines li { margin: .2rem 0; }
@@ -46,6 +49,8 @@ STYLE = """
 .graphkit svg .shape { fill: var(--shape); } .graphkit svg .const { fill: var(--const); }
 .graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
 """
+PAGE_STYLE = """body { margin: 0; background: #ffffff; } body > .graphkit { margin: 0 auto; padding: 1.5rem; }
+@media (prefers-color-scheme: dark) { :root { color-scheme: dark; } body { background: #14181e; } }"""
 
 
 def page(result: Result) -> str:
@@ -54,7 +59,7 @@ def page(result: Result) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(result.heading())}</title>\n"
-        "<style>body { margin: 0; } body > .graphkit { margin: 0 auto; padding: 1.5rem; }</style>\n"
+        f"<style>{PAGE_STYLE}</style>\n"
         f"</head>\n<body>\n{fragment(result)}</body>\n</html>\n"
     )
 
@@ -100,14 +105,16 @@ def _lines(block: Lines) -> str:
 
 
 def _table(block: Table) -> str:
-    classes = [' class="number"' if column.kind == "number" else "" for column in block.columns]
+    shown = filled_columns(block)
+    columns = [block.columns[at] for at in shown]
+    classes = [' class="number"' if column.kind == "number" else "" for column in columns]
     caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
-    head = "".join(f"<th{kind}>{escape(c.name)}</th>" for c, kind in zip(block.columns, classes, strict=True))
+    head = "".join(f"<th{kind}>{escape(c.name)}</th>" for c, kind in zip(columns, classes, strict=True))
     rows = []
     for row in block.rows:
         cells = []
-        for cell, column, kind in zip(row, block.columns, classes, strict=True):
-            content = html_escape(cell_text(cell))
+        for at, column, kind in zip(shown, columns, classes, strict=True):
+            content = html_escape(cell_text(row[at]))
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>\n")
     return (

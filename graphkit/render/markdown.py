@@ -6,12 +6,26 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Block, Column, Drawing, Heading, Lines, Prose, Table, cell_text, printable
+from graphkit.render.blocks import (
+    Block,
+    Column,
+    Drawing,
+    Heading,
+    Lines,
+    Prose,
+    Table,
+    cell_text,
+    filled_columns,
+    printable,
+)
 
 if TYPE_CHECKING:
     from graphkit.render.result import Result
 
 __all__ = ["markdown", "mermaid"]
+
+# what starts a heading, a list, a line or an underlined heading; not -5 and 39.52
+STARTS = re.compile(r"^( *)(#(?=#{0,5}(?:\s|$))|[+-](?=\s|$)|-(?=[- ]*$)|=(?==*\s*$)|\d{1,9}(?=[.)](?:\s|$)))")
 
 
 def markdown(result: Result, level: int = 1) -> str:
@@ -51,7 +65,7 @@ def escape(text: str) -> str:
     """Return text in which Markdown and HTML see nothing to interpret, also where it starts a paragraph."""
     plain = re.sub(r"^ {4,}", "   ", printable(text)).replace("&", "&amp;")
     plain = re.sub(r"([\\`*<>|~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(:\[])", r"\\\1", plain)
-    return re.sub(r"^( *)([#+=-]|\d+(?=[.)]))", lambda start: start[1] + _escaped_start(start[2]), plain)
+    return STARTS.sub(lambda start: start[1] + _escaped_start(start[2]), plain)
 
 
 def _escaped_start(start: str) -> str:
@@ -74,10 +88,11 @@ def _fence(text: str, least: int = 1) -> str:
 
 def _table(block: Table) -> str:
     lines = [f"**{escape(block.title)}**\n"] if block.title else []
-    lines.append("| " + " | ".join(escape(column.name) for column in block.columns) + " |")
-    lines.append("|" + "|".join("---:" if column.kind == "number" else "---" for column in block.columns) + "|")
+    columns = filled_columns(block)
+    lines.append("| " + " | ".join(escape(block.columns[at].name) for at in columns) + " |")
+    lines.append("|" + "|".join("---:" if block.columns[at].kind == "number" else "---" for at in columns) + "|")
     for row in block.rows:
-        cells = (_cell(cell_text(cell), column) for cell, column in zip(row, block.columns, strict=True))
+        cells = (_cell(cell_text(row[at]), block.columns[at]) for at in columns)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from onnx import helper
 
 from graphkit.dtypes import INTEGERS
+from graphkit.graph.slice_bounds import without_huge_numbers
 from graphkit.shapes.algebra import floor_div
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
@@ -114,7 +115,7 @@ class Tensor:
     def __str__(self) -> str:
         dims = "unknown" if self.dims is None else f"[{', '.join(map(str, self.dims))}]"
         data = self.data if self.is_shape_like else None
-        return dims if data is None else f"{dims} = {_data_text(data)}"
+        return dims if data is None else f"{dims} = {without_huge_numbers(_data_text(data))}"
 
     @property
     def rank(self) -> int | None:

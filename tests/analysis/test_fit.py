@@ -149,3 +149,33 @@ def test_symbols_fit_anything(dims: Sequence[Dim]) -> None:
 def test_models_of_the_same_name_are_told_apart(real_model: RealModel) -> None:
     models = [real_model(f"{folder}/decoder_model") for folder in ("opus-mt-en-fr", "nllb-600m")]
     assert [name for name, _ in fit(models).roles] == [model.label for model in models]
+
+
+def variants(*names: str) -> Fit:
+    """Return how opaque models fit, the first steps and the later ones of some variants."""
+    made = []
+    for name in names:
+        ports = (ENCODED, {"present_key_0": LONG})
+        later = ({**ENCODED, "past_key_0": SHORT}, {"present_key_0": LONG})
+        made.append(opaque(name, *(later if "past" in name else ports)))
+    return fit(made)
+
+
+@pytest.mark.parametrize(
+    ("names", "pairs"),
+    [
+        (
+            ("decoder", "decoder_quantized", "with_past", "with_past_quantized"),
+            {("decoder", "with_past"), ("decoder_quantized", "with_past_quantized")},
+        ),
+        (
+            ("decoder", "decoder_quantized", "with_past", "with_past_fp16"),
+            {("decoder", "with_past"), ("decoder", "with_past_fp16")},
+        ),
+        (("decoder", "decoder_int8", "with_past_int8"), {("decoder_int8", "with_past_int8")}),
+        (("decoder", "with_past_quantized"), {("decoder", "with_past_quantized")}),
+    ],
+)
+def test_files_of_a_variant_pair_with_each_other(names: tuple[str, ...], pairs: set[tuple[str, str]]) -> None:
+    links = variants(*names).links
+    assert {(link.source, link.target) for link in links if link.source != link.target} == pairs

@@ -238,6 +238,16 @@ def test_meanings_in_a_line() -> None:
     assert meanings_text(()) is None
 
 
+def test_a_number_that_stands_for_no_bound_is_told_as_such() -> None:
+    found = (Meaning("[1, 9223372036854775807]", 2), Meaning("[-9223372036854775807, 12147483647]", 1))
+    assert meanings_text(found) == "= [1, unbounded] (2x); [-unbounded, 12147483647] (1x)"
+
+
+def test_a_long_meaning_is_cut_at_a_space() -> None:
+    found = (Meaning(f"[{', '.join(['batch_size'] * 20)}]", 1),)
+    assert meanings_text(found) == f"= [{'batch_size, ' * 9}..."
+
+
 def test_a_long_meaning_is_cut_but_not_in_full() -> None:
     found = (Meaning(f"[{'batch_size*' * 20}1]", 1),)
     assert meanings_text(found) == f"= [{'batch_size*' * 10}batch_..."

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphkit.render import html
 from graphkit.render.blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
 from graphkit.render.result import Result
 
@@ -161,3 +162,25 @@ def test_escapes_are_written_out_everywhere() -> None:
 @given(st.text(st.sampled_from("<>&\"'/ab\x1b\n"), max_size=20))
 def test_tags_match_whatever_the_text(text: str) -> None:
     assert Outline(Shown(everywhere(text)).to_html()).open == []
+
+
+def test_notes_that_no_row_has_are_no_column() -> None:
+    columns = Column("Name", "code"), Column("At", "note"), Column("Why", "note")
+    assert body(Table(columns, [("x", None, "so")])) == (
+        '<div class="scroll"><table><thead><tr><th>Name</th><th>Why</th></tr></thead>\n<tbody>\n'
+        "<tr><td><code>x</code></td><td>so</td></tr>\n</tbody></table></div>\n"
+    )
+
+
+def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
+    page = Shown(()).to_html()
+    for color in re.findall(r"--paper: (#[0-9a-f]+)", page):
+        assert f"background: {color};" in page
+    assert page.count("prefers-color-scheme: dark") == 2
+
+
+def test_tables_are_aligned_whatever_a_notebook_wants() -> None:
+    """Notebooks align cells to the right by a class and an element, and may come later: ours is more specific."""
+    style = html.STYLE
+    assert ".graphkit .scroll th, .graphkit .scroll td { text-align: left;" in style
+    assert ".graphkit .scroll .number { text-align: right;" in style

@@ -167,3 +167,20 @@ def test_text_is_never_interpreted(text: str) -> None:
 
 def test_shapes_stay_readable() -> None:
     assert escape("[batch_size, 1, past_sequence_length]") == "[batch_size, 1, past_sequence_length]"
+
+
+@pytest.mark.parametrize("text", ["39.52", "-630", "+4", "= [8]", "#2", "1.5 MB", "x"])
+def test_a_number_or_a_sign_that_starts_nothing_is_as_it_is(text: str) -> None:
+    assert escape(text) == text
+    assert RENDERER.render(escape(text)) == f"<p>{text}</p>\n"
+
+
+@given(st.text(st.sampled_from("#=-+ 12.)x"), min_size=1, max_size=8).map(str.strip).filter(bool))
+def test_no_text_starts_a_list_or_a_heading(text: str) -> None:
+    assert RENDERER.render(f"x\n\n{escape(text)}") == f"<p>x</p>\n<p>{text}</p>\n"
+    assert RENDERER.render(f"x\n{escape(text)}") == f"<p>x\n{text}</p>\n"
+
+
+def test_notes_that_no_row_has_are_no_column() -> None:
+    columns = Column("Name", "code"), Column("At", "note"), Column("Why", "note")
+    assert "| Name | Why |\n|---|---|\n| `x` | so |" in written(Table(columns, [("x", None, "so")]))

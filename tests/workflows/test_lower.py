@@ -222,7 +222,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     source, folder = unpacked("qwen2-tiny", tmp_path / "models"), tmp_path / "out"
     folder.mkdir()
     (folder / "step.onnx").write_bytes(b"mine")
-    with pytest.raises(OutputError, match="exists - name another folder with -o, or replace it with --overwrite"):
+    with pytest.raises(OutputError, match="exists - name another output with -o, or replace it with --overwrite"):
         lower_folder(source, folder, OPTIONS)
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("step.onnx", b"mine")]
 
