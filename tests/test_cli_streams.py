@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
+
+from graphkit.cli.streams import tolerant
 
 EXAMPLE = "example:merged-decoder"
 COMMANDS = (("report", EXAMPLE, "--only", "interface"), ("program", EXAMPLE), ("explain",), ("--help",))
@@ -76,6 +80,15 @@ def test_a_signal_leaves_nothing_behind(command: str, name: str, code: int, tmp_
     assert (ran.returncode, ran.stdout) == (code, "")
     assert ran.stderr == f"Error: stopped by {name} - no file is left half written\n"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1"])
+def test_a_stream_of_another_encoding_gets_lines_in_ascii(encoding: str) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    tolerant(stream)
+    stream.write("Size\n────\n██ 漢\n")
+    stream.flush()
+    assert cast(io.BytesIO, stream.buffer).getvalue() == b"Size\n----\n## \\u6f22\n"
 
 
 def test_handlers_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

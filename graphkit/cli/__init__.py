@@ -21,7 +21,7 @@ from graphkit.cli.output import say
 from graphkit.cli.reading import examples, program, report, shapes, targets
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
 from graphkit.cli.schemas import schema
-from graphkit.cli.streams import StoppedError, interruptible, written_out
+from graphkit.cli.streams import StoppedError, interruptible, tolerant, written_out
 from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
@@ -70,9 +70,8 @@ def main() -> None:
     """Run the command line."""
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
     atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        tolerant(stream)
     try:
         with interruptible(), written_out():
             app(prog_name="graphkit")

@@ -1,7 +1,8 @@
-"""Turn output that cannot be written, and signals that stop the process, into errors."""
+"""Turn output that cannot be written, and signals that stop the process, into errors; write what a stream can."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import shutil
@@ -15,7 +16,24 @@ from typing import Any, TextIO, cast
 from graphkit.errors import OutputError
 from graphkit.io.signals import STOPPING
 
-__all__ = ["StoppedError", "copied_out", "interruptible", "written_out"]
+__all__ = ["StoppedError", "copied_out", "interruptible", "tolerant", "written_out"]
+
+LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII
+IN_ASCII = "graphkit.in_ascii"  # how a stream is told to write what its encoding lacks
+
+
+def tolerant(stream: TextIO) -> None:
+    """Let a stream of another encoding write lines in ASCII, and other characters that it lacks as escapes."""
+    codecs.register_error(IN_ASCII, _in_ascii)
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors=IN_ASCII)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(LINES.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking), error.end
 
 
 class StoppedError(BaseException):
