@@ -40,6 +40,7 @@ HOMES = {
         "cli/__init__.py",
         "cli/bundling.py",
         "cli/comparing.py",
+        "cli/completing.py",
         "cli/editing.py",
         "cli/lowering.py",
         "cli/options.py",

@@ -15,6 +15,7 @@ import click
 from graphkit import __version__
 from graphkit.cli.bundling import bundle
 from graphkit.cli.comparing import compare
+from graphkit.cli.completing import completion
 from graphkit.cli.editing import convert_opset, extract, rename, set_dims
 from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
@@ -46,6 +47,7 @@ COMMANDS = (
     targets,
     schema,
     examples,
+    completion,
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphkit.cli.completing import complete_model
 from graphkit.cli.options import (
     SizeWords,
     limit_options,
@@ -24,8 +25,8 @@ __all__ = ["compare"]
 
 
 @click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=complete_model)
+@click.argument("b", metavar="B", shell_complete=complete_model)
 @click.option(
     "--map", "names", metavar="A_NAME=B_NAME", multiple=True, help="A tensor of A and what it is in B; repeatable."
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphkit.cli.completing import complete_target
 from graphkit.cli.options import (
     SizeWords,
     choice,
@@ -34,7 +35,13 @@ LANGUAGES = ("c", "rust", "typescript")
 @click.command()
 @click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
 @output_option("OUT", "The folder to write to.", required=True)
-@click.option("--target", default="generic-npu", show_default=True, help="The name of a target, or its TOML file.")
+@click.option(
+    "--target",
+    default="generic-npu",
+    show_default=True,
+    shell_complete=complete_target,
+    help="The name of a target, or its TOML file.",
+)
 @count_option("--src-len", 64, "Positions of the padded source.")
 @count_option("--max-cache-len", 64, "Slots of the KV cache.")
 @count_option("--batch", 1, "Sequences, images or sounds at a time.")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
+from graphkit.cli.completing import complete_model
+
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
@@ -99,7 +101,7 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Callabl
     return click.option("--output", "-o", type=path, metavar=metavar, required=required, help=text)
 
 
-model_argument = click.argument("model", metavar="MODEL")
+model_argument = click.argument("model", metavar="MODEL", shell_complete=complete_model)
 weights_option = click.option(
     "--weights",
     type=choice(PLACEMENTS),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.analysis.findings import KIND_NAMES
+from graphkit.cli.completing import complete_kinds, complete_model, complete_sections, complete_target
 from graphkit.cli.options import (
     Format,
     SizeWords,
@@ -42,7 +43,7 @@ __all__ = ["examples", "program", "report", "shapes", "targets"]
 
 
 @click.command()
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @click.option(
     "--format",
     "-f",
@@ -51,7 +52,11 @@ __all__ = ["examples", "program", "report", "shapes", "targets"]
 )
 @output_option("FILE", "Write the report to a file.")
 @click.option(
-    "--only", metavar="NAMES", default="", help="Comma-separated sections to show, such as shape-ops,origins."
+    "--only",
+    metavar="NAMES",
+    default="",
+    shell_complete=complete_sections,
+    help="Comma-separated sections to show, such as shape-ops,origins.",
 )
 @click.option("--optimize", is_flag=True, help="Compare the graph before and after onnxoptimizer.")
 @click.option("--full", is_flag=True, help="Show the lists in shape origins in full.")
@@ -62,7 +67,12 @@ __all__ = ["examples", "program", "report", "shapes", "targets"]
 )
 @limit_options
 @count_option("--group", 1, "Group of shape origins to draw with dot or mermaid.")
-@click.option("--target", metavar="NAME|FILE", help="Show what keeps the model from a target; see graphkit targets.")
+@click.option(
+    "--target",
+    metavar="NAME|FILE",
+    shell_complete=complete_target,
+    help="Show what keeps the model from a target; see graphkit targets.",
+)
 @size_options
 @click.option(
     "--strict", is_flag=True, help="Exit with code 1 if there are findings. Notes, such as limits of sizes, are none."
@@ -70,6 +80,7 @@ __all__ = ["examples", "program", "report", "shapes", "targets"]
 @click.option(
     "--fail-on",
     metavar="KIND,...",
+    shell_complete=complete_kinds,
     default="",
     help="Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its "
     f"kinds. Kinds: {', '.join(KIND_NAMES)}.",
@@ -216,7 +227,7 @@ def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
 
 
 @click.command()
-@click.argument("target", metavar="[NAME|FILE]", required=False)
+@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
 @output_format_option
 def targets(target: str | None, format: str) -> None:
     """List the NPU compilers that models can be linted for, or what is known of one, with sources.

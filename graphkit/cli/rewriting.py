@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphkit.cli.completing import complete_model, complete_passes
 from graphkit.cli.options import (
     SizeWords,
     count_option,
@@ -151,7 +152,12 @@ def fold(
 @model_argument
 @output_option("OUT", "Output file.", required=True)
 @click.option(
-    "--passes", "-p", metavar="PASSES", required=True, help="Comma-separated passes, such as name{option=value},name."
+    "--passes",
+    "-p",
+    metavar="PASSES",
+    required=True,
+    shell_complete=complete_passes,
+    help="Comma-separated passes, such as name{option=value},name.",
 )
 @size_options
 @weights_option
@@ -205,7 +211,7 @@ def current_folder_importable() -> Iterator[None]:
 
 
 @click.command()
-@click.argument("name", metavar="[PASS]", required=False)
+@click.argument("name", metavar="[PASS]", required=False, shell_complete=complete_passes)
 @output_option("FILE", "Write it to a file.")
 def explain(name: str | None, output: Path | None) -> None:
     """Explain a pass, or list all passes.
@@ -225,7 +231,13 @@ def explain(name: str | None, output: Path | None) -> None:
 
 
 @click.command()
-@click.argument("models", metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST", nargs=-1, required=True)
+@click.argument(
+    "models",
+    metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_model,
+)
 @size_options
 @click.option("--part", is_flag=True, help="The second model is a part of the first, as graphkit extract writes one.")
 @click.option(

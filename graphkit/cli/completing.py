@@ -1,0 +1,94 @@
+"""Shell completion: what may stand where a model, a pass, a section or a target is named, and the scripts of shells.
+
+A function that completes is called with the context, the parameter and what was typed so far, as click does; it
+imports what it needs when it is called, because a shell waits for it.
+"""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+__all__ = ["complete_kinds", "complete_model", "complete_passes", "complete_sections", "complete_target", "completion"]
+
+Completed = list[CompletionItem]
+SHELLS = ("bash", "zsh", "fish")
+
+
+def _files(incomplete: str) -> Completed:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _starting(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
+    return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
+
+
+def _of_a_list(names: Iterable[str], incomplete: str) -> Completed:
+    """Complete the last one of names that are separated by commas; none twice."""
+    before, comma, last = incomplete.rpartition(",")
+    given = {name.strip() for name in before.split(",")}
+    return _starting((name for name in names if name not in given), last, before + comma)
+
+
+def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete a file, or the name of an example where that is begun."""
+    from graphkit.examples import EXAMPLES
+
+    examples = _starting((f"example:{name}" for name in EXAMPLES), incomplete) if incomplete else []
+    is_a_file = any(Path(incomplete).parent.glob(f"{glob.escape(Path(incomplete).name)}*"))
+    return _files(incomplete) if not examples or is_a_file else examples
+
+
+def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete the name of a target, or a file."""
+    from graphkit.targets import NAMES
+
+    return _starting(NAMES, incomplete) or _files(incomplete)
+
+
+def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete a list of sections of a report."""
+    from graphkit.analysis.sections import BLOCKERS, EXTRAS, SECTIONS
+
+    return _of_a_list((section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS)), incomplete)
+
+
+def complete_kinds(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete a list of kinds of findings."""
+    from graphkit.analysis.findings import KIND_NAMES
+
+    return _of_a_list(KIND_NAMES, incomplete)
+
+
+def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
+    """Complete the last pass of a pipeline; within its options nothing."""
+    from graphkit.passes import PASSES
+
+    closed = incomplete.rpartition("}")
+    before, comma, last = closed[2].rpartition(",")
+    if "{" in closed[2]:
+        return []
+    return _starting((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options and names in a shell.
+
+    For bash, put `eval "$(graphkit completion bash)"` into ~/.bashrc; for zsh, the same with zsh into ~/.zshrc; for
+    fish, `graphkit completion fish | source` into ~/.config/fish/config.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    found = kind(click.get_current_context().find_root().command, {}, "graphkit", "_GRAPHKIT_COMPLETE")
+    template = found.source_template % found.source_vars()  # its `source` also starts bash to ask for its version
+    # bash takes a colon for the end of a word, and example:NAME has one
+    sys.stdout.write(('COMP_WORDBREAKS="${COMP_WORDBREAKS//:}"\n' if shell == "bash" else "") + template)
