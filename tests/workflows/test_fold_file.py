@@ -70,7 +70,8 @@ Pass                  Change
 eliminate-identity    1 node without effect removed
 fold-constants        4 Constant nodes moved to the initializers
 drop-broadcasts       1 Expand removed because the consumers broadcast
-rematerialize-shapes  6 nodes for computing shapes removed
+cancel-reshapes       1 Reshape around elementwise nodes removed
+rematerialize-shapes  5 nodes for computing shapes removed
 rematerialize-shapes  3 nodes added to compute shapes from the graph inputs
 
 Proof
