@@ -63,8 +63,11 @@ def _steps(contract: Contract) -> Iterator[str]:
     steps = [method for method in contract.methods if method.when == "step"]
     if len(steps) > 1:
         yield "it has several methods for a step"
-    if steps and all(port.writes for port in steps[0].outputs):
+    scores = next((port for port in steps[0].outputs if not port.writes), None) if steps else None
+    if steps and scores is None:
         yield f"no output of {steps[0].name} gives the logits"
+    if scores is not None and not _is_shared(math.prod(scores.shape), contract):
+        yield f"output '{scores.name}' of {steps[0].name} has no logits for each of {contract.sequences} sequences"
     if bool(steps) != bool(contract.sizes["positions"]):
         yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
 
@@ -78,7 +81,7 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield "is a mask over the slots of another length"
     if source.kind == "source_mask" and port.shape[-1:] != (contract.sizes["source"],):
         yield "is a mask over the source of another length"
-    if _is_of_sequences(source) and _first(port.shape) % contract.sequences:
+    if _is_of_sequences(source) and not _is_shared(_first(port.shape), contract):
         yield f"does not hold {contract.sequences} sequences one behind the other"
     if source.window < 0:
         yield "has a window below 0"
@@ -105,6 +108,11 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
 def _is_of_sequences(source: Source) -> bool:
     """Whether an input has a part for each sequence."""
     return source.kind in ("embedding", "source_mask") or source.by == "valid_length"
+
+
+def _is_shared(count: int, contract: Contract) -> bool:
+    """Whether so many of something are as many for each sequence, and not none."""
+    return contract.sequences == 1 or (count > 0 and count % contract.sequences == 0)
 
 
 def _first(shape: Sequence[int]) -> int:

@@ -54,6 +54,10 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a model elsewhere": (setting("methods", 0, "file", to="/etc/x"), "'/etc/x' is not the name of a file"),
     "a negative dim": (setting("states", 0, "shape", 1, to=-2), "state 'past' has no size"),
     "a negative offset": (setting("tables", 0, "offset", to=-1), "table 'step.inputs_embeds' has no size"),
+    "no part for each sequence": (
+        setting("sizes", "batch", to=1 << 50),
+        "does not hold 1125899906842624 sequences one",
+    ),
     "no such axis": (setting("states", 0, "axis", to=4), "or no axis 4"),
     "no such table": (setting(*INPUTS, 1, "source", "of", to="x"), "is not made of rows of table 'x'"),
     "another row": (setting("tables", 0, "shape", to=[5]), "is not made of rows of table 'step.inputs_embeds'"),
