@@ -11,6 +11,7 @@ from graphkit.render.blocks import Lines
 __all__ = ["MARK", "ROWS", "WIDTH", "Line", "cut", "outcome", "rows"]
 
 ROWS, WIDTH = 8, 80
+MOST = 4  # rows of a sentence
 MARK = 2  # columns of the mark that a line begins with
 Line = tuple[str, Literal["plain", "note", "warning", "command"]]
 
@@ -27,8 +28,8 @@ def rows(text: str) -> int:
 
 def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
     """Return what was done, in sentences, and what is wrong with it: the first faults, each in one line."""
-    lines: list[Line] = [(text, "plain") for text in done]
-    room = max(ROWS - sum(rows(text) for text in done), 1)
+    lines: list[Line] = [(cut(text, MOST * WIDTH), "plain") for text in done]
+    room = max(ROWS - sum(rows(text) for text, _ in lines), 1)
     shown = faults if len(faults) <= room else faults[: room - 1]
     lines += [(cut(text), "warning") for text in shown]
     if len(shown) < len(faults):

@@ -82,16 +82,16 @@ class FoldReport(Result):
     def heading(self) -> str:
         return f"Fold of {self.source}"
 
-    def _outcome(self) -> Block:
-        counts = [f"{one.op}: {one.before:,} -> {one.after:,}" for one in self.counts[-2:]]
-        return proof_outcome(f"Folded; {'; '.join(counts)}.", self.proof)
-
-    def blocks(self) -> Iterator[Block]:
-        yield self._outcome()
-        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
+    def _done(self) -> str:
         if not self.changes:
             reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
-            yield Prose(f"Nothing was folded{reason}.", "warning" if self.declined else "plain")
+            return f"Nothing was folded{reason}."
+        counts = [f"{one.op} {one.before:,} -> {one.after:,}" for one in self.counts[-2:]]
+        return f"Folded: {'; '.join(counts)}."
+
+    def blocks(self) -> Iterator[Block]:
+        yield proof_outcome(self._done(), self.proof)
+        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
         shapes = f", with the shapes of {counted(self.declared, 'tensor(s)')}" if self.declared else ""
         yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
         yield from (Prose(note, "warning") for note in self.notes)

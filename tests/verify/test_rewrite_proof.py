@@ -369,6 +369,9 @@ def test_the_proof_as_text() -> None:
     assert [line.rstrip() for line in found.to_text().splitlines()] == [
         "Proof of b.onnx against a.onnx",
         "",
+        "The proof failed.",
+        "! 1 of 2 runs differ, the first at s=1, flag=false: y differs by 0.25",
+        "",
         "In onnxruntime without graph optimizations, at batch=2; tolerance 0.",
         "",
         "Run  Dims             Max abs  Max rel  Result",
