@@ -10,33 +10,27 @@ contradict its nodes runs with these corrected, and a note says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from graphkit.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
 from graphkit.constraints.legal_sizes import legal_sizes
-from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.operators import RANDOM
-from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.rewrite.interface import with_exposed, with_names
-from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import Runner, check_files
+from graphkit.runtime.session import check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
-from graphkit.verify.called import Called, Only
 from graphkit.verify.evidence import LevelProof, WeightProof
-from graphkit.verify.layers.side import HELD
 from graphkit.verify.levels import (
     FLOAT16_TOLERANCE,
     FLOAT32_TOLERANCE,
-    LevelRuns,
     has_float16,
     level_tolerance,
     prove_level,
@@ -44,6 +38,7 @@ from graphkit.verify.levels import (
 from graphkit.verify.proof import RewriteProof, SkippedRun
 from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
 from graphkit.verify.tally import compared
+from graphkit.verify.two_models import Part, TwoModels
 from graphkit.verify.weights import changed_weights
 
 __all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "error_tolerance", "verify_extract", "verify_rewrite"]
@@ -149,7 +144,7 @@ def verify_extract(
     with isolation(limits):
         before, after = _loaded(original), _loaded(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
-        part = _Part(cuts, tuple(value.name for value in after.graph.outputs))
+        part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
         return _proof(exposed, extracted, spec, None, {}, tolerance, False, seed, runs, progress, part)
 
@@ -165,7 +160,7 @@ def _proof(
     seed: int,
     runs: int,
     progress: Callable[[str], None],
-    part: _Part | None = None,
+    part: Part | None = None,
 ) -> RewriteProof:
     before, after = _loaded(original), _loaded(rewritten)
     source, target = _source(original, before), _source(rewritten, after)
@@ -185,7 +180,7 @@ def _proof(
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
     feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
-    two = _Two((source, target), (before, after), feeder, wanted, names, part)
+    two = TwoModels((source, target), (before, after), feeder, wanted, names, part)
     progress("running the original")
     found = run_original(two.whole(), feeder, runs)
     notes = [
@@ -208,90 +203,8 @@ def _proof(
     return _with_level(proof, prove_level(level, steady, list(steady[0].expected), *two.at_default()))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What a part of a model takes of the whole, and what it gives.
-
-    Attributes:
-        cuts: Values of the whole that are inputs of the part.
-        ends: Its outputs.
-    """
-
-    cuts: tuple[str, ...]
-    ends: tuple[str, ...]
-
-    def fault(self, part: Model) -> str:
-        """Return why the part cannot be given what the whole computes, "" where it can."""
-        for value in part.graph.inputs:
-            declared = declared_type(value) if value.name in self.cuts else None
-            if declared is not None and declared.dtype not in HELD:
-                what = f"a subgraph that begins at '{value.name}'"
-                return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {what}"
-        return ""
-
-
-@dataclass(frozen=True)
-class _Two:
-    """An original and what was made of it, to be loaded one after the other.
-
-    Attributes:
-        wanted: The inputs of the rewritten model, by their names in the original.
-        names: Names in the original by names in the rewritten model, where these differ.
-        part: What to expose of the original, where the rewritten model is a part of it.
-        given: What the original computed for the part, by run.
-    """
-
-    sources: tuple[Path | Model, Path | Model]
-    models: tuple[Model, Model]
-    feeder: Feeder
-    wanted: frozenset[str]
-    names: Mapping[str, str] = field(default_factory=dict)
-    part: _Part | None = None
-    given: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
-
-    def whole(self) -> Runner:
-        return self._session(0, optimize=False)
-
-    def original(self, *, optimize: bool = False) -> Runner:
-        session = self._session(0, optimize=optimize)
-        return session if self.part is None else Only(session, self.part.ends)
-
-    def rewritten(self, *, optimize: bool = False) -> Runner:
-        session = self._session(1, optimize=optimize)
-        return Called(session, self.names) if self.names else session
-
-    def handed_over(self, run: Run) -> Run:
-        """Return a run of the original as one of the rewritten model, whose inputs it may compute."""
-        if self.part is None:
-            return run
-        expected = {name: run.expected[name] for name in self.part.ends}
-        one = replace(run, expected=expected)
-        self.given[one] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
-        return one
-
-    def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
-        source, known = self.sources[index], self.models[index]
-        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known)
-
-    def feed(self, run: Run) -> dict[str, np.ndarray]:
-        """Return the inputs of a run of the original."""
-        return self.feeder.feed(run.dims, run.flags, run.seed)
-
-    def known(self, run: Run) -> dict[str, np.ndarray]:
-        """Return those that the rewritten model still has, and what the original computed for it."""
-        fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
-        return {**fed, **self.given.get(run, {})}
-
-    def at_default(self) -> tuple[LevelRuns, LevelRuns]:
-        """Return how to run the rewritten model and the original at the default level."""
-        return (
-            LevelRuns(lambda: self.rewritten(optimize=True), self.known),
-            LevelRuns(lambda: self.original(optimize=True), self.feed),
-        )
-
-
 def _plain(
-    proof: RewriteProof, two: _Two, runs: Sequence[Run], progress: Callable[[str], None]
+    proof: RewriteProof, two: TwoModels, runs: Sequence[Run], progress: Callable[[str], None]
 ) -> tuple[RewriteProof, Sequence[Run]]:
     """Compare without optimizations, and return the runs that count: those that the original repeats."""
     result = _run_rewritten(proof, two, runs)
@@ -309,7 +222,7 @@ def _plain(
     return _run_rewritten(replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady), steady
 
 
-def _run_rewritten(proof: RewriteProof, two: _Two, runs: Sequence[Run]) -> RewriteProof:
+def _run_rewritten(proof: RewriteProof, two: TwoModels, runs: Sequence[Run]) -> RewriteProof:
     try:
         session = two.rewritten()
     except ModelError as error:

@@ -143,6 +143,7 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
                 raise UsageError(f"{model.label}: the graph forces '{name}' to equal '{old}', so they cannot be {both}")
         others = [name for name in members if name not in (old, new)]
         notes.append(f"{old} is called {new}" + (f", and so is {', '.join(others)}, equal to it" if others else ""))
+    _check_equal(model, found, classes)
     for old, new in found.items():
         if new in declared | classes.keys() and new not in found:
             raise UsageError(
@@ -150,6 +151,15 @@ def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]
                 "another name"
             )
     return {old: new for old, new in found.items() if old != new}, notes
+
+
+def _check_equal(model: Model, names: Mapping[str, str], classes: Mapping[str, tuple[str, ...]]) -> None:
+    """Check that symbols that get one name are equal."""
+    first: dict[str, str] = {}
+    for old, new in names.items():
+        other = first.setdefault(new, old)
+        if old not in classes.get(other, (other,)):
+            raise UsageError(f"{model.label}: '{other}' and '{old}' cannot both be '{new}', for they may differ")
 
 
 def _unified(model: Model, symbols: Mapping[str, str]) -> Model:

@@ -137,6 +137,9 @@ def test_two_symbols_become_one_only_where_the_graph_forces_it() -> None:
     assert refused(model, Rename(dims=(("A", "C"),))) == (
         "'A' cannot be 'C', which is another dim that may differ from it - choose another name"
     )
+    assert refused(model, Rename(dims=(("A", "one"), ("C", "one")))) == (
+        "'A' and 'C' cannot both be 'one', for they may differ"
+    )
     assert refused(model, Rename(dims=(("A", "one"), ("B", "two")))) == (
         "the graph forces 'A' to equal 'B', so they cannot be 'one' and 'two'"
     )

@@ -1,0 +1,106 @@
+"""An original and what was made of it, ready to run: by other names, or as a part of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.types import declared_type
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import Runner
+from graphkit.verify.called import Called, Only
+from graphkit.verify.layers.side import HELD
+from graphkit.verify.levels import LevelRuns
+from graphkit.verify.running import Feeder, Run
+
+__all__ = ["Part", "TwoModels"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a part of a model takes of the whole, and what it gives.
+
+    Attributes:
+        cuts: Values of the whole that are inputs of the part.
+        ends: Its outputs.
+    """
+
+    cuts: tuple[str, ...]
+    ends: tuple[str, ...]
+
+    def fault(self, part: Model) -> str:
+        """Return why the part cannot be given what the whole computes, "" where it can."""
+        for value in part.graph.inputs:
+            declared = declared_type(value) if value.name in self.cuts else None
+            if declared is not None and declared.dtype not in HELD:
+                what = f"a subgraph that begins at '{value.name}'"
+                return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {what}"
+        return ""
+
+
+@dataclass(frozen=True)
+class TwoModels:
+    """An original and what was made of it, to be loaded one after the other.
+
+    Attributes:
+        wanted: The inputs of the rewritten model, by their names in the original.
+        names: Names in the original by names in the rewritten model, where these differ.
+        part: What to expose of the original, where the rewritten model is a part of it.
+        given: What the original computed for the part, by run.
+    """
+
+    sources: tuple[Path | Model, Path | Model]
+    models: tuple[Model, Model]
+    feeder: Feeder
+    wanted: frozenset[str]
+    names: Mapping[str, str] = field(default_factory=dict)
+    part: Part | None = None
+    given: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def whole(self) -> Runner:
+        """Return a session of the original with all of its outputs, and all that a part needs of it."""
+        return self._session(0, optimize=False)
+
+    def original(self, *, optimize: bool = False) -> Runner:
+        """Return a session of the original, of whose outputs the rewritten model gives all."""
+        session = self._session(0, optimize=optimize)
+        return session if self.part is None else Only(session, self.part.ends)
+
+    def rewritten(self, *, optimize: bool = False) -> Runner:
+        """Return a session of the rewritten model, by the names of the original."""
+        session = self._session(1, optimize=optimize)
+        return Called(session, self.names) if self.names else session
+
+    def handed_over(self, run: Run) -> Run:
+        """Return a run of the original as one of the rewritten model, whose inputs it may compute."""
+        if self.part is None:
+            return run
+        expected = {name: run.expected[name] for name in self.part.ends}
+        one = replace(run, expected=expected)
+        self.given[one] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
+        return one
+
+    def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
+        source, known = self.sources[index], self.models[index]
+        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known)
+
+    def feed(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run of the original."""
+        return self.feeder.feed(run.dims, run.flags, run.seed)
+
+    def known(self, run: Run) -> dict[str, np.ndarray]:
+        """Return those that the rewritten model still has, and what the original computed for it."""
+        fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
+        return {**fed, **self.given.get(run, {})}
+
+    def at_default(self) -> tuple[LevelRuns, LevelRuns]:
+        """Return how to run the rewritten model and the original at the default level."""
+        return (
+            LevelRuns(lambda: self.rewritten(optimize=True), self.known),
+            LevelRuns(lambda: self.original(optimize=True), self.feed),
+        )
