@@ -165,10 +165,20 @@ def test_a_terminal_is_refused(piped: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_disk_without_room_is_one_error(piped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(graphkit.io.stream_files.shutil, "copyfileobj", full)
+    monkeypatch.setattr(graphkit.io.stream_files.tempfile, "mkdtemp", full)
     ran = piped(EXAMPLE.read_bytes(), "report", "-")
     assert ran.code == 2
     assert "No space left on device - name a folder with more space in TMPDIR" in ran.err
+
+
+def test_a_stream_without_end_is_one_error(piped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphkit.io.stream_files, "MAX_PROTO", 1000)
+    assert piped(EXAMPLE.read_bytes(), "report", "-") == Ran(
+        2,
+        b"",
+        "Error: standard input: more than 1,000 bytes, which is the most that a protobuf has - name the model file, "
+        "whose weights may lie in files of their own\n",
+    )

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from graphkit.errors import OutputError
+from graphkit.errors import ModelError, OutputError
+from graphkit.io.wire import MAX_PROTO
 
 __all__ = ["INPUT", "OUTPUT", "copied", "shown", "stream_file"]
 
@@ -43,10 +44,20 @@ def copied(stream: BinaryIO, path: Path) -> None:
     """Copy what a stream gives to a file, part by part.
 
     Raises:
+        ModelError: It gives more than a model file can have.
         OutputError: There is no room for it.
     """
+    size = 0
     with _keeping(), path.open("wb") as file:
-        shutil.copyfileobj(stream, file, CHUNK)
+        while part := stream.read(CHUNK):
+            size += len(part)
+            if size > MAX_PROTO:
+                raise ModelError(
+                    f"more than {MAX_PROTO:,} bytes, which is the most that a protobuf has",
+                    file=path.name,
+                    hint="name the model file, whose weights may lie in files of their own",
+                )
+            file.write(part)
 
 
 def shown(path: Path) -> str:
