@@ -1,8 +1,6 @@
-"""Random subgraphs of real exports load in onnxruntime, and give what the whole model gives."""
+"""Random subgraphs of a real export load in onnxruntime, and give what the whole model gives."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import onnx.checker
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphkit.errors import UsageError
 from graphkit.graph.view import Value
-from graphkit.model import Model, load
+from graphkit.model import load
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.verify.rewrite import verify_extract
 
@@ -37,7 +35,7 @@ def ends_and_cuts(draw: st.DrawFn) -> tuple[str, set[str]]:
     return end.name, draw(st.sets(st.sampled_from(needed(end)), min_size=1, max_size=3))
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(ends_and_cuts())
 def test_a_random_subgraph_is_proven_or_refused(chosen: tuple[str, set[str]]) -> None:
     end, cuts = chosen
@@ -47,11 +45,3 @@ def test_a_random_subgraph_is_proven_or_refused(chosen: tuple[str, set[str]]) ->
         return
     onnx.checker.check_model(part.restore())
     assert verify_extract(EXAMPLE, part, runs=1).passed
-
-
-def test_a_subgraph_of_a_real_export_is_proven(real_model: Callable[[str], Model]) -> None:
-    model = real_model("vit-qdq/model")
-    cut = "/vit/embeddings/Add_output_0"
-    part = ExtractSubgraph(("logits",), (cut,)).run(model).model
-    assert [value.name for value in part.graph.inputs] == [cut]
-    assert verify_extract(model, part, runs=1).passed
