@@ -28,12 +28,14 @@ Explain
 Rewrite
     fold                    shape computations, with or without frozen dims; `fold_file` writes and proves
     split_merged            a merged decoder in two; `split_file` writes and proves
+    edit_file               a part of it, other names, sizes for dims, another opset; writes and proves
     run_passes              the passes of `parse_pipeline`, and your own; `rewrite_file` writes and proves
     Rewrite, Pass           base classes for a pass of your own; `Editor` and `NewNode` are what it works with
     save_models             several models over one file of weights
 
 Prove
     verify_rewrite          that any two models give the same, at sizes that matter
+    verify_extract          that a part of a model gives what the whole gives
     verify_split            that a pair gives what the merged decoder gives; `verify_bundle` for a bundle
     compare_models          where two models part, layer by layer, and why
 
