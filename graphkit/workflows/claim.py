@@ -88,18 +88,19 @@ def judged(
     """
     changed, gone = _interface_changes(model, rewritten), _gone(model, rewritten)
     if claim.interface:
-        what = f" ({'; '.join((*changed, *_are_gone(gone)))})" if changed or gone else ""
+        told = [*changed, *_are_gone("output", gone)]
+        what = f" ({'; '.join(told)})" if told else ""
         why = f"{' and '.join(claim.interface)} changed the interface{what}"
         return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
     if changed or (gone and not claim.drops_outputs):
         failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
-        failures += [f"{text}, which no pass claims to do." for text in _are_gone(gone)]
+        failures += [f"{text}, which no pass claims to do." for text in _are_gone("Output", gone)]
         return Evidence(failures=tuple(failures))
     if gone and not rewritten.graph.outputs:
         return Evidence(unproven="no output is left to compare")
     original = _without_outputs(model, gone) if gone else model
     proof = prove(original, output, options, progress, premise=claim.premise, error=claim.error)
-    return Evidence(proof, notes=tuple(f"{text}." for text in _are_gone(gone)))
+    return Evidence(proof, notes=tuple(f"{text}." for text in _are_gone("Output", gone)))
 
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
@@ -125,8 +126,8 @@ def _gone(before: Model, after: Model) -> list[str]:
     return [value.name for value in before.graph.outputs if value.name not in kept]
 
 
-def _are_gone(names: Sequence[str]) -> list[str]:
-    return [_sentence(names, "Output", "gone")] if names else []
+def _are_gone(kind: str, names: Sequence[str]) -> list[str]:
+    return [_sentence(names, kind, "gone")] if names else []
 
 
 def _sentence(names: Sequence[str], kind: str, what: str) -> str:
