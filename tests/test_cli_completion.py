@@ -32,8 +32,8 @@ def completed(*arguments: str) -> list[tuple[str, str]]:
         (("explain", "fold-"), ["fold-constants", "fold-shapes"]),
         (("rewrite", "x.onnx", "-p", "freeze-dims{dims=N=1},fold-s"), ["freeze-dims{dims=N=1},fold-shapes"]),
         (("rewrite", "x.onnx", "-p", "freeze-dims{di"), []),
-        (("report", "example:m"), ["example:merged-decoder"]),
-        (("verify", "x.onnx", "exam"), ["example:merged-decoder", "example:causal-attention"]),
+        (("report", "example:merged"), ["example:merged-decoder"]),
+        (("verify", "x.onnx", "example:causal"), ["example:causal-attention"]),
         (("completion", "f"), ["fish"]),
     ],
 )
