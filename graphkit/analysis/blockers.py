@@ -15,6 +15,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.lint import Lint, Obstacle
 from graphkit.analysis.macs import macs
 from graphkit.analysis.remedies import CAUSES, INPUT_DIMS, Cause
+from graphkit.graph.families import by_family
 from graphkit.graph.types import shape_text
 from graphkit.graph.view import Node, Scope
 from graphkit.model import ModelLike, as_model
@@ -297,10 +298,11 @@ def _tables(found: Sequence[Obstacle], title: str, passes: str) -> Iterator[Bloc
     for (cause, what, _, name), rows in groups.items():
         if cause == "opset":
             continue
+        shown = by_family((row.path, (row.op, row.rank, row.dtype, shape_text(row.dims))) for row in rows)[:SHOWN]
         yield Table(
             (Column("Node", "code"), Column("Op"), Column("Rank", "number"), Column("Dtype"), Column("Dims", "note")),
-            [(row.path, row.op, row.rank, row.dtype, shape_text(row.dims)) for row in rows[:SHOWN]],
+            [(label, *cells) for label, cells, _ in shown],
             title=f"{cause}: {what}{f', {name}' if name else ''}",
         )
-        if len(rows) > SHOWN:
-            yield Prose(f"... and {len(rows) - SHOWN:,} more (see the JSON).")
+        if more := len(rows) - sum(count for *_, count in shown):
+            yield Prose(f"... and {more:,} more (see the JSON).")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.families import families, family_pattern
+from graphkit.graph.families import by_family
 from graphkit.graph.matching import fixed_values, in_order, matching
 from graphkit.graph.types import Dim, shape_text
 from graphkit.graph.view import Value
@@ -66,27 +66,18 @@ class TensorShapes(Result):
         for scope in dict.fromkeys(row.scope for row in self.rows):
             yield table(
                 "Tensor:code | Dtype | Shape:code | Unknown because:note",
-                _by_family([row for row in self.rows if row.scope == scope]),
+                list(_rows([row for row in self.rows if row.scope == scope])),
                 title=scope or "main graph",
             )
         for contradiction in self.contradictions:
             yield Prose(contradiction, "warning")
 
 
-def _by_family(rows: Sequence[ShapeRow]) -> list[tuple[str, str, str, str | None]]:
-    """Return a row for each family of names of one dtype and shape, in the order of their first names."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for row in rows:
-        groups.setdefault((family_pattern(row.name), row.dtype, shape_text(row.shape), row.unknown), []).append(
-            row.name
-        )
-    place = {row.name: number for number, row in reversed(list(enumerate(rows)))}
-    found = [
-        (place[own[0]], (label, dtype, shape, unknown or None))
-        for (_, dtype, shape, unknown), names in groups.items()
-        for label, own in families(names).items()
-    ]
-    return [row for _, row in sorted(found, key=lambda one: one[0])]
+def _rows(found: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield a row for each family of names of one dtype and shape."""
+    cells = ((row.name, (row.dtype, shape_text(row.shape), row.unknown)) for row in found)
+    for label, (dtype, shape, unknown), _ in by_family(cells):
+        yield label, dtype, shape, unknown or None
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from string import ascii_lowercase
+from typing import TypeVar
 
 __all__ = [
+    "by_family",
     "count_of",
     "expanded",
     "families",
@@ -32,6 +34,7 @@ RUN = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
 CHOICE = re.compile(rf"\{{(?:([i-z])=)?({RUN}(?:,{RUN})*|[A-Za-z]+(?:\|[A-Za-z]+)+)\}}|\{{([i-z])\}}")
 
 Words = tuple[str, ...]
+K = TypeVar("K", bound=Hashable)
 
 
 def family_pattern(name: str) -> str:
@@ -61,6 +64,26 @@ def families(names: Iterable[str]) -> dict[str, list[str]]:
     for name in dict.fromkeys(names):
         by_pattern.setdefault(family_pattern(name), []).append(name)
     return {label: own for members in by_pattern.values() for label, own in _labelled(members)}
+
+
+def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
+    """Return rows of names with one for each family of the same other cells, and how many names it stands for.
+
+    Example:
+        >>> by_family([("h.0", 4), ("y", 4), ("h.1", 4), ("h.2", 5)])
+        [('h.{0-1}', 4, 2), ('y', 4, 1), ('h.2', 5, 1)]
+    """
+    groups: dict[tuple[str, K], list[str]] = {}
+    place: dict[tuple[str, K], int] = {}
+    for number, (name, cells) in enumerate(rows):
+        groups.setdefault((family_pattern(name), cells), []).append(name)
+        place.setdefault((name, cells), number)
+    found = [
+        (place[own[0], cells], (label, cells, len(own)))
+        for (_, cells), names in groups.items()
+        for label, own in families(names).items()
+    ]
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
 def family_label(names: Sequence[str]) -> str | None:

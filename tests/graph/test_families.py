@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphkit.graph.families import count_of, expanded, families, family_label, family_labels, family_pattern
+from graphkit.graph.families import by_family, count_of, expanded, families, family_label, family_labels, family_pattern
 
 Segment = tuple[str, ...]
 
@@ -37,6 +37,13 @@ def test_a_complete_family_has_one_label_that_expands_to_its_names(segments: lis
     label = family_label(names)
     assert label is not None
     assert sorted(expanded(label)) == sorted(names)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["h.0", "h.1", "h.2", "x", "y.0.1"]), st.integers(0, 1)), unique=True))
+def test_rows_by_family_stand_for_the_rows(rows: list[tuple[str, int]]) -> None:
+    found = by_family(rows)
+    assert sorted((name, cells) for label, cells, _ in found for name in expanded(label)) == sorted(rows)
+    assert sum(count for *_, count in found) == len(rows)
 
 
 @given(some_names)
