@@ -397,6 +397,7 @@ def test_what_is_ambiguous_is_unmatched() -> None:
     assert [tensor.a for tensor in found.tensors] == ["y"]
     assert found.unmatched_a == ("left", "right")
     assert found.unmatched_b == ("p", "q")
+    assert "2 tensors of A match none: left, right." in found.to_text()
 
 
 def test_equal_weights_tell_twins_apart() -> None:

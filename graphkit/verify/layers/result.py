@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.families import family_labels
 from graphkit.graph.names import counted
 from graphkit.render.blocks import Bars, Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
@@ -15,7 +16,6 @@ from graphkit.verify.layers.causes.case import Cause
 __all__ = ["ComparedTensor", "Divergence", "ModelComparison"]
 
 MOST_ROWS = 36
-MOST_NAMES = 6
 EXACT = -9  # power of ten of the relative error that the plot starts at
 
 
@@ -172,10 +172,8 @@ class ModelComparison(Result):
     def _unmatched(self) -> Iterator[Block]:
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
             if values:
-                more = f" and {len(values) - MOST_NAMES:,} more" if len(values) > MOST_NAMES else ""
-                shown = ", ".join(values[:MOST_NAMES])
                 count = f"{len(values):,} tensors of {name} match" if len(values) > 1 else f"1 tensor of {name} matches"
-                yield Prose(f"{count} none: {shown}{more}.")
+                yield Prose(f"{count} none: {family_labels(values)}.")
 
 
 @dataclass(frozen=True)
