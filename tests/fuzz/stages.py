@@ -30,6 +30,7 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.render.dot import dot
@@ -132,6 +133,7 @@ def _check_outcome(before: Model, outcome: Outcome) -> None:
 def _fold(rng: random.Random, model: Model) -> None:
     _check_outcome(model, fold(model))
     _check_outcome(model, fold(model, dims=_dims(rng, model)))
+    _check_outcome(model, DeclareShapes().run(model))
 
 
 def _split(rng: random.Random, model: Model) -> None:

@@ -77,7 +77,9 @@ def declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], symbols: froz
 
 
 def _set(declared: onnx.TensorShapeProto.Dimension, dim: Expr) -> None:
-    if dim.constant is not None:
+    if dim.constant is not None and not -(1 << 63) <= dim.constant < 1 << 63:
+        declared.Clear()  # no declaration can say it, and no tensor can have it
+    elif dim.constant is not None:
         declared.dim_value = dim.constant
     elif not declared.dim_param or parse(declared.dim_param) != dim:
         declared.dim_param = str(dim)

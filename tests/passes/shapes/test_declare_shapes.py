@@ -98,6 +98,13 @@ def test_a_tensor_without_elements_runs_as_declared() -> None:
     assert found.shape == (2, 0)
 
 
+def test_a_dim_that_no_declaration_can_say_is_left_open() -> None:
+    text = f"g (float[{1 << 62}, 4] x) => (float[K] y) <int64[1] all = {{-1}}> {{ h = Reshape (x, all)  y = Neg (h) }}"
+    made = DeclareShapes().run(model_of(text)).model
+    (dim,) = made.proto.graph.value_info[0].type.tensor_type.shape.dim
+    assert not dim.ListFields()
+
+
 def test_a_model_that_cannot_run_stays_as_it_is() -> None:
     model = model_of("g (float[3] x, float[4] z) => (float[5] y) { y = Add (x, z) }")
     outcome = DeclareShapes().run(model)
