@@ -15,7 +15,8 @@ def main(model: str) -> None:
         for past, present in feed.pairs:
             print(f"{past or '(none)'} <- {present or '(none)'}: {feed.rule}")
     if cache.bytes_per_token is not None:
-        print(f"{cache.bytes_per_token:,} bytes for each token, {cache.dtype}, {cache.layout}")
+        layout = ", ".join(map(str, cache.layout or ("?",)))
+        print(f"{cache.bytes_per_token:,} bytes for each token, {cache.dtype}, [{layout}]")
 
 
 if __name__ == "__main__":
