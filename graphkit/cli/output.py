@@ -89,17 +89,23 @@ def _named_files(context: click.Context) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def progress_on_terminal() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows the current step on stderr if stderr is a terminal."""
-    if not sys.stderr.isatty():
+    """Give a function that shows the current step, and how long the command runs, on stderr if that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not sys.stderr.isatty() or console.is_dumb_terminal:  # which cannot take a line back
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     from graphkit.render.blocks import printable
 
-    with Console(stderr=True).status("") as status:
-        yield lambda step: status.update(escape(printable(step)))
+    spinner = SpinnerColumn("dots" if console.encoding.startswith("utf") else "line")
+    words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    with Progress(spinner, words, TimeElapsedColumn(), console=console, transient=True) as shown:
+        task = shown.add_task("starting", total=None)
+        yield lambda step: shown.update(task, description=printable(step))
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS, start, tried
 from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.bundle_prompts import Prompt, prompts
+from graphkit.verify.counting import numbered
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.original_pipeline import Originals
 
@@ -172,11 +173,13 @@ def verify_bundle(
     plain = 0.0 if exact else tolerance
     with isolation(limits):
         for optimized in (False, True):
-            progress(f"proving in {'default' if optimized else 'plain'} onnxruntime")
+            level = f"proving: {'default' if optimized else 'plain'} level"
+            progress(level)
             pipeline = GrowingPipeline(originals, optimize=optimized)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
             made = prompts(bundle.contract, originals.encoder, seed)
-            runs += [_run(pipeline, bundle, prompt, optimized, fused if optimized else plain) for prompt in made]
+            told = numbered(made, level, progress, "prompt")
+            runs += [_run(pipeline, bundle, prompt, optimized, fused if optimized else plain) for prompt in told]
             if not optimized:
                 checks = _checked(pipeline, bundle, made, folder, plain, notes, progress)
     return BundleProof(plain, fused, tuple(runs), checks, tuple(notes))
@@ -193,8 +196,8 @@ def _checked(
 ) -> dict[str, str]:
     """Try what must hold besides right logits; return what is wrong by what was tried, "" for nothing."""
     checks = {}
-    for name, check in CHECKS.items():
-        progress(f"checking: {name}")
+    for number, (name, check) in enumerate(CHECKS.items(), start=1):
+        progress(f"checking {number} of {len(CHECKS)}: {name}")
         checks[name] = tried(partial(check, bundle, made, folder))
     progress("searching for tokens")
     checks |= _searches(pipeline, bundle, made, notes)

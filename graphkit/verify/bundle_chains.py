@@ -16,6 +16,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle import BundleProof, BundleRun, distance
 from graphkit.verify.bundle_original import GrowingPipeline
+from graphkit.verify.counting import numbered
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.original_pipeline import Originals
 
@@ -83,11 +84,12 @@ def verify_methods(
     runs, checks = [], dict[str, str]()
     with isolation(limits):
         for optimized in (False, True):
-            progress(f"proving in {'default' if optimized else 'plain'} onnxruntime")
+            level = f"proving: {'default' if optimized else 'plain'} level"
+            progress(level)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
             originals = _Originals(chains, bundle, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
-            for rows in (1, 2) if bundle.contract.sizes["batch"] > 1 else (1,):
+            for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, progress):
                 feeds = _Feeds(bundle, rows, np.random.default_rng(seed))
                 runs.append(_run(originals, bundle, feeds, optimized, allowed))
             if not optimized:

@@ -16,6 +16,7 @@ from graphkit.render.result import Result
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.counting import numbered
 from graphkit.verify.lowering_causes import causes
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import AlteredHost, Scene
@@ -171,9 +172,8 @@ class _Proof:
 
     def run(self) -> LoweringProof:
         lengths, runs = self._lengths(), []
-        for number in range(max(len(lengths), self.host.batch) if lengths else 0):
+        for number in numbered(range(max(len(lengths), self.host.batch) if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
-            self.progress(f"proving: source of {length} tokens" if length else "proving")
             self.host.sequence = number % self.host.batch
             runs.append(self._one(length))
         self.host.sequence = 0

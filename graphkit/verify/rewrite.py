@@ -27,6 +27,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
+from graphkit.verify.counting import Counted
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.levels import (
     FLOAT16_TOLERANCE,
@@ -181,8 +182,9 @@ def _proof(
     feeder = Feeder(before, legal, given, seed)
     wanted = frozenset(value.name for value in after.graph.inputs)
     two = TwoModels((source, target), (before, after), feeder, wanted, names, part)
-    progress("running the original")
-    found = run_original(two.whole(), feeder, runs)
+    progress("proving: loading the original")
+    total = runs * len(feeder.flags())
+    found = run_original(Counted(two.whole(), "proving: the original, plain level", total, progress), feeder, runs)
     notes = [
         *contradictions,
         *([FLOAT16_NOTE] if allowed and tolerance is None else []),
@@ -192,26 +194,28 @@ def _proof(
     proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
-    progress("running the rewritten model")
+    progress("proving: loading the rewritten model")
     proof, steady = _plain(proof, two, [two.handed_over(run) for run in found.runs], progress)
     progress("comparing the weights")
     proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
     if not proof.passed:
         return proof
-    progress("running the rewritten model at the default level")
+    progress("proving: loading the rewritten model, default level")
     level = max(level_tolerance(before), tolerance or 0.0)
-    return _with_level(proof, prove_level(level, steady, list(steady[0].expected), *two.at_default()))
+    return _with_level(
+        proof, prove_level(level, steady, list(steady[0].expected), *two.at_default(len(steady), progress))
+    )
 
 
 def _plain(
     proof: RewriteProof, two: TwoModels, runs: Sequence[Run], progress: Callable[[str], None]
 ) -> tuple[RewriteProof, Sequence[Run]]:
     """Compare without optimizations, and return the runs that count: those that the original repeats."""
-    result = _run_rewritten(proof, two, runs)
+    result = _run_rewritten(proof, two, runs, progress)
     if not any(run.failure for run in result.runs):
         return result, runs
-    progress("running the original again")
-    unsteady = unsteady_runs(two.original(), two.feeder, runs)
+    again = Counted(two.original(), "proving: the original again", 2 * len(runs), progress)
+    unsteady = unsteady_runs(again, two.feeder, runs)
     if not unsteady:
         return result, runs
     skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
@@ -219,15 +223,18 @@ def _plain(
     if not steady:
         return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
     note = f"{len(unsteady)} runs of the original do not count."
-    return _run_rewritten(replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady), steady
+    return _run_rewritten(replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady, progress), steady
 
 
-def _run_rewritten(proof: RewriteProof, two: TwoModels, runs: Sequence[Run]) -> RewriteProof:
+def _run_rewritten(
+    proof: RewriteProof, two: TwoModels, runs: Sequence[Run], progress: Callable[[str], None]
+) -> RewriteProof:
     try:
         session = two.rewritten()
     except ModelError as error:
         return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-    return compared(proof, runs, session, two.known)
+    told = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
+    return compared(proof, runs, told, two.known)
 
 
 def _with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:

@@ -19,6 +19,7 @@ from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.compare import Difference, compare_outputs
+from graphkit.verify.counting import Counted, numbered
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.levels import LevelRuns, level_tolerance, prove_level
 from graphkit.verify.loop import DEFAULT_STEPS, Loop
@@ -108,17 +109,16 @@ def _proof(
     ]
     progress("comparing the weights")
     parts = [_with_weights(part, is_exact=not tolerance) for part in parts]
-    progress("running the merged decoder")
+    progress("proving: loading the merged decoder")
     with IsolatedSession(source, prepack=False, known=merged) as session:
-        parts = [part.run(session) for part in parts]
+        parts = [part.run(session, progress) for part in parts]
         _check_runs(merged, parts)
         loop = _loop(parts, steps)
         expected = loop.expected(session) if loop.is_possible else None
-    progress("running the pair")
-    parts = [_compared(part, tolerance) for part in parts]
+    parts = [_compared(part, tolerance, progress) for part in parts]
+    progress("proving: decoding with the pair")
     outcome = loop.compared(expected, tolerance) if expected is not None else LoopProof(0, 0, None, "", loop.note)
-    progress("running the pair at the default level")
-    branches = tuple(_at_default(part, source, tolerance).proof for part in parts)
+    branches = tuple(_at_default(part, source, tolerance, progress).proof for part in parts)
     return SplitProof(tolerance, branches, outcome, tuple(contradictions))
 
 
@@ -162,13 +162,14 @@ class _Part:
         )
         return cls(branch, model, feeder, not failures, made)
 
-    def run(self, session: Runner) -> _Part:
+    def run(self, session: Runner, progress: Callable[[str], None]) -> _Part:
         """Run the merged decoder."""
         if self.feeder is None:
             return self
         others = {name: flag for name, flag in self.feeder.flags()[0].items() if name != self.branch.condition}
         found = Found()
-        run_with(session, self.feeder, {**others, self.branch.condition: self.branch.flag}, RUNS, found)
+        told = Counted(session, f"proving: the merged decoder as {self.model.name}", RUNS, progress)
+        run_with(told, self.feeder, {**others, self.branch.condition: self.branch.flag}, RUNS, found)
         skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
         return replace(self, found=found, proof=replace(self.proof, skipped=skipped))
 
@@ -224,7 +225,7 @@ def _loop(parts: Sequence[_Part], steps: int) -> Loop:
     return Loop(first.branch.merged, (first.model, later.model), first.feeder, later.feeder, first.found, steps, fits)
 
 
-def _compared(part: _Part, tolerance: float) -> _Part:
+def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) -> _Part:
     """Run the model made of a branch without optimizations, and compare."""
     if part.feeder is None:
         return part
@@ -236,7 +237,7 @@ def _compared(part: _Part, tolerance: float) -> _Part:
         return part.failed(error.problem)
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
-    for run in part.found.runs:
+    for run in numbered(part.found.runs, f"proving: {part.model.name}, plain level", progress):
         try:
             actual = session.run(part.known(run))
         except RunError as error:
@@ -253,13 +254,18 @@ def _compared(part: _Part, tolerance: float) -> _Part:
     return replace(part, proof=proof).failed(*failures[:1], *more)
 
 
-def _at_default(part: _Part, merged_source: Path | Model, tolerance: float) -> _Part:
+def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, progress: Callable[[str], None]) -> _Part:
     """Run the model at the default level, unless something differs already."""
     if not part.proof.is_equal:
         return part
     allowed = max(level_tolerance(part.branch.merged), tolerance)
-    own = LevelRuns(lambda: IsolatedSession(_path(part.model), optimize=True, known=part.model), part.known)
-    merged = LevelRuns(lambda: IsolatedSession(merged_source, optimize=True, known=part.branch.merged), part.feed)
+
+    def opened(source: Path | Model, known: Model, what: str) -> Runner:
+        session = IsolatedSession(source, optimize=True, known=known)
+        return Counted(session, f"proving: {what}, default level", len(part.found.runs), progress)
+
+    own = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
+    merged = LevelRuns(lambda: opened(merged_source, part.branch.merged, "the merged decoder"), part.feed)
     level = prove_level(allowed, part.found.runs, part.branch.outputs(), own, merged)
     notes = (*part.proof.notes, level.note) if level.note else part.proof.notes
     made = replace(part, proof=replace(part.proof, level=level, notes=notes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Runner
 from graphkit.verify.called import Called, Only
+from graphkit.verify.counting import Counted
 from graphkit.verify.layers.side import HELD
 from graphkit.verify.levels import LevelRuns
 from graphkit.verify.running import Feeder, Run
@@ -98,9 +99,13 @@ class TwoModels:
         fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
         return {**fed, **self.given.get(run, {})}
 
-    def at_default(self) -> tuple[LevelRuns, LevelRuns]:
-        """Return how to run the rewritten model and the original at the default level."""
+    def at_default(self, runs: int, progress: Callable[[str], None]) -> tuple[LevelRuns, LevelRuns]:
+        """Return how to run the rewritten model and the original at the default level, so many times."""
+
+        def told(session: Runner, name: str) -> Runner:
+            return Counted(session, f"proving: {name}, default level", runs, progress)
+
         return (
-            LevelRuns(lambda: self.rewritten(optimize=True), self.known),
-            LevelRuns(lambda: self.original(optimize=True), self.feed),
+            LevelRuns(lambda: told(self.rewritten(optimize=True), "the rewritten model"), self.known),
+            LevelRuns(lambda: told(self.original(optimize=True), "the original"), self.feed),
         )

@@ -97,7 +97,8 @@ class _Bisection:
         """Return the first of some pairs that differs."""
         fresh = [pair for pair in some if pair not in self.known]
         if fresh:
-            self.progress(f"comparing '{fresh[0].a.name}'")
+            count = f"tensor {len(self.known) + 1:,} of at most {len(self.pairs):,}"
+            self.progress(f"comparing {count}: '{fresh[0].a.name}'")
             for pair, both in zip(fresh, self.reader.read(fresh), strict=True):
                 self.known[pair] = Measured(pair, distance(*both, self.tolerance))
         return next((pair for pair in some if not self.known[pair].distance.agrees), None)
