@@ -29,7 +29,7 @@ __all__ = ["bundle"]
 UPDATES = ("tensor-scatter", "scatter-nd")
 
 
-@click.command()
+@click.command(short_help="Make methods over one state, updated in place.")
 @click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
 @output_option("OUT", "The folder to write to.", required=True)
 @count_option("--max-cache", 256, "Slots of the KV cache: the most tokens that the decoder sees.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 
-@click.command()
+@click.command(short_help="Compare two models layer by layer: where they part, and why.")
 @click.argument("a", metavar="A", shell_complete=complete_model)
 @click.argument("b", metavar="B", shell_complete=complete_model)
 @click.option(

@@ -76,7 +76,7 @@ def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> C
     return _starting((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
 
 
-@click.command()
+@click.command(short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the script that completes commands, options and names in a shell.

@@ -79,7 +79,7 @@ def edit_options(command: Callable[..., Pass]) -> Callable[..., None]:
     return wrapped
 
 
-@click.command()
+@click.command(short_help="Write a subgraph as a model of its own, and prove it.")
 @click.option("--to", metavar="NAME", multiple=True, required=True, help="A value or node to end at; repeatable.")
 @click.option(
     "--from",
@@ -124,7 +124,7 @@ def read_renames(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]
         yield old, new
 
 
-@click.command()
+@click.command(short_help="Rename inputs, outputs, symbols and values.")
 @pairs_option("input", "OLD=NEW", "Rename an input")
 @pairs_option("output", "OLD=NEW", "Rename an output", "output_names")
 @pairs_option("dim", "OLD=NEW", "Rename a symbol of dims, or name a dim without one, such as x.0=batch")
@@ -146,7 +146,7 @@ def rename(input: Sequence[str], output_names: Sequence[str], dim: Sequence[str]
     return Rename(inputs, outputs, values, dims)
 
 
-@click.command("set-dims")
+@click.command("set-dims", short_help="Declare sizes for dims of the inputs.")
 @dim_option
 @input_option
 @output_file
@@ -165,7 +165,7 @@ def set_dims(dim: Sequence[str], input: Sequence[str]) -> Pass:
     return SetDims(spec.dims, spec.inputs)
 
 
-@click.command("convert-opset")
+@click.command("convert-opset", short_help="Convert a model to another opset, and prove it.")
 @click.option("--to", "version", type=int, required=True, metavar="N", help="The version of the operator set.")
 @output_file
 @edit_options

@@ -32,7 +32,7 @@ KV_LAYOUTS = ("per-layer", "stacked")
 LANGUAGES = ("c", "rust", "typescript")
 
 
-@click.command()
+@click.command(short_help="Lower models for an NPU, with a host contract and a proof.")
 @click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
 @output_option("OUT", "The folder to write to.", required=True)
 @click.option(
@@ -134,7 +134,7 @@ def lower(
         raise SystemExit(1)
 
 
-@click.command()
+@click.command(short_help="Write the constants of a contract for a host program.")
 @click.argument("path", metavar="OUT", type=click.Path(path_type=Path))
 @click.option(
     "--language", "-l", type=choice(LANGUAGES), help="Default: c, or the language that the suffix of --output names."

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["examples", "program", "report", "shapes", "targets"]
 
 
-@click.command()
+@click.command(short_help="Explain models: a verdict, and what it rests on.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @click.option(
     "--format",
@@ -226,7 +226,7 @@ def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
     return dot(drawing) if chosen is Format.dot else mermaid(drawing)
 
 
-@click.command()
+@click.command(short_help="List the NPU compilers to lint for, or what is known of one.")
 @click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
 @output_format_option
 def targets(target: str | None, format: str) -> None:
@@ -250,7 +250,7 @@ def examples(output: Path | None) -> None:
     put("".join(f"example:{name}  {description}\n" for name, description in EXAMPLES.items()), output)
 
 
-@click.command()
+@click.command(short_help="Show every shape as an expression in the input dims.")
 @model_argument
 @size_options
 @click.option(
@@ -324,7 +324,7 @@ LANGUAGES = ("json", "python", "javascript")
 LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
 
 
-@click.command()
+@click.command(short_help="Write the shape computation as JSON, Python or JavaScript.")
 @model_argument
 @size_options
 @click.option(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["explain", "fold", "rewrite", "split_merged", "verify"]
 
 
-@click.command("split-merged")
+@click.command("split-merged", short_help="Split a merged decoder in two, and prove the pair.")
 @model_argument
 @output_option("DIR", "Output folder. Default: the folder of the model.")
 @weights_option
@@ -93,7 +93,7 @@ def _folder(model: Model) -> Path:
     return model.path.parent
 
 
-@click.command()
+@click.command(short_help="Fold shape computations, and prove the result.")
 @model_argument
 @output_option("OUT", "Output file.", required=True)
 @size_options
@@ -230,7 +230,7 @@ def explain(name: str | None, output: Path | None) -> None:
     put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 
-@click.command()
+@click.command(short_help="Prove that two models, or a split, give the same.")
 @click.argument(
     "models",
     metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST",

@@ -13,7 +13,7 @@ from graphkit.cli.output import say
 __all__ = ["schema"]
 
 
-@click.command()
+@click.command(short_help="Print the JSON Schema of an output, or list the schemas.")
 @click.argument("name", metavar="[NAME]", required=False)
 @output_option("FILE", "Write to a file.")
 def schema(name: str | None, output: Path | None) -> None:
