@@ -479,7 +479,7 @@ def test_shapes_are_written_into_a_model(run: Run, tmp_path: Path) -> None:
 def test_a_shape_program_is_data_unless_told_otherwise(run: Run) -> None:
     ran = run("program", OTHER, "--dim", "batch_size=2", "--range", "sequence_length=1:8")
     read = json.loads(ran.out)
-    assert (ran.code, read["schema"]) == (0, 1)
+    assert (ran.code, read["schema"]) == (0, "program/1")
     symbols = {entry["symbol"]: (entry["least"], entry["most"]) for entry in read["symbols"]}
     assert symbols == {"sequence_length": (1, 8)}
     assert read["inputs"] == [{"name": "input_ids", "dims": [2, "sequence_length"]}]
@@ -493,8 +493,8 @@ def test_a_shape_program_is_data_unless_told_otherwise(run: Run) -> None:
         ((), "out.py", "# What", "    }\n"),
         ((), "out.js", "// What", "module.exports = { shapes };\n"),
         ((), "out.mjs", "// What", "export { shapes };\n"),
-        ((), "out.json", '{\n"schema": 1', "}\n"),
-        ((), "out.txt", '{\n"schema": 1', "}\n"),
+        ((), "out.json", '{\n"graphkit": "', "}\n"),
+        ((), "out.txt", '{\n"graphkit": "', "}\n"),
         (("-l", "python"), "out.js", "# What", "    }\n"),
     ],
 )

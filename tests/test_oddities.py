@@ -69,7 +69,7 @@ def test_layer_numbers_of_thousands_of_digits() -> None:
 
 def test_a_symbol_may_have_a_comma() -> None:
     found = interface(opaque({"x0": ["max(a, b)"], "x1": ["c"]}, {"y": ["N"]}))
-    assert [(p.label, p.shape) for p in found.inputs] == [("x{0-1}", "[*]")]
+    assert [(p.label, p.shape) for p in found.inputs] == [("x{0-1}", ("*",))]
 
 
 def test_sequences_of_other_ranks_are_no_family() -> None:

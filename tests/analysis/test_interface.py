@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.analysis.interface import Interface, Port, interface
+from graphkit.graph.types import shape_text
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]
@@ -19,11 +20,11 @@ def described(graph: str) -> Interface:
 
 
 def inputs(graph: str) -> list[tuple[str, str, str, str]]:
-    return [(port.index, port.label, port.dtype, port.shape) for port in described(graph).inputs]
+    return [(port.index, port.label, port.dtype, shape_text(port.shape)) for port in described(graph).inputs]
 
 
 def rows(ports: tuple[Port, ...]) -> list[tuple[str, str, str, str]]:
-    return [(port.index, port.label, port.dtype, port.shape) for port in ports]
+    return [(port.index, port.label, port.dtype, shape_text(port.shape)) for port in ports]
 
 
 def test_gemma_counts(real_model: RealModel) -> None:

@@ -234,7 +234,7 @@ Past                     Tensors
 )
 def test_a_model_without_a_cache(model: str, real_model: RealModel) -> None:
     found = kv_cache(real_model(model))
-    assert found == KVCache(None, None, None, "", "", (), 0, 0, 0, (), ())
+    assert found == KVCache(None, None, None, "", None, (), 0, 0, 0, (), ())
 
 
 def test_no_cache_as_text(real_model: RealModel) -> None:
