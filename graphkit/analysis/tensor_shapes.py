@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
+import string
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,6 +22,8 @@ from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, 
 from graphkit.shapes.tensor import plain_dims
 
 __all__ = ["ShapeRow", "TensorShapes", "WhyShape", "tensor_shapes", "why_shape"]
+
+UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,27 @@ class TensorShapes(Result):
 
 def _rows(found: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield a row for each family of names of one dtype and shape."""
-    cells = ((row.name, (row.dtype, shape_text(row.shape), row.unknown)) for row in found)
-    for label, (dtype, shape, unknown), _ in by_family(cells):
-        yield label, dtype, shape, unknown or None
+    texts = {row.name: (shape_text(row.shape), row.unknown) for row in found}
+    tensors_of = Counter(number for shape, _ in texts.values() for number in set(UNKNOWN.findall(shape)))
+    cells = ((row.name, (row.dtype, *_lettered(texts[row.name], tensors_of))) for row in found)
+    for label, (dtype, shape, unknown), count in by_family(cells):
+        yield label, dtype, *(texts[label] if count == 1 else (shape, unknown or None))
+
+
+def _lettered(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a shape and its reason with a letter in place of the number of an unknown dim that only this tensor has.
+
+    So tensors whose dims are unknown for the same reason become a family: `?7.if` of one and `?8.if` of the next are
+    `?a.if` of each.
+    """
+    letters: dict[str, str] = {}
+
+    def renamed(found: re.Match[str]) -> str:
+        number = found[1]
+        is_own = tensors_of.get(number, 0) == 1 and len(letters) < len(string.ascii_lowercase)
+        return f"?{letters.setdefault(number, string.ascii_lowercase[len(letters)])}." if is_own else found[0]
+
+    return tuple(UNKNOWN.sub(renamed, text) for text in texts)
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,31 @@ y        float32  [N, M]
     )
 
 
+def test_dims_that_are_unknown_for_one_reason_part_no_family() -> None:
+    """Each output of an If has symbols of its own; a symbol that two tensors share is told by its name."""
+    text = tensor_shapes(load("example:merged-decoder"), filters=["present*"]).to_text(100)
+    assert (
+        text.split("\n\n")[2]
+        == """\
+main graph
+Tensor                         Dtype    Shape
+───────────────────────────────────────────────────────────────────────────────
+present.0.decoder.{key|value}  float32  [batch_size, 2, ?a.optimum::if, 8]
+  ?a.optimum::if: it depends on 'use_cache_branch': then_branch gives decoder_sequence_length +
+  past_decoder_sequence_length, else_branch decoder_sequence_length
+present.0.encoder.{key|value}  float32  [?a.optimum::if, 2, ?b.optimum::if, 8]
+  ?a.optimum::if: it depends on 'use_cache_branch': then_branch gives 0, else_branch batch_size;
+  ?b.optimum::if: it depends on 'use_cache_branch': then_branch gives 1, else_branch
+  encoder_sequence_length"""
+    )
+    model = Model.from_proto(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[N] x) => (a_0, a_1) { p = NonZero (x) a_0 = Neg (p) a_1 = Neg (p) }""")
+    )
+    assert "a_{0-1}  int64  [1, ?0.NonZero#0]" in tensor_shapes(model).to_text()
+
+
 @pytest.mark.parametrize(
     ("filters", "constants", "names"),
     [

@@ -39,7 +39,7 @@ def if_(ctx: InferenceContext) -> list[Tensor]:
     reasons = {name: found.get(body, "") for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
         ctx.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
-    return [_merged(ctx, index, pair) for index, pair in enumerate(zip(then, otherwise, strict=False))]
+    return [_merged(ctx, pair) for pair in zip(then, otherwise, strict=False)]
 
 
 def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Tensor]:
@@ -54,7 +54,7 @@ def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Te
     return results
 
 
-def _merged(ctx: InferenceContext, index: int, pair: tuple[Tensor, Tensor]) -> Tensor:
+def _merged(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tensor:
     first, second = pair
     if isinstance(first, TensorSequence) and isinstance(second, TensorSequence):
         return joined(first, second)
@@ -63,7 +63,7 @@ def _merged(ctx: InferenceContext, index: int, pair: tuple[Tensor, Tensor]) -> T
         return unknown(first.reason or second.reason, dtype)
     if len(first.dims) != len(second.dims):
         return unknown(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
-    where = f"output {index} depends on {ctx.name(0)}"
+    where = f"it depends on {ctx.name(0)}"
     dims = [
         left if left == right else ctx.new_symbol(f"{where}: then_branch gives {left}, else_branch {right}")
         for left, right in zip(first.dims, second.dims, strict=True)
