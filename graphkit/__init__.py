@@ -15,11 +15,12 @@ Read
     to_graphsurgeon         its graph for onnx-graphsurgeon; `from_graphsurgeon` takes it back
 
 Explain
-    report                  all sections by name; `compare` for several models
+    report                  all sections by name, a verdict first; `compare` for several models
     summary, architecture   what it is: size, opset, role, layers, heads
     interface, kv_cache     what a runtime has to feed, and to carry from step to step
     shape_ops, origins      operators that compute shapes, and the expressions behind them
     tensor_shapes           the shape of every tensor as an expression; `why_shape` says where one comes from
+    unknown_shapes          tensors whose shapes are not known before a run
     what_if, hazards        what each dim decides, and the dims that break the model; `check_hazards` runs it there
     control_flow, fit       branches of If, Loop and Scan; which models of a folder feed each other
     blockers                what keeps it from an NPU, such as "ethos-u65"
@@ -72,6 +73,9 @@ _HOMES = {
     "graphkit.analysis.shape_ops": ("ShapeOps", "shape_ops"),
     "graphkit.analysis.summary": ("Summary", "summary"),
     "graphkit.analysis.tensor_shapes": ("TensorShapes", "WhyShape", "tensor_shapes", "why_shape"),
+    "graphkit.analysis.findings": ("Finding",),
+    "graphkit.analysis.unknown_shapes": ("UnknownShapes", "unknown_shapes"),
+    "graphkit.analysis.verdict": ("Verdict",),
     "graphkit.analysis.what_if": ("WhatIf", "what_if"),
     "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UsageError"),
     "graphkit.workflows.compare": ("CompareOptions", "compare_models"),

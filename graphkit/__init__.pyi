@@ -9,6 +9,7 @@ from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.bundle import BundleOverview, bundle_overview
 from graphkit.analysis.control_flow import ControlFlow, control_flow
+from graphkit.analysis.findings import Finding
 from graphkit.analysis.fit import Fit, fit
 from graphkit.analysis.float16 import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
@@ -22,6 +23,8 @@ from graphkit.analysis.sections import ReportOptions
 from graphkit.analysis.shape_ops import ShapeOps, shape_ops
 from graphkit.analysis.summary import Summary, summary
 from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shapes, why_shape
+from graphkit.analysis.unknown_shapes import UnknownShapes, unknown_shapes
+from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf, what_if
 from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UsageError
 from graphkit.graph.networks import cone, to_networkx
@@ -63,17 +66,19 @@ __version__: str
 
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
-    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "EditReport", "Editor", "Fit",
+    "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "EditReport", "Editor", "Finding", "Fit",
     "Float16Losses", "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface",
     "KVCache", "LowerOptions", "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode",
     "Node", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report",
     "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope",
     "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target",
-    "TargetError", "TensorShapes", "UsageError", "Value", "WhatIf", "WhyShape", "architecture", "as_model",
+    "TargetError", "TensorShapes", "UnknownShapes", "UsageError", "Value", "Verdict", "WhatIf", "WhyShape",
+    "architecture", "as_model",
     "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
     "control_flow", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards",
     "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "parse_pipeline",
     "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file",
-    "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "verify_bundle", "verify_extract",
+    "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "unknown_shapes",
+    "verify_bundle", "verify_extract",
     "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.names import counted
 from graphkit.graph.view import Value
-from graphkit.model import Model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def _finding(cause: UnknownCause) -> Finding:
     return Finding("unknown-shapes", f"{tensors} behind {cause.op} '{cause.node}'", text, cause.op, cause.tensors)
 
 
-def unknown_shapes(model: Model, *, shapes: Shapes | None = None) -> UnknownShapes:
+def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> UnknownShapes:
     """Find the tensors whose shapes are not known before a run.
 
     Args:
-        model: The model.
+        model: The model, or its path.
         shapes: The inferred shapes of the model, if they are known already.
 
     Returns:
@@ -101,7 +101,7 @@ def unknown_shapes(model: Model, *, shapes: Shapes | None = None) -> UnknownShap
     """
     from graphkit.shapes import infer  # which takes as long to import as most sections take
 
-    shapes = shapes or infer(model)
+    shapes = shapes or infer(as_model(model))
     computed = [value for value in shapes if value.kind == "node" and not value.is_constant]
     unknown = [value for value in computed if not shapes[value].is_known]
     groups: dict[object, list[Value]] = {}
