@@ -129,7 +129,7 @@ present.0.encoder.{key|value}  float32  [?a.optimum::if, 2, ?b.optimum::if, 8]
         <ir_version: 8, opset_import: ["" : 17]>
         agraph (float[N] x) => (a_0, a_1) { p = NonZero (x) a_0 = Neg (p) a_1 = Neg (p) }""")
     )
-    assert "a_{0-1}  int64  [1, ?0.NonZero#0]" in tensor_shapes(model).to_text()
+    assert "a_{0-1}  int64    [1, ?0.NonZero#0]" in tensor_shapes(model).to_text()
 
 
 @pytest.mark.parametrize(
