@@ -37,7 +37,9 @@ class Place(os.PathLike[str]):
         return EXAMPLE
 
 
-@pytest.mark.parametrize("function", [graphkit.interface, graphkit.shapes.infer, graphkit.fold], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "function", [graphkit.interface, graphkit.shapes.infer, graphkit.fold], ids=lambda function: function.__name__
+)
 def test_a_path_does_where_a_model_does(function: Callable[[object], object]) -> None:
     assert str(function(Place())) == str(function(EXAMPLE)) == str(function(graphkit.load(EXAMPLE)))
 
