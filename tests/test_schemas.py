@@ -6,6 +6,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def test_every_command_that_writes_json_is_here() -> None:
     assert formats <= CASES.keys()
 
 
+@cache
+def validator(schema: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema_of(schema))
+
+
 def written(
     command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Any:
@@ -90,10 +96,8 @@ def test_json_is_what_its_schema_says(
     made = written(command, (*(word.format(**given) for word in words), "-f", "json"), capsys, monkeypatch)
     schema = name.split(" ")[0]
     assert (made["graphkit"], made["schema"]) == (graphkit.__version__, f"{schema}/1")
-    jsonschema.validate(made, schema_of(schema))
-    for spoiled in spoil(made):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(spoiled, schema_of(schema))
+    validator(schema).validate(made)
+    assert not any(validator(schema).is_valid(spoiled) for spoiled in spoil(made))
 
 
 def spoil(made: dict[str, Any]) -> Iterator[dict[str, Any]]:

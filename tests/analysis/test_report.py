@@ -13,8 +13,10 @@ from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.interface import interface
 from graphkit.analysis.report import ComparisonRow, Report, compare, report
 from graphkit.analysis.sections import SECTION_NAMES, ReportOptions, Section
+from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
+from graphkit.render.lines import ROWS
 from graphkit.shapes import Shapes
 
 RealModel = Callable[[str], Model]
@@ -206,6 +208,12 @@ def made(request: pytest.FixtureRequest, real_model: RealModel) -> Report:
 def test_every_real_model_has_a_report_in_json(made: Report) -> None:
     (one,) = json.loads(made.to_json())["models"]
     assert list(one["sections"]) == list(SECTION_NAMES)
+
+
+def test_a_verdict_takes_eight_lines_of_80_columns_at_most(made: Report) -> None:
+    lines = made.sections["verdict"].to_text(80).rstrip("\n").splitlines()[2:]
+    assert 1 <= sum(-(-max(cell_len(line), 1) // 80) for line in lines) <= ROWS
+    assert sum(line.startswith("$ ") for line in lines) <= COMMANDS
 
 
 def test_no_line_of_a_report_is_wider_than_80_columns_but_for_one_long_name_and_commands(made: Report) -> None:

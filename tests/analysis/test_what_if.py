@@ -13,7 +13,6 @@ FROZEN = (
     "bert-fill-mask/model",
     "cache-styles/stacked",
     "detr-resnet-50/model_quantized",
-    "gemma-270m/model",
     "gpt2-tiny/decoder_model_merged",
     "marian-tiny/decoder_model_merged",
     "opus-mt-en-fr/decoder_with_past_model",

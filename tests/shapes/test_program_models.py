@@ -142,7 +142,6 @@ MODELS = {
     "bert-fill-mask/model": {},
     "cache-styles/anonymous": {},
     "detr-resnet-50/model_quantized": {"height": 64, "width": 96},
-    "gemma-270m/model": {},
     "gpt2-tiny/decoder_model_merged": {},
     "llama-int4/model": {},
     "marian-tiny/decoder_model_merged": {},
