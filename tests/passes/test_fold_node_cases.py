@@ -69,10 +69,10 @@ def assert_same(one: object, two: object, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("change", "least"), [(with_symbols, 50), (all_constant, 500)])
+@pytest.mark.parametrize(("change", "least"), [(with_symbols, 25), (all_constant, 250)])
 def test_every_operator_gives_what_it_gave(change: Change, least: int) -> None:
     changed = 0
-    for name, proto, arrays, _ in node_cases():
+    for name, proto, arrays, _ in node_cases()[::2]:  # an operator has several
         if "_expanded" in name:  # the same as a function, which has many nodes
             continue
         model = change(proto, arrays)
