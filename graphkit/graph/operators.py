@@ -95,7 +95,7 @@ QUANTIZED: Mapping[str, frozenset[str]] = {
     "block-quantised": names(
         """
         GatherBlockQuantized MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight MatMulBnb4 MatMulFpQ4
-        MatMulNBits MatMulNBitsMlp MatMulNBitsQkv QMoE QuantizeBFP DequantizeBFP
+        MatMulNBits MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv QMoE QuantizeBFP DequantizeBFP
         """
     ),
 }
