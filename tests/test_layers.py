@@ -48,6 +48,7 @@ HOMES = {
         "cli/piping.py",
         "cli/reading.py",
         "cli/rewriting.py",
+        "cli/shapes.py",
         "cli/schemas.py",
     },
 }

@@ -19,9 +19,10 @@ from graphkit.cli.completing import completion
 from graphkit.cli.editing import convert_opset, extract, rename, set_dims
 from graphkit.cli.lowering import contract, lower
 from graphkit.cli.output import say
-from graphkit.cli.reading import examples, program, report, shapes, targets
+from graphkit.cli.reading import examples, report, targets
 from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
 from graphkit.cli.schemas import schema
+from graphkit.cli.shapes import program, shapes
 from graphkit.cli.streams import StoppedError, interruptible, tolerant, written_out
 from graphkit.errors import GraphkitError
 
