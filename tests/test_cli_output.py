@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import onnx.parser
 import pytest
 
 from graphkit.cli import COMMANDS
+from graphkit.cli.output import put_list
+from graphkit.cli.schemas import schema
 from graphkit.examples import resolve
+from graphkit.workflows.schemas import SCHEMAS
 
 Run = Callable[..., tuple[object, str, str]]
 EXAMPLE = "example:causal-attention"
@@ -93,3 +97,23 @@ def test_a_drawing_is_for_report(run: Run, tmp_path: Path) -> None:
         "",
         f"Error: {file}: a dot drawing is for `graphkit report` - take another suffix\n",
     )
+
+
+def test_a_list_is_a_line_a_row_and_on_a_terminal_as_wide_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("a", "what it is, in a few words"), ("longer", "short")]
+    lines = "a       what it is, in a few words\nlonger  short\n"
+    monkeypatch.setenv("COLUMNS", "24")
+    put_list(rows, None)
+    assert capsys.readouterr().out == lines
+    put_list(rows, tmp_path / "list.txt")
+    assert (tmp_path / "list.txt").read_text() == lines
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    put_list(rows, None)
+    assert capsys.readouterr().out == "a       what it is, in a\n        few words\nlonger  short\n"
+
+
+def test_the_list_of_schemas_goes_to_a_file(tmp_path: Path) -> None:
+    schema(["-o", str(tmp_path / "list.txt")], standalone_mode=False)
+    assert (tmp_path / "list.txt").read_text().splitlines() == list(SCHEMAS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
 
-__all__ = ["progress_on_terminal", "proving", "put", "rendered", "say", "show"]
+__all__ = ["progress_on_terminal", "proving", "put", "put_list", "rendered", "say", "show"]
 
 TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep
 
@@ -71,6 +73,19 @@ def put(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
     from graphkit.io.write import write_text
 
     write_text(output, words, sorted(read))
+
+
+def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:
+    """Write names and what they are, a line for each; on a terminal, a text that is too wide goes on below itself."""
+    edge = max(len(name) for name, _ in rows) + 2
+    lines = [f"{name:{edge}}{text}" for name, text in rows]
+    if output is None and sys.stdout.isatty():
+        room, below = shutil.get_terminal_size().columns, " " * edge
+        lines = [
+            textwrap.fill(line, room, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+            for line in lines
+        ]
+    put("".join(f"{line}\n" for line in lines), output)
 
 
 def _named_files(context: click.Context) -> Iterator[Path]:

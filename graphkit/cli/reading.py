@@ -23,7 +23,7 @@ from graphkit.cli.options import (
     output_option,
     size_options,
 )
-from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
+from graphkit.cli.output import progress_on_terminal, proving, put, put_list, rendered, say, show
 
 if TYPE_CHECKING:
     from graphkit.analysis.gate import Gate
@@ -243,4 +243,4 @@ def examples(output: Path | None) -> None:
     """List the models that ship with graphkit."""
     from graphkit.examples import EXAMPLES
 
-    put("".join(f"example:{name}  {description}\n" for name, description in EXAMPLES.items()), output)
+    put_list([(f"example:{name}", description) for name, description in EXAMPLES.items()], output)

@@ -30,7 +30,7 @@ from graphkit.cli.options import (
     tolerance_option,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, proving, put, show
+from graphkit.cli.output import progress_on_terminal, proving, put, put_list, show
 from graphkit.cli.piping import destination, finish, load, model_path
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def explain(name: str | None, output: Path | None) -> None:
     from graphkit.render.blocks import printable
 
     if name is None:
-        put("".join(f"{kind.name():27} {(kind.__doc__ or '').splitlines()[0]}\n" for kind in PASSES), output)
+        put_list([(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES], output)
         return
     with current_folder_importable():
         text = explain_pass(name)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from graphkit.cli.options import output_option
-from graphkit.cli.output import say
+from graphkit.cli.output import put
 
 __all__ = ["schema"]
 
@@ -23,12 +22,4 @@ def schema(name: str | None, output: Path | None) -> None:
     """
     from graphkit.workflows.schemas import SCHEMAS, schema_text
 
-    if name is None:
-        for one in SCHEMAS:
-            say(one)
-    elif output is None:
-        sys.stdout.write(schema_text(name))
-    else:
-        from graphkit.io.write import write_text
-
-        write_text(output, schema_text(name), [])
+    put("".join(f"{one}\n" for one in SCHEMAS) if name is None else schema_text(name), output)
