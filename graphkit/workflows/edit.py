@@ -70,8 +70,6 @@ class EditReport(Result):
         done = counted(len(self.changes), "change(s)") if self.changes else "nothing had to change"
         yield proof_outcome(f"{self.edit}: {done}.", self.proof)
         yield Prose(f"Wrote {' and '.join(self.files)}.")
-        if not self.changes:
-            yield Prose("Nothing had to change.")
         yield from (Prose(f"{change}.") for change in self.changes)
         yield from (Prose(note, "warning") for note in self.notes)
         if self.unused:
