@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ __all__ = [
     "LengthChange",
     "StateTensor",
     "Update",
+    "takes_fewer_slots",
 ]
 
 VERSION = 1
@@ -67,6 +68,11 @@ class BundlePort:
     meaning: str
     source: Feed | None = None
     writes: str = ""
+
+    @property
+    def state(self) -> str:
+        """The state that it is, either way; "" for none."""
+        return self.source.of if self.source is not None and self.source.kind == "state" else self.writes
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,8 @@ class StateTensor:
             `whole`, by methods that read it too: it has two places, and the new one is written to the other.
         length: How many slots are in use, by name; "" for none.
         initial: What each element is at first.
+        symbolic: Whether all methods but `init` take it with fewer slots than `shape` has, as many of each such state:
+            where what is bound is copied, a host may begin with few, and move the rows apart before more are in use.
     """
 
     name: str
@@ -136,6 +144,7 @@ class StateTensor:
     update: Update
     length: str = ""
     initial: float = 0.0
+    symbolic: bool = False
 
     @property
     def stride(self) -> int:
@@ -151,6 +160,17 @@ class StateTensor:
     def end(self) -> int:
         """Where its last place ends in the arena."""
         return self.offset + (self.places - 1) * self.stride + self.bytes
+
+
+def takes_fewer_slots(state: StateTensor, most: int, methods: Iterable[BundleMethod]) -> bool:
+    """Return whether all methods but `init` take a state with fewer slots than the most, and none reads it alone."""
+    axis, others = state.axis, [method for method in methods if method.when != "init"]
+    if axis is None or state.update != "slots" or state.shape[axis : axis + 1] != (most,):
+        return False
+    if any(method.access.get(state.name) == "read" for method in others):  # it may read the slots that are not in use
+        return False
+    ports = (port for method in others for port in (*method.inputs, *method.outputs))
+    return all(isinstance(dim, str) for p in ports if p.state == state.name for dim in p.shape[axis : axis + 1])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from graphkit.contract.bundle import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.contract.bundle import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor, takes_fewer_slots
 from graphkit.contract.checks import BYTES
 
 __all__ = ["bundle_problems"]
@@ -51,6 +51,10 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
     states = {state.name: state for state in contract.states}
     for method in contract.methods:
         yield from (f"{method.name}: {text}" for text in _method(method, states, lengths))
+    for state in contract.states:
+        most = next((length.most for length in contract.lengths if length.name == state.length), 0)
+        if state.symbolic and not takes_fewer_slots(state, most, contract.methods):
+            yield f"state '{state.name}' cannot have fewer slots"
 
 
 def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
@@ -119,15 +123,13 @@ def _port(port: BundlePort, states: Mapping[str, StateTensor]) -> Iterator[str]:
         yield "has no name, or a dim of none"
     if port.dtype not in BYTES or not _is_size(port.shape):
         yield "has no size, or no dtype of whole bytes"
-    source = port.source
-    name = source.of if source is not None and source.kind == "state" else port.writes
-    if not name:
+    if not port.state:
         return
-    state = states.get(name)
+    state = states.get(port.state)
     if state is None:
-        yield f"is state '{name}', which is not there"
+        yield f"is state '{port.state}', which is not there"
     elif port.dtype != state.dtype or not _fits(port.shape, state.shape):
-        yield f"does not fit state '{name}'"
+        yield f"does not fit state '{port.state}'"
 
 
 def _fits(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:

@@ -86,7 +86,7 @@ def _built(kind: Any, plain: Any, at: str) -> Any:
     if kind is str and isinstance(plain, str):
         plain.encode()  # half of a surrogate pair is no text
         return plain
-    if kind is int and type(plain) is int and abs(plain) <= MOST:
+    if (kind is int and type(plain) is int and abs(plain) <= MOST) or (kind is bool and type(plain) is bool):
         return plain
     raise ValueError(f"{at} is not {_words(kind)}")
 
@@ -116,7 +116,7 @@ def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
 
 
 def _words(kind: Any) -> str:
-    names = {str: "text", int: f"an integer up to {MOST:,}", float: "a number"}
+    names = {str: "text", int: f"an integer up to {MOST:,}", float: "a number", bool: "true or false"}
     if get_origin(kind) is Literal:
         return " or ".join(repr(option) for option in get_args(kind))
     return names.get(kind) or {tuple: "a list", Mapping: "an object"}[get_origin(kind)]

@@ -3,9 +3,8 @@
  *     const bundle = await Bundle.open(ort, 'opus.bundle'); // ort: the module onnxruntime-node or onnxruntime-web
  *     const [tokens] = await bundle.generate(ids, { maxNewTokens: 50, beams: 4 });
  */
-const ARRAYS = new Map(Object.entries({
-  float32: Float32Array, float64: Float64Array, float16: globalThis.Float16Array ?? Uint16Array, bool: Uint8Array,
-  int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
+const ARRAYS = new Map(Object.entries({ float32: Float32Array, float64: Float64Array, bool: Uint8Array, int8: Int8Array,
+  float16: globalThis.Float16Array ?? Uint16Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
   uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array }));
 const need = (holds, problem) => { if (!holds) throw new BundleError(problem.call?.() ?? problem); };
 const quoted = (value) => JSON.stringify(value)?.replace(/[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, '?');
@@ -22,21 +21,19 @@ const lastOf = ({ dims: [rows, tokens, size], data }) => Array.from({ length: ro
 /** What the caller, or `bundle.json`, has wrong: an error before anything runs. */
 export class BundleError extends Error { name = 'BundleError'; }
 /**
- * The methods of a bundle, and the state of one user. Inputs are numbers, arrays, nested arrays, typed arrays, tensors.
- * `encode`, for an encoder-decoder, `prefill`, for a decoder alone, or `start`, for either, starts a sequence. Inputs
- * go by name; `tokens` and `mask` also name the decoder's, by default its start token, and ones. `step` goes on with a
- * token, one for each row, or [batch, tokens]. Each returns the logits, [batch, tokens, vocabulary]. `reorder([0, 0])`
- * makes rows of the state copies of others; `reset` gives it its initial value; `fork` returns a bundle for another
- * user, with the same sessions and a state of its own. `state` has views of the arena, all slots of the rows in use.
- * `generate` returns, for each row, the tokens of the largest mean of log probabilities, or, for one beam, greedy ones.
- * `ids` and `mask` are the source for an encoder, else the prompt; `prompt` is what a decoder beside one starts with.
+ * The methods of a bundle, and the state of one user. Inputs go by name: numbers, nested or typed arrays, or tensors;
+ * `tokens` and `mask` also name the decoder's, by default its start token, and ones. `encode`, for an encoder-decoder,
+ * `prefill`, for a decoder alone, or `start`, for either, starts a sequence; `step` goes on with a token, one for each
+ * row, or [batch, tokens]. They return the logits, [batch, tokens, vocabulary]. `reorder([0, 0])` makes rows of the
+ * state copies of others; `reset` gives it its initial value; `fork` returns one for another user, with the same
+ * sessions. `state` has views of the arena until the next call: rows in use, slots so far. `generate` returns, for each
+ * row, the tokens of the largest mean of log probabilities, or, for one beam, greedy ones. `ids` and `mask` are the
+ * source for an encoder, else the prompt; `prompt` is what a decoder beside one starts with.
  */
 export class Bundle {
-  #ort; #sessions; #inPlace; #arena; #lengths; #states = new Map(); #rows; #busy = false;
-  /**
-   * Open the bundle in a folder, a path or URL, or of files by name, as bytes. `inPlace` is whether methods write into
-   * the state itself; onnxruntime-web leaves outputs that it is given at zero, silently. `session` has its options.
-   */
+  #ort; #sessions; #inPlace; #arena; #length; #states = new Map(); #rows; #slots; #busy = false;
+  /** Open the bundle in a folder, a path or URL, or of files by name, as bytes; `session` has options for sessions. */
+  // onnxruntime-web leaves outputs that it is given at zero, silently: there, nothing is written in place
   static async open(ort, source, { inPlace = Boolean(ort.env?.versions?.node), session = {} } = {}) {
     const { read, locate } = await reader(source);
     const contract = readContract(new TextDecoder().decode(await read('bundle.json')));
@@ -54,11 +51,11 @@ export class Bundle {
     try { this.#arena = new ArrayBuffer(contract.arena); } catch (cause) {
       throw new BundleError(`there is no memory for ${contract.arena} bytes of state`, { cause });
     }
-    for (const one of contract.states) this.#states.set(one.name, { ...one, other: otherPlace(one), views: new Map() });
+    for (const one of contract.states) this.#states.set(one.name, { ...one, other: otherPlace(one) });
     this.#clear();
   }
   get state() { return Object.fromEntries([...this.#states].map(([name, state]) => [name, this.#view(state)])); }
-  get length() { return this.#lengths.get(this.contract.lengths[0].name); }
+  get length() { return this.#length; }
   fork() { return new Bundle(this.#ort, this.contract, this.#sessions, this.#inPlace); }
   encode(inputs) { return this.start(inputs, 'encode'); }
   prefill(inputs) { return this.start(inputs, 'prefill'); }
@@ -97,45 +94,51 @@ export class Bundle {
     need(method, () => `no '${name || when}': the bundle has ${quoted(this.contract.methods.map((one) => one.name))}`);
     return method;
   }
-  #clear(rows = 0) {
-    [this.#rows, this.#lengths] = [rows, new Map(this.contract.lengths.map(({ name }) => [name, 0]))];
+  #clear(rows = 0, slots = this.contract.lengths[0].most) {
+    [this.#rows, this.#slots, this.#length] = [rows, slots, 0];
     for (const state of this.#states.values()) state.dims = null;
+  }
+  /** Give symbolic states so many slots: from the last row to the first, each moves to where it begins now. */
+  #widen(slots, old = this.#slots) {
+    this.#slots = slots;
+    for (const state of [...this.#states.values()].filter(({ symbolic }) => symbolic && slots > old)) {
+      const { dims, data } = this.#view(state);
+      const [rows, one] = [volume(dims.slice(0, state.axis)), volume(dims.slice(state.axis + 1))];
+      for (let at = rows - 1; at > 0; at -= 1) data.copyWithin(at * slots * one, at * old * one, (at + 1) * old * one);
+    }
   }
   #reset() {
     this.#clear(this.contract.sizes.batch);
     return this.#run(this.#method('init'), {}).finally(() => this.#clear());
   }
   async #reorder(rows) {
-    const [method, { batch }] = [this.#method('reorder'), this.contract.sizes];
-    const areRows = rows.every((row) => Number.isInteger(row) && row >= 0 && row < this.#rows);
-    need(areRows && rows.length > 0 && rows.length <= batch,
+    const [method, { batch }, known] = [this.#method('reorder'), this.contract.sizes, [...Array(this.#rows).keys()]];
+    need(rows.length > 0 && rows.length <= batch && rows.every((row) => known.includes(row)),
       `rows ${quoted(rows)}: give 1 to ${batch}, of the ${this.#rows} that the state has, counted from 0`);
     await this.#run(method, { [portOf(method, 'indices').name]: this.#tensor('int64', rows, [rows.length]) }, false);
     this.#rows = rows.length;
   }
   async #decode(method, given, beams = 1) {
-    const [starts, { sizes: { batch }, lengths }] = [method.when === 'once', this.contract];
+    const [starts, { sizes: { batch }, lengths: [{ most }] }] = [method.when === 'once', this.contract];
     need(starts || this.#rows, 'no sequence is started - call encode or prefill first');
     const feeds = this.#feeds(method, given, starts);
     const [rows] = feeds[portOf(method, 'tokens').name].dims;
     need(starts || rows === this.#rows, `${rows} rows, and the sequence has ${this.#rows} - give a token for each`);
     need(rows * beams <= batch, `${rows * beams} rows, and the bundle takes ${batch} - make one of a larger --batch`);
-    const after = new Map(lengths.map(({ name }) => [name, starts ? 0 : this.#lengths.get(name)]));
-    for (const { length: of, input, axis } of method.changes) after.set(of, after.get(of) + feeds[input].dims[axis]);
-    const full = lengths.find(({ name, most }) => after.get(name) > most);
-    need(!full, `${after.get(full?.name)} tokens do not fit into ${full?.most} slots - reset it, or make one of more`);
+    const after = method.changes.reduce((n, { input, axis }) => n + feeds[input].dims[axis], starts ? 0 : this.#length);
+    need(after <= most, `${after} tokens do not fit into ${most} slots - reset it, or make one of more`);
     if (starts && method.inputs.some(({ source }) => this.#states.get(source.of)?.axis === null)) await this.#reset();
-    if (starts) this.#clear(rows);
+    if (starts) this.#clear(rows, 0);
+    this.#widen(Math.min(Math.ceil(after / 32) * 32, most)); // few at a time: bindings copy all that they are given
     const outputs = await this.#run(method, feeds).catch((error) => { if (starts) this.#clear(); throw error; });
-    this.#lengths = after;
+    this.#length = after;
     return outputs[method.outputs.find((port) => !port.writes).name];
   }
   #feeds(method, inputs, starts) {
     const ports = method.inputs.filter(({ source }) => ['user', 'tokens', 'mask'].includes(source.kind));
-    const entries = Object.entries(inputs).filter(([, value]) => value != null);
-    const named = new Map(entries.map(([key, value]) => [portOf(method, key)?.name ?? key, value]));
+    const [feeds, sizes, named, most] = [{}, new Map(), new Map(), this.contract.sizes];
+    for (const [key, one] of Object.entries(inputs)) if (one != null) named.set(portOf(method, key)?.name ?? key, one);
     for (const key of named.keys()) need(ports.some(({ name }) => name === key), `there is no input ${quoted(key)}`);
-    const [feeds, sizes, most] = [{}, new Map(), this.contract.sizes];
     for (const port of ports.sort((a, b) => rank(a) - rank(b))) {
       const [{ name, shape, dtype }, isTokens] = [port, port.source.kind === 'tokens'];
       const dims = shape.map((dim) => sizes.get(dim) ?? dim);
@@ -164,13 +167,12 @@ export class Bundle {
     const [fed, fetches, sizes] = [{ ...feeds }, {}, new Map()];
     for (const { name, shape, dtype, source: { kind, of } } of inputs) {
       if (kind === 'state') fed[name] = this.#view(this.#states.get(of));
-      else if (kind === 'length') fed[name] = this.#tensor(dtype, [this.#lengths.get(of)], [1]);
-      else shape.forEach((dim, axis) => sizes.set(dim, feeds[name].dims[axis]));
+      else if (kind === 'length') fed[name] = this.#tensor(dtype, [this.#length], [1]);
+      shape.forEach((dim, axis) => sizes.set(dim, fed[name].dims[axis]));
     }
     for (const { name, shape, writes } of outputs) {
       const [state, dims] = [this.#states.get(writes), shape.map((dim) => sizes.get(dim) ?? dim)];
-      const isKnown = state && (state.axis !== null || dims.every(Number.isInteger));
-      fetches[name] = inPlace && isKnown ? this.#view(state, state.axis === null ? dims : null, state.other) : null;
+      fetches[name] = inPlace && state && dims.every(Number.isInteger) ? this.#view(state, dims, state.other) : null;
     }
     const results = await this.#sessions.get(file).run(fed, fetches, { logSeverityLevel: 3 }); // a copy logs a warning
     for (const { name, writes } of outputs.filter((port) => port.writes)) {
@@ -180,12 +182,11 @@ export class Bundle {
     }
     return results;
   }
-  #view({ name, dtype, shape, batch, bytes, offset, dims, views }, size = dims, at = offset, rows = this.#rows) {
-    if (views.get(at)?.rows === rows && `${views.get(at).size}` === `${size}`) return views.get(at).tensor;
-    const [Type, sizes] = [ARRAYS.get(dtype), size ?? shape.map((dim, axis) => (axis === batch ? rows : dim))];
+  #view({ name, dtype, shape, batch, axis, bytes, symbolic, offset, dims }, given = dims, at = offset) {
+    const own = new Map([[symbolic ? axis : null, this.#slots], [batch, this.#rows]]);
+    const [Type, sizes] = [ARRAYS.get(dtype), given ?? shape.map((size, place) => own.get(place) ?? size)];
     need(volume(sizes) * Type.BYTES_PER_ELEMENT <= bytes, `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
-    views.set(at, { rows, size, tensor: new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes) });
-    return views.get(at).tensor;
+    return new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes);
   }
 }
 /** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */
@@ -197,9 +198,8 @@ function advance(row, begin, end, beams) {
     logits.forEach((logit, token) => {
       const total = score + (logit - most - log);
       if (found.length === count && !(total > found[count - 1].score)) return;
-      const place = found.findIndex((other) => total > other.score);
-      found.splice(place < 0 ? count : place, 0, { text: [...text, token], score: total, source: begin + at });
-      found.length = Math.min(found.length, count);
+      found.push({ text: [...text, token], score: total, source: begin + at });
+      found.sort((one, other) => other.score - one.score).splice(count);
     });
   }
   const next = found.filter(({ text }) => text.at(-1) !== end);

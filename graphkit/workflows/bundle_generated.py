@@ -44,9 +44,8 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         if state.batch is None:
             continue
         out = f"{state.name}_after"
-        dims = [f"{state.name}_{axis}" if axis == state.batch else size for axis, size in enumerate(state.shape)]
-        if state.update in ("whole", "swap"):
-            dims = [f"{state.name}_{axis}" for axis in range(len(state.shape))]
+        free = {"slots": (state.batch, state.axis), "ring": (state.batch,)}.get(state.update, range(len(state.shape)))
+        dims = [f"{state.name}_{axis}" if axis in free else size for axis, size in enumerate(state.shape)]
         after = ["batch" if axis == state.batch else dim for axis, dim in enumerate(dims)]
         nodes.append(helper.make_node("Gather", [state.name, INDICES], [out], axis=state.batch))
         inputs.append(BundlePort(state.name, state.dtype, tuple(dims), "before", Feed("state", state.name)))

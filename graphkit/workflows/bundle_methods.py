@@ -93,11 +93,11 @@ class _Draft:
 
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     prepared = _prepared(model, update)
-    later = _in_place(prepared, UpdateCacheInPlace(slots, update))
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update, symbolic=1))
     if not _has_rings(later.model, model, slots):
         step = _method("step", "step", "decode.onnx", later, model)
         return replace(step, name="prefill", when="once"), step
-    start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
+    start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1, symbolic=1))
     ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
     return _method("prefill", "once", "prefill.onnx", start, model), _method("step", "step", "step.onnx", ringed, model)
 
@@ -110,7 +110,7 @@ def _has_rings(made: Model, original: Model, slots: int) -> bool:
 
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    in_place = UpdateCacheInPlace(slots, update, rings=0)
+    in_place = UpdateCacheInPlace(slots, update, rings=0, symbolic=1)
     later = _in_place(_prepared(_with_tokens(step), update), in_place)
     after = _method("step", "step", "step.onnx", later, _with_tokens(step))
     ahead, behind = _prepared(encoder, update), _prepared(_with_tokens(first), update)
@@ -151,7 +151,7 @@ def kept_in_slots(
     Raises:
         UsageError: Its cache cannot be kept in slots, or an input is not known.
     """
-    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0))
+    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0, symbolic=1))
     return _method(name, when, file, later, model, reads)
 
 

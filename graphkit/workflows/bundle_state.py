@@ -20,6 +20,7 @@ from graphkit.contract.bundle import (
     LengthChange,
     StateTensor,
     Update,
+    takes_fewer_slots,
 )
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
@@ -27,6 +28,7 @@ from graphkit.graph.in_place import readers_beside
 from graphkit.graph.roles import Axis
 from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.view import Value
+from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import Expr, infer
 from graphkit.workflows.bundle_methods import MethodModel
 
@@ -75,6 +77,7 @@ def build_bundle(
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
+    made = tuple(part.made(by_name) for part in parts)
     lengths = dict.fromkeys(part.method.length for part in parts if "length" in part.method.kinds.values())
     lengths |= dict.fromkeys(state.length for state in states if state.length)
     largest = {name: size for part in parts for name, size in part.named_sizes.items()}
@@ -85,8 +88,8 @@ def build_bundle(
         dict(tokens),
         max((state.offset + state.places * state.stride for state in states), default=0),
         tuple(Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths),
-        states,
-        tuple(part.made(by_name) for part in parts),
+        tuple(replace(state, symbolic=takes_fewer_slots(state, sizes.slots, made)) for state in states),
+        made,
         "the models count positions, from the slots in use and from the mask" if lengths else "there are none",
         tuple(_loop(parts)),
     )
@@ -133,8 +136,8 @@ class _Part:
 
     @cached_property
     def symbols(self) -> Mapping[str, str]:
-        """What each symbol of the inputs is called in the contract: `batch`, `source`, `tokens`, or as it is."""
-        roles, found = self.model.roles, dict[str, str]()
+        """What each symbol of the inputs is called: `batch`, `source`, `tokens`, `slots`, or as it is."""
+        roles, found = self.model.roles, dict.fromkeys(self._slots(), SLOTS)
         for value in self.model.graph.inputs:
             for axis, dim in enumerate(self.shapes[value].dims or ()):
                 if dim.constant is None and dim.atom is not None and str(dim) not in found:
@@ -147,7 +150,8 @@ class _Part:
     @cached_property
     def largest(self) -> Mapping[str, int]:
         """The largest number of each symbol that has one."""
-        known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": self.sizes.slots}
+        slots = self.sizes.slots
+        known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": slots, SLOTS: slots}
         named = {symbol: known[name] for symbol, name in self.symbols.items() if name in known}
         return {**named, **self.sizes.dims}
 
@@ -155,6 +159,14 @@ class _Part:
     def named_sizes(self) -> Mapping[str, int]:
         """The largest number of each size in the shapes of the ports."""
         return {self.symbols[symbol]: size for symbol, size in self.largest.items() if symbol in self.symbols}
+
+    def _slots(self) -> Iterator[str]:
+        """Yield the symbols of axes along which what is new is written."""
+        for name, state in self.method.writes.items():
+            dims = self.shapes[self.values[name]].dims or ()
+            axis = self._axis(self.values[name], len(dims)) if state not in self.method.whole else None
+            if axis is not None and dims[axis].atom is not None:
+                yield str(dims[axis])
 
     def states(self) -> Iterator[StateTensor]:
         """Yield what the method writes."""

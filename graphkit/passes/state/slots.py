@@ -13,10 +13,11 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
 
-__all__ = ["LENGTH", "SINCE", "Slots", "Update"]
+__all__ = ["LENGTH", "SINCE", "SLOTS", "Slots", "Update"]
 
 Update = Literal["tensor-scatter", "scatter-nd"]
 LENGTH = "past_length"
+SLOTS = "slots"  # what their dim is called where it is a symbol
 SINCE: Mapping[Update, int] = {"tensor-scatter": 24, "scatter-nd": 16}  # the opset that has the operators
 
 

@@ -15,13 +15,13 @@ from graphkit.graph.view import Value, unwrapped
 from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth, growths
 from graphkit.passes.state.rings import Ring, rings_of
-from graphkit.passes.state.slots import LENGTH, SINCE, Slots, Update
+from graphkit.passes.state.slots import LENGTH, SINCE, SLOTS, Slots, Update
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_interface, with_names
-from graphkit.shapes import Expr, const
+from graphkit.shapes import Expr, const, symbol
 
 __all__ = ["UpdateCacheInPlace"]
 
@@ -72,6 +72,8 @@ class UpdateCacheInPlace(Pass):
         update: `tensor-scatter` writes with TensorScatter (opset 24), `scatter-nd` with ScatterND (opset 16).
         rings: 0 where layers with a sliding window are to keep all tokens.
         start: 1 where the past is empty.
+        symbolic: 1 where the slots are to be a symbol, `slots`, so that a host may give fewer than there can be; a ring
+            has as many as its window in any case.
     """
 
     changes_interface: ClassVar[bool] = True
@@ -80,6 +82,7 @@ class UpdateCacheInPlace(Pass):
     update: Update = "tensor-scatter"
     rings: int = 1
     start: int = 0
+    symbolic: int = 0
 
     def run(self, model: Model) -> Outcome:
         if self.slots < 1:
@@ -127,6 +130,7 @@ class _Caches:
         self.inputs: dict[str, NewInput] = {}
         self.outputs: dict[str, NewInput] = {}
         self.dropped: set[str] = set()
+        self.count = symbol(free_name(SLOTS, _symbols_of(self.editor))) if options.symbolic else const(options.slots)
         self.last: list[NewNode] = []  # nodes for the end of the graph
 
     def run(self) -> Outcome:
@@ -240,7 +244,7 @@ class _Caches:
         assert new is not None
         dims = self.shapes[past].dims
         assert dims is not None
-        after = self._declare(past.name, past, dims, growth.axis, window or self.options.slots)
+        after = self._declare(past.name, past, dims, growth.axis, const(window) if window else self.count)
         self.dropped.add(present.name)
         written = self.slots.write(past.name, new.name, dims, growth.axis, after, window)
         if self.is_start:
@@ -257,7 +261,7 @@ class _Caches:
         assert axis is not None
         dims = self.shapes[present].dims
         assert dims is not None
-        after = self._declare(_slots(present.name), present, dims, axis, self.options.slots)
+        after = self._declare(_slots(present.name), present, dims, axis, self.count)
         self.dropped.add(present.name)
         self.last += self.slots.write(_slots(present.name), present.name, dims, axis, after)
 
@@ -269,7 +273,7 @@ class _Caches:
         dims = self.shapes[mask].dims
         assert dims is not None
         slots = _slots(mask.name)
-        after = self._declare(slots, mask, dims, 1, self.options.slots)
+        after = self._declare(slots, mask, dims, 1, self.count)
         self.inputs[mask.name] = NewInput(mask.name, self.shapes[mask].dtype, (dims[0], self.slots.count))
         written = self.slots.write(slots, mask.name, dims, 1, after)
         if self.is_start:
@@ -302,13 +306,13 @@ class _Caches:
                 self.editor.insert_before(node, NewNode("Gather", [mask, columns], [name], {"axis": -1}))
             self.editor.set_inputs(node, {index: made[mask, window]})
 
-    def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, slots: int) -> str:
+    def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, slots: Expr) -> str:
         """Declare slots as input and output, and return the name of the output."""
-        fixed = (*dims[:axis], const(slots), *dims[axis + 1 :])
+        declared = (*dims[:axis], slots, *dims[axis + 1 :])
         after = self.editor.unique_name(f"{name}_after")
         dtype = self.shapes[value].dtype
-        self.inputs[name] = NewInput(name, dtype, fixed)
-        self.outputs[after] = NewInput(after, dtype, fixed)
+        self.inputs[name] = NewInput(name, dtype, declared)
+        self.outputs[after] = NewInput(after, dtype, declared)
         return after
 
     def _changes(self, count: int, rings: Mapping[Growth, Ring]) -> tuple[str, ...]:
@@ -319,6 +323,12 @@ class _Caches:
             for window in windows
         ]
         return tuple(changes)
+
+
+def _symbols_of(editor: Editor) -> frozenset[str]:
+    """Return the symbols in the dims of inputs and outputs."""
+    graph = editor.model.graph
+    return frozenset().union(*(_symbols(editor.shapes[value].dims or ()) for value in (*graph.inputs, *graph.outputs)))
 
 
 def _symbols(dims: Sequence[Expr]) -> frozenset[str]:
