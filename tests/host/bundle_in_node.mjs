@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module';
 import { readFile, readdir } from 'node:fs/promises';
 import { pathToFileURL } from 'node:url';
-import { decodes, fails, refuses } from './bundle_scenarios.mjs';
+import { decodes, fails, grows, refuses, sameLogits } from './bundle_scenarios.mjs';
 
 const plan = JSON.parse(process.argv[2]);
 const require = createRequire(`${plan.modules}/package.json`);
@@ -19,7 +19,23 @@ const opened = {
 };
 const found = {};
 for (const [name, { folder, ways, given }] of Object.entries(plan.bundles)) {
-  for (const way of ways) (found[name] ??= {})[way] = await decodes(await opened[way](folder), given);
+  for (const way of ways) {
+    const bundle = await opened[way](folder);
+    (found[name] ??= {})[way] = { ...await decodes(bundle, given), grown: await grows(bundle, given) };
+  }
+  const files = await filesOf(folder);
+  const contract = JSON.parse(new TextDecoder().decode(files['bundle.json']));
+  for (const state of contract.states) state.symbolic = false;
+  const fixed = { ...files, 'bundle.json': new TextEncoder().encode(JSON.stringify(contract)) };
+  const { logits, slots } = await grows(await Bundle.open(node, fixed), given);
+  const isSame = (grown) => sameLogits(grown.logits, logits);
+  found[name].fixed = { slots, isSame: isSame(found[name]['in place'].grown), faults: {} };
+  for (const [fault, [from, to]] of Object.entries(plan.faults)) {
+    const parts = (await readFile(plan.host, 'utf8')).split(from);
+    if (parts.length !== 2) throw new Error(`${fault}: no place for it`);
+    const host = await import(`data:text/javascript,${encodeURIComponent(parts.join(to))}`);
+    found[name].fixed.faults[fault] = isSame(await grows(await host.Bundle.open(node, files), given));
+  }
 }
 const { folder } = plan.bundles[plan.failing];
 const files = await filesOf(folder);

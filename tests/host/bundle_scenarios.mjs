@@ -42,6 +42,29 @@ export async function decodes(bundle, { start, other, ids, tokens, prompt, mask 
   return found;
 }
 
+/** Decode past the slots that a bundle begins with, two users in turns, one ahead of the other. */
+export async function grows(bundle, { long, longer, tokens }) {
+  const places = ({ state }) => Object.values(state).map(({ data }) => data.byteOffset);
+  const fork = bundle.fork();
+  const logits = [await bundle.start(long), await fork.start(longer)];
+  const [before, slots] = [places(bundle), [bundle, fork].map(slotsOf)];
+  for (const token of tokens) logits.push(await bundle.step(token), await fork.step(token));
+  slots.push(slotsOf(bundle), slotsOf(fork));
+  const isInPlace = same(before, places(bundle));
+  await bundle.reorder([1, 1, 0]);
+  logits.push(await bundle.step([...tokens[0], tokens[0][0]]), await bundle.start(long));
+  slots.push(slotsOf(bundle));
+  return { logits: logits.map(numbers), slots, isInPlace };
+}
+
+function slotsOf({ state, contract }) {
+  const { name, axis } = contract.states.find(({ update }) => update === 'slots');
+  return state[name].dims[axis];
+}
+
+/** Whether logits are the same to the last bit. */
+export function sameLogits(one, other) { return one.every((logits, at) => same(logits, other[at])); }
+
 /** Return what a bundle of an encoder and a decoder says to what it cannot do. */
 export async function fails(bundle, BundleError) {
   const source = { input_ids: [[5, 6]], tokens: 4 };
