@@ -183,10 +183,10 @@ export class Bundle {
     return results;
   }
   #view({ name, dtype, shape, batch, axis, bytes, symbolic, offset, dims }, given = dims, at = offset) {
-    const own = new Map([[symbolic ? axis : null, this.#slots], [batch, this.#rows]]);
-    const [Type, sizes] = [ARRAYS.get(dtype), given ?? shape.map((size, place) => own.get(place) ?? size)];
-    need(volume(sizes) * Type.BYTES_PER_ELEMENT <= bytes, `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
-    return new this.#ort.Tensor(dtype, new Type(this.#arena, at, volume(sizes)), sizes);
+    const own = (size, place) => (place === batch ? this.#rows : symbolic && place === axis ? this.#slots : size);
+    const [Type, sizes] = [ARRAYS.get(dtype), given ?? shape.map(own)], count = volume(sizes);
+    need(count * Type.BYTES_PER_ELEMENT <= bytes, () => `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
+    return new this.#ort.Tensor(dtype, new Type(this.#arena, at, count), sizes);
   }
 }
 /** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
@@ -16,6 +17,7 @@ from test_reading import setting
 
 import graphkit.contract
 from graphkit.analysis.bundle import bundle_overview
+from graphkit.contract.bundle import takes_fewer_slots
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.host.bundle import Bundle
@@ -184,6 +186,15 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a change by no input": (setting(*STEP, "changes", 0, "input", to=KEY), "by an input that is not there"),
     "a change by no axis": (setting(*STEP, "changes", 0, "axis", to=2), "by an input that is not there"),
 }
+
+
+def test_slots_that_a_method_reads_alone_are_all_there(bundle_of: BundleOf) -> None:
+    contract = read_bundle(bundle_of("causal") / "bundle.json")
+    most, keys = contract.lengths[0].most, contract.state(KEY)
+    assert takes_fewer_slots(keys, most, contract.methods)
+    step = contract.methods[1]
+    reader = dataclasses.replace(step, access={**step.access, KEY: "read"})
+    assert not takes_fewer_slots(keys, most, (*contract.methods, reader))
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -41,6 +41,9 @@ def test_an_encoder_decoder_is_two_methods_over_one_state(bundle_of: BundleOf) -
     assert all(state.offset % 64 == 0 for state in contract.states)
     assert contract.arena == sum(-(-state.bytes // 64) * 64 for state in contract.states)
     assert contract.data == "bundle.data"
+    assert {state.name: state.symbolic for state in contract.states} == {
+        state.name: ".decoder." in state.name for state in contract.states
+    }
     assert (folder / "bundle.data").stat().st_size < 900_000  # every distinct tensor once: both methods have most
 
 
