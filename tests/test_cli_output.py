@@ -13,6 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import graphkit
 from graphkit.cli import COMMANDS
 from graphkit.cli.output import put_list
 from graphkit.cli.schemas import schema
@@ -88,6 +89,24 @@ def test_a_model_that_is_named_is_never_overwritten(run: Run, tmp_path: Path) ->
     assert model.read_bytes() == before
     assert folded.read_bytes() != b""
     assert run("report", folded, "--only", "summary")[0] == 0
+
+
+def test_an_earlier_report_is_replaced_unless_it_is_an_input(run: Run, tmp_path: Path) -> None:
+    report, baseline = tmp_path / "report.json", tmp_path / "baseline.json"
+    for _ in range(2):
+        assert run("shapes", EXAMPLE, "-o", report) == (0, "", "")
+        assert run("report", EXAMPLE, "--only", "verdict", "-o", baseline) == (0, "", "")
+
+
+def test_a_baseline_and_a_target_are_inputs(run: Run, tmp_path: Path) -> None:
+    baseline, target = tmp_path / "baseline.json", tmp_path / "own.toml"
+    assert run("report", EXAMPLE, "--only", "verdict", "-o", baseline)[0] == 0
+    shutil.copy(Path(graphkit.__file__).parent / "targets" / "rk3588.toml", target)
+    for option, file in (("--baseline", baseline), ("--target", target)):
+        before = file.read_bytes()
+        code, _, error = run("report", EXAMPLE, "--only", "verdict", option, file, "-o", file)
+        assert (code, error) == (2, f"Error: {file}: is an input, which is never overwritten - name another output\n")
+        assert file.read_bytes() == before
 
 
 def test_a_drawing_is_for_report(run: Run, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def _named_files(context: click.Context) -> Iterator[Path]:
     from graphkit.errors import GraphkitError
     from graphkit.model import load
 
-    words = [word for value in context.params.values() for word in (value if isinstance(value, tuple) else [value])]
+    values = [value for name, value in context.params.items() if name != "report_file"]
+    words = [word for value in values for word in (value if isinstance(value, tuple) else [value])]
     for path in (Path(word) for word in words if isinstance(word, str | Path) and os.path.lexists(word)):
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
         yield from (file for file in inside if file.suffix not in (".md", ".html", ".txt"))

@@ -135,7 +135,8 @@ def report(
             result: Report | Comparison = analyse(loaded[0], options, progress=progress)
         else:
             result = compare(loaded, options, progress=progress)
-    _show(result, chosen, output, (path for model in loaded for path in model.files))
+    named = (Path(word) for word in (baseline, target) if word is not None and Path(word).is_file())
+    _show(result, chosen, output, [*named, *(path for model in loaded for path in model.files)])
     failures = list(gate.failures(result))
     for failure in failures:
         say(failure, is_error=True)
