@@ -14,6 +14,7 @@ from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.fusion.fuse_attention import FuseAttention
 from graphkit.passes.fusion.fuse_constants import FuseConstants
 from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
@@ -86,7 +87,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
 
 # What `graphkit fold --fuse` runs too: it changes the last digits of results.
 SHARING: tuple[type[Rewrite], ...] = (ShareKvHeads,)  # before the others, which move the Reshapes that it looks for
-FUSING: tuple[type[Rewrite], ...] = (FuseConstants, FusePads, MergeSiblingMatmuls, MatmulAddToGemm)
+FUSING: tuple[type[Rewrite], ...] = (FuseConstants, FusePads, FuseAttention, MergeSiblingMatmuls, MatmulAddToGemm)
 
 PASSES: tuple[type[Pass], ...] = (
     InlineFunctions,

@@ -23,10 +23,11 @@ class NewNode:
     """A node to make.
 
     Attributes:
-        op_type: Operator of the default domain.
+        op_type: The operator.
         inputs: Values or names that it reads.
         attributes: As `onnx.helper.make_node` takes them.
         like: The node whose name, doc string and metadata it takes over.
+        domain: Of the operator.
     """
 
     op_type: str
@@ -35,6 +36,7 @@ class NewNode:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     like: Node | None = None
+    domain: str = ""
 
 
 def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
@@ -51,6 +53,7 @@ class Edits:
         replaced: The nodes that take the place of a node.
         before: The nodes that come before a node.
         heads: The nodes that come first in a graph.
+        functions: What nodes call, by domain and name, where the model does not have it yet.
     """
 
     def __init__(self, model: Model) -> None:
@@ -62,6 +65,7 @@ class Edits:
         self.heads: dict[Scope, list[NewNode]] = defaultdict(list)
         self.renamed: dict[Value, str] = {}
         self.tensors: list[onnx.TensorProto] = []
+        self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
         self._inner_names: dict[Scope, set[str]] = {}
 
     # Queries

@@ -16,13 +16,14 @@ from graphkit.graph.view import body_graphs
 from graphkit.rewrite.base import keep
 
 __all__ = [
-    "Functions", "Key", "all_nodes", "domain_of", "functions_of", "key_of", "leave_out", "make_explicit",
-    "obstacle", "with_bodies",
+    "Functions", "Key", "add_functions", "all_nodes", "domain_of", "functions_of", "key_of", "leave_out",
+    "make_explicit", "obstacle", "with_bodies",
 ]  # fmt: skip
 
 Key = tuple[str, str, str]  # domain, name, overload
 Functions = Mapping[Key, onnx.FunctionProto]
 
+FUNCTIONS_SINCE = 8  # IR version
 MAX_NODES = 1_000_000  # that a function may be, functions in functions included
 
 
@@ -34,6 +35,20 @@ def domain_of(name: str) -> str:
 def functions_of(proto: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
     """Return the functions of a model by what calls name."""
     return {(domain_of(f.domain), f.name, f.overload): f for f in proto.functions}
+
+
+def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto]) -> None:
+    """Give a model functions that it lacks, in place, with their domains and an IR version that knows functions."""
+    has = functions_of(proto)
+    imported = {domain_of(entry.domain) for entry in proto.opset_import}
+    for function in functions:
+        if (domain_of(function.domain), function.name, function.overload) in has:
+            continue
+        proto.functions.append(function)
+        proto.ir_version = max(proto.ir_version, FUNCTIONS_SINCE)
+        if function.domain not in imported:
+            proto.opset_import.append(onnx.helper.make_opsetid(function.domain, 1))
+            imported.add(function.domain)
 
 
 def key_of(node: onnx.NodeProto) -> Key:

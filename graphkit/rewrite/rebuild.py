@@ -9,6 +9,7 @@ from graphkit.graph.view import Node, Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.edits import Edits, NewNode, NodeInput
+from graphkit.rewrite.functions import add_functions
 
 __all__ = ["INITIALIZERS_SINCE", "rebuilt"]
 
@@ -26,6 +27,7 @@ def rebuilt(edits: Edits) -> Model:
     else:
         first = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in edits.tensors]
     _Rebuilder(edits).graph(edits.model.graph, proto.graph, first)
+    add_functions(proto, edits.functions.values())
     return edits.model.with_proto(proto)
 
 
@@ -89,7 +91,9 @@ class _Rebuilder:
 
     def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
         names = [self._name(source, scope) for source in new.inputs]
-        proto = onnx.helper.make_node(new.op_type, names, list(new.outputs), name=new.name, **new.attributes)
+        proto = onnx.helper.make_node(
+            new.op_type, names, list(new.outputs), name=new.name, domain=new.domain, **new.attributes
+        )
         if new.like is not None:
             for name in ("name", "doc_string"):
                 if new.like.proto.HasField(name):

@@ -13,7 +13,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.errors import GraphkitError
 from graphkit.model import Model
 
-__all__ = ["PrecisionError", "joined", "read", "rounded", "scaled", "spread", "summed"]
+__all__ = ["PrecisionError", "columns_of", "joined", "read", "rounded", "scaled", "spread", "summed"]
 
 PART = 1 << 20  # elements that are calculated with at a time
 ROUNDINGS = 4  # of an element, that a product may be off by
@@ -104,3 +104,10 @@ def joined(weights: Sequence[np.ndarray], axis: int) -> Iterator[bytes]:
         return
     for part in _parts(weights[0]):
         yield np.concatenate([weight[part] for weight in weights], axis=axis).tobytes()
+
+
+def columns_of(weights: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
+    """Yield the bytes of a matrix that has some columns of each of several ones side by side."""
+    for part in _parts(weights[0]):
+        taken = [weight[part][:, wanted] for weight, wanted in zip(weights, columns, strict=True)]
+        yield np.concatenate(taken, axis=1).tobytes()

@@ -1,0 +1,153 @@
+"""Make self-attention one node that onnxruntime has a kernel for, with a function that says the same to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.graph.view import Value
+from graphkit.passes.fusion.attention_function import DOMAIN, NAME, attention_function, obstacle
+from graphkit.passes.fusion.self_attention import SelfAttention, self_attention
+from graphkit.rewrite.affine import Reason
+from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.weights import columns_of, read, rounded
+
+__all__ = ["FuseAttention"]
+
+CHANGE = "attention(s) in one node each: onnxruntime has a kernel for it, other runtimes inline its function"
+
+
+@dataclass(frozen=True)
+class FuseAttention(Rewrite):
+    """Make self-attention, from the projections to the heads side by side, one com.microsoft.Attention.
+
+    onnxruntime has a kernel of that name. The model gets a function of the same name, in standard operators, so that it
+    stays standard ONNX: every other runtime and compiler can inline it, as `inline-functions` does. Sums may be added
+    up in another order: the last digits of results may change.
+
+    Legality: queries, keys and values are columns of products of one tensor of rank 3 and constant weights, float32, in
+    one MatMul or several, with or without biases, moved to heads in whatever way; constant numbers scale queries, keys
+    or scores. Nothing masks the scores, no past is joined, and nothing else reads what is in between. The operator set
+    is at least 13. The model has no other function of that name, and no nodes of it without a function.
+
+    Before:
+
+        agraph (float[N, 3, 2] x) => (float[N, 3, 2] y)
+        <float[2, 6] w = {1.0, 0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 0.0, 1.0, 3.0, 1.0},
+         float[6] bias = {0.0, 1.0, 0.0, 2.0, 0.0, 0.0}, int64[4] heads = {0, 0, 2, 1}, int64[3] flat = {0, 0, 2}> {
+            product = MatMul (x, w)
+            qkv = Add (product, bias)
+            q, k, v = Split <axis: int = 2> (qkv)
+            a = Reshape (q, heads)
+            b = Reshape (k, heads)
+            c = Reshape (v, heads)
+            d = Transpose <perm: ints = [0, 2, 1, 3]> (a)
+            e = Transpose <perm: ints = [0, 2, 3, 1]> (b)
+            f = Transpose <perm: ints = [0, 2, 1, 3]> (c)
+            g = MatMul (d, e)
+            h = Softmax (g)
+            i = MatMul (h, f)
+            j = Transpose <perm: ints = [0, 2, 1, 3]> (i)
+            y = Reshape (j, flat)
+        }
+
+    After:
+
+        agraph (float[N, 3, 2] x) => (float[N, 3, 2] y)
+        <float[2, 6] w = {1.0, 0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 0.0, 1.0, 3.0, 1.0},
+         float[6] bias = {0.0, 1.0, 0.0, 2.0, 0.0, 0.0}> {
+            y = com.microsoft.Attention
+                <num_heads: int = 2, qkv_hidden_sizes: ints = [2, 2, 2], scale: float = 1> (x, w, bias)
+        }
+    """
+
+    largest_error: ClassVar[float] = ROUNDING
+
+    def edit(self, editor: Editor) -> None:
+        for softmax in list(editor.nodes("Softmax")):
+            found = self_attention(editor, softmax)
+            if isinstance(found, Reason):
+                if found:
+                    editor.decline(softmax, found)
+                continue
+            if not all(map(editor.is_free, found.nodes)):
+                continue
+            if reason := _fuse(editor, found):
+                editor.decline(softmax, reason)
+
+
+def _fuse(editor: Editor, found: SelfAttention) -> str:
+    """Put one node in the place of an attention, or return why it stays."""
+    function = attention_function(found.product.scope.opset())
+    if reason := obstacle(editor.model, function):
+        return reason
+    try:
+        weight = _weight(editor, found)
+        bias = _bias(editor, found)
+    except ModelError as error:  # its data file is missing
+        return str(error)
+    if isinstance(weight, Reason):
+        return weight
+    last = found.result.producer
+    assert last is not None
+    attributes = {
+        "num_heads": found.heads,
+        "qkv_hidden_sizes": [len(columns) for columns in found.columns],
+        "scale": found.scale,
+    }
+    inputs: list[NodeInput] = [found.data, weight, bias]
+    node = NewNode(NAME, inputs, [found.result.name], attributes, domain=DOMAIN, like=found.product)
+    editor.functions[DOMAIN, NAME] = function
+    editor.replace(last, node)
+    for gone in found.nodes - {last}:
+        editor.set_inputs(gone, {})
+    editor.note(CHANGE)
+    return ""
+
+
+def _is_whole(found: SelfAttention) -> bool:
+    """Whether the columns are those of one weight, in order."""
+    first = found.projections[0]
+    is_one = all(projection.linear.node is first.linear.node for projection in found.projections)
+    return is_one and np.array_equal(np.concatenate(found.columns), np.arange(first.linear.result.count))
+
+
+def _weight(editor: Editor, found: SelfAttention) -> NodeInput | Reason:
+    """Return the weight of queries, keys and values side by side, the old one where it is so."""
+    first = found.projections[0]
+    if _is_whole(found):
+        return first.weight
+    for projection in found.projections:
+        if any(reader not in found.nodes for reader, _ in projection.weight.consumers):
+            return Reason(f"its weight '{projection.weight.name}' is read elsewhere too")
+    weights = [read(editor.model, projection.linear.tensor) for projection in found.projections]
+    dims = [weights[0].shape[0], sum(map(len, found.columns))]
+    parts = columns_of(weights, found.columns)
+    return editor.weight(f"{first.weight.name}_joined", first.linear.tensor.data_type, dims, parts)
+
+
+def _bias(editor: Editor, found: SelfAttention) -> NodeInput:
+    """Return the bias of queries, keys and values side by side, the old one where it is so; zeros for none."""
+    first = found.projections[0]
+    if _is_whole(found) and (same := _vector(found)) is not None:
+        return same
+    numbers = [
+        np.broadcast_to(projection.shift, (projection.linear.result.count,))[columns]
+        for projection, columns in zip(found.projections, found.columns, strict=True)
+    ]
+    return editor.constant(rounded(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias")
+
+
+def _vector(found: SelfAttention) -> Value | None:
+    """Return the constant that the one Add adds, if it has a number for each column."""
+    first = found.projections[0]
+    given = first.add.inputs if first.add is not None else ()
+    constants = [value for value in given if value is not None and value.constant is not None]
+    dims = [first.linear.result.count]
+    return next((value for value in constants if value.constant and list(value.constant.dims) == dims), None)
