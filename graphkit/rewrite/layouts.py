@@ -7,7 +7,7 @@ is `[batch, heads, rows, size]`, where heads and size are two atoms of the colum
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -61,12 +61,6 @@ class Layout:
     first: int = 0
     scale: float = 1.0
 
-    @classmethod
-    def of(cls, batch: Expr, rows: Expr, columns: int) -> Layout:
-        """Return that of a tensor `[batch, rows, columns]`."""
-        atoms = (Atom("batch", batch), Atom("row", rows), Atom("column", const(columns)))
-        return cls(tuple(joined([atom]) for atom in atoms))
-
     def transposed(self, perm: Sequence[int]) -> Layout | None:
         """Return that of a transposed tensor."""
         if sorted(perm) != list(range(len(self.dims))):
@@ -103,7 +97,7 @@ class Layout:
         return found
 
 
-def joined(atoms: Sequence[Atom]) -> Group:
+def joined(atoms: Iterable[Atom]) -> Group:
     """Return atoms without those of 1, and as one where they count on from each other."""
     found: list[Atom] = []
     for atom in atoms:

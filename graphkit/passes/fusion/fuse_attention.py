@@ -20,6 +20,7 @@ from graphkit.rewrite.weights import columns_of, read, rounded
 
 __all__ = ["FuseAttention"]
 
+ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
 CHANGE = "attention(s) in one node each: onnxruntime has a kernel for it, other runtimes inline its function"
 
 
@@ -94,21 +95,41 @@ def _fuse(editor: Editor, found: SelfAttention) -> str:
         return str(error)
     if isinstance(weight, Reason):
         return weight
-    last = found.result.producer
+    last = found.result.value.producer
     assert last is not None
+    editor.functions[DOMAIN, NAME] = function
+    editor.replace(last, *_nodes(editor, found, weight, bias))
+    for gone in found.nodes - {last}:
+        editor.set_inputs(gone, {})
+    editor.note(CHANGE)
+    return ""
+
+
+def _nodes(editor: Editor, found: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
+    """Return the node, with what turns the rows before it and the result after it where they lie otherwise."""
+    result = found.result
+    data: NodeInput = found.data
+    nodes: list[NewNode] = []
+    if found.is_turned:
+        data = editor.unique_name(f"{result.value.name}_data")
+        nodes.append(NewNode("Transpose", [found.data], [data], {"perm": ROWS_AND_BATCH}))
     attributes = {
         "num_heads": found.heads,
         "qkv_hidden_sizes": [len(columns) for columns in found.columns],
         "scale": found.scale,
     }
-    inputs: list[NodeInput] = [found.data, weight, bias]
-    node = NewNode(NAME, inputs, [found.result.name], attributes, domain=DOMAIN, like=found.product)
-    editor.functions[DOMAIN, NAME] = function
-    editor.replace(last, node)
-    for gone in found.nodes - {last}:
-        editor.set_inputs(gone, {})
-    editor.note(CHANGE)
-    return ""
+    after: list[tuple[str, list[NodeInput], dict[str, object]]] = []
+    if result.is_turned:
+        after.append(("Transpose", [], {"perm": ROWS_AND_BATCH}))
+    if result.spec is not None:
+        after.append(("Reshape", [editor.integers(result.spec, f"{result.value.name}_shape")], {}))
+    names = [editor.unique_name(f"{result.value.name}_mixed") for _ in after]
+    names.append(result.value.name)
+    inputs: list[NodeInput] = [data, weight, bias]
+    nodes.append(NewNode(NAME, inputs, names[:1], attributes, domain=DOMAIN, like=found.product))
+    for (operator, others, settings), source, name in zip(after, names, names[1:], strict=False):
+        nodes.append(NewNode(operator, [source, *others], [name], settings))
+    return nodes
 
 
 def _is_whole(found: SelfAttention) -> bool:
@@ -129,7 +150,7 @@ def _weight(editor: Editor, found: SelfAttention) -> NodeInput | Reason:
     weights = [read(editor.model, projection.linear.tensor) for projection in found.projections]
     dims = [weights[0].shape[0], sum(map(len, found.columns))]
     parts = columns_of(weights, found.columns)
-    return editor.weight(f"{first.weight.name}_joined", first.linear.tensor.data_type, dims, parts)
+    return editor.weight(f"{first.weight.name.removesuffix('_joined')}_qkv", first.linear.tensor.data_type, dims, parts)
 
 
 def _bias(editor: Editor, found: SelfAttention) -> NodeInput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,10 @@ from onnx import TensorProto
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.affine import Affine, Reason, affine_of
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.layouts import MOVERS, Group, Layout, after, joined
+from graphkit.rewrite.layouts import MOVERS, Atom, Group, Layout, after, joined
 from graphkit.rewrite.linear import Linear, linear_of
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.shapes import const
 
 __all__ = ["Projection", "SelfAttention", "self_attention"]
 
@@ -21,6 +24,7 @@ SCALING = ("Mul", "Div")
 TAKING = ("Split", "Slice", "Gather")
 MASKING = ("Add", "Sub", "Where")
 MAX_STEPS = 8  # between scores and their Softmax
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 ROLES = ("queries", "keys", "values")
 
 
@@ -46,27 +50,46 @@ class Projection:
 
 
 @dataclass(frozen=True, eq=False)
+class Result:
+    """What an attention gives.
+
+    Attributes:
+        value: The value.
+        nodes: Those between the product and it.
+        is_turned: Whether rows come before the batch.
+        spec: The shape that makes it of `[batch, rows, hidden]`, None where it has these dims.
+    """
+
+    value: Value
+    nodes: tuple[Node, ...]
+    is_turned: bool
+    spec: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
 class SelfAttention:
     """Softmax(scale * q k') v for each head, q, k and v being linear in one tensor.
 
     Attributes:
         data: That tensor, `[batch, rows, hidden]`.
+        is_turned: Whether it is `[rows, batch, hidden]` instead.
         projections: Those of queries, keys and values.
         columns: Which columns of each they are, by heads.
         heads: How many there are.
         scale: What scores are multiplied by.
         product: The MatMul of probabilities and values.
-        result: The value that has all heads side by side.
+        result: What has all heads side by side.
         nodes: All nodes that compute it.
     """
 
     data: Value
+    is_turned: bool
     projections: tuple[Projection, Projection, Projection]
-    columns: tuple[np.ndarray, np.ndarray, np.ndarray]
+    columns: Columns
     heads: int
     scale: float
     product: Node
-    result: Value
+    result: Result
     nodes: frozenset[Node]
 
 
@@ -83,13 +106,32 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
     scaled = _scale(editor, softmax, scores)
     if isinstance(scaled, Reason):
         return scaled
-    found: list[Projection] = []
-    for role, value in zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True):
-        one = _projection(editor, value, role)
-        if isinstance(one, Reason):
-            return one
-        found.append(one)
-    return _Parts(editor, softmax, scores, product, scaled, found).attention()
+    reasons: list[Reason] = []
+    for is_turned in (False, True):
+        found: list[Projection] = []
+        for role, value in zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True):
+            one = _projection(editor, value, role, is_turned=is_turned)
+            if isinstance(one, Reason):
+                return one
+            found.append(one)
+        data = found[0].linear.node.inputs[0]
+        if data is None or any(projection.linear.node.inputs[0] is not data for projection in found):
+            return Reason("its queries, keys and values are made from different tensors")
+        batch, rows = _batch_and_rows(editor, data, is_turned=is_turned)
+        attention = _Parts(editor, softmax, scores, product, batch, rows, scaled, found).attention(
+            data, is_turned=is_turned
+        )
+        if not isinstance(attention, Reason):
+            return attention
+        reasons.append(attention)
+    return reasons[0]
+
+
+def _batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Group, Group]:
+    """Return what counts the batch and the rows of data of rank 3, in which rows come first if it is turned."""
+    first, second, _ = editor.shapes[data].dims or ()
+    batch, rows = (second, first) if is_turned else (first, second)
+    return joined([Atom("batch", batch)]), joined([Atom("row", rows)])
 
 
 def _reader(value: Value | None) -> Node | None:
@@ -136,7 +178,7 @@ def _operand(node: Node) -> Value | None:
     return node.input(0)
 
 
-def _projection(editor: Editor, value: Value | None, role: str) -> Projection | Reason:
+def _projection(editor: Editor, value: Value | None, role: str, *, is_turned: bool) -> Projection | Reason:
     path: list[tuple[Node, Value, Value]] = []
     while value is not None and value.producer is not None and value.producer.is_op(*MOVERS, *SCALING, *TAKING):
         source = _operand(value.producer)
@@ -151,8 +193,9 @@ def _projection(editor: Editor, value: Value | None, role: str) -> Projection | 
     if isinstance(found, Reason):
         return found
     linear, add, shift = found
-    batch, rows, _ = editor.shapes[value].dims or ()
-    layout = Layout.of(batch, rows, linear.result.count)
+    batch, rows = _batch_and_rows(editor, value, is_turned=is_turned)
+    columns = joined([Atom("column", const(linear.result.count))])
+    layout = Layout((rows, batch, columns) if is_turned else (batch, rows, columns))
     for mover, source, out in reversed(path):
         moved = after(editor, mover, source, out, layout)
         if moved is None:
@@ -189,22 +232,26 @@ def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linea
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """The nodes that may be an attention."""
+    """The nodes that may be an attention.
+
+    Attributes:
+        batch, rows: The dims of the data that count these.
+        scaled: What scores are multiplied by, and the nodes that do so.
+        found: Queries, keys and values.
+    """
 
     editor: Editor
     softmax: Node
     scores: Node
     product: Node
+    batch: Group
+    rows: Group
     scaled: tuple[float, tuple[Node, ...]]
     found: Sequence[Projection]
 
-    def attention(self) -> SelfAttention | Reason:
+    def attention(self, data: Value, *, is_turned: bool) -> SelfAttention | Reason:
         """Return the attention, or why it is none."""
         query, key, value = self.found
-        data = {projection.linear.node.inputs[0] for projection in self.found}
-        source = data.pop()
-        if data or source is None:
-            return Reason("its queries, keys and values are made from different tensors")
         split = self._heads()
         if isinstance(split, Reason):
             return split
@@ -212,65 +259,74 @@ class _Parts:
         scale = self.scaled[0] * query.layout.scale * key.layout.scale
         if value.layout.scale != 1:
             return Reason("its values are scaled")
-        if not np.float32(scale) or not np.isfinite(np.float32(scale)):
-            return Reason("its scale is 0 or not finite")
-        end = self._result()
-        if end is None:
+        with np.errstate(over="ignore", under="ignore"):
+            if not np.float32(scale) or not np.isfinite(np.float32(scale)):
+                return Reason("its scale is 0 or not finite")
+        result = self._result()
+        if result is None:
             return Reason("what it gives is not put side by side by heads")
-        result, after_it = end
         before = (node for projection in self.found for node in projection.nodes)
-        nodes = frozenset([self.softmax, self.scores, self.product, *self.scaled[1], *before, *after_it])
-        if reason := self._shared(nodes, result):
+        nodes = frozenset([self.softmax, self.scores, self.product, *self.scaled[1], *before, *result.nodes])
+        if reason := self._shared(nodes, result.value):
             return reason
-        return SelfAttention(source, (query, key, value), columns, heads, scale, self.product, result, nodes)
+        return SelfAttention(data, is_turned, (query, key, value), columns, heads, scale, self.product, result, nodes)
 
-    def _heads(self) -> tuple[int, tuple[np.ndarray, np.ndarray, np.ndarray]] | Reason:
+    def _heads(self) -> tuple[int, Columns] | Reason:
         """Return the number of heads, and which columns queries, keys and values are."""
-        query, key, value = (projection.layout for projection in self.found)
-        rows_of_data = self._unsplit()[1]
-        ranks = {len(layout.dims) for layout in (query, key, value)}
+        layouts = [projection.layout for projection in self.found]
+        query, key, value = layouts
+        ranks = {len(layout.dims) for layout in layouts}
         if len(ranks) != 1 or ranks.pop() < 3:
             return Reason("its queries, keys and values are not of one rank")
         rows = (query.dims[-2], key.dims[-1], value.dims[-2])
         inner = (query.dims[-1], key.dims[-2], value.dims[-1])
-        kinds = {atom.kind for group in inner for atom in group}
-        if any(group != rows_of_data for group in rows) or kinds - {"column"}:
+        if any(group != self.rows for group in rows) or any(atom.kind != "column" for group in inner for atom in group):
             return Reason("it does not compare the rows of each batch")
-        outer = [[_alike(group) for group in layout.dims[:-2]] for layout in (query, key, value)]
+        outer = [[_alike(group) for group in layout.dims[:-2]] for layout in layouts]
         if outer[0] != outer[1] or outer[0] != outer[2]:
             return Reason("its queries, keys and values have not the same heads")
-        every = [
-            layout.columns(*layout.dims[:-2], group) for layout, group in zip((query, key, value), inner, strict=True)
-        ]
-        sizes = [len(layout.columns(group)) for layout, group in zip((query, key, value), inner, strict=True)]
-        if sizes[0] != sizes[1]:
+        pairs = list(zip(layouts, inner, strict=True))
+        sizes = [len(layout.columns(group)) for layout, group in pairs]
+        if sizes[0] != sizes[1] or 0 in sizes:
             return Reason("its queries and keys are not of one size")
-        return len(every[0]) // sizes[0], (every[0], every[1], every[2])
+        of_query, of_key, of_value = (layout.columns(*layout.dims[:-2], group) for layout, group in pairs)
+        return len(of_query) // sizes[0], (of_query, of_key, of_value)
 
-    def _unsplit(self) -> tuple[Group, ...]:
-        """Return the batch and the rows of the data."""
-        data = self.found[0].linear.node.inputs[0]
-        assert data is not None
-        batch, rows, _ = self.editor.shapes[data].dims or ()
-        return Layout.of(batch, rows, 1).dims[:2]
-
-    def _result(self) -> tuple[Value, list[Node]] | None:
-        """Return the value that has the heads side by side, and the nodes between the product and it."""
+    def _result(self) -> Result | None:
+        """Return the first value that has the heads side by side as three dims, else in others; None for none."""
         query, value = self.found[0].layout, self.found[2].layout
         out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
-        columns = [atom for group in layout.dims for atom in group if atom.kind == "column"]
-        wanted = (*self._unsplit(), joined(columns))
+        columns = joined([atom for group in layout.dims for atom in group if atom.kind == "column"])
+        plain, turned = (self.batch, self.rows, columns), (self.rows, self.batch, columns)
         path: list[Node] = []
-        while out is not None and layout.dims != wanted:
+        found: Result | None = None
+        while out is not None:
+            if layout.dims in (plain, turned):
+                return Result(out, tuple(path), layout.dims != plain, None)
+            flat = joined([atom for group in layout.dims for atom in group])
+            if found is None and flat in (_flat(plain), _flat(turned)):
+                found = self._reshaped(out, path, is_turned=flat != _flat(plain))
             node = _reader(out)
-            if node is None or not node.is_op(*MOVERS) or node.outputs[0] is None:
-                return None
-            moved = after(self.editor, node, out, node.outputs[0], layout)
-            if moved is None:
-                return None
+            after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
+            moved = (
+                after(self.editor, node, out, after_it, layout) if node is not None and after_it is not None else None
+            )
+            if node is None or moved is None:
+                break
             path.append(node)
-            out, layout = node.outputs[0], moved
-        return (out, path) if out is not None else None
+            out, layout = after_it, moved
+        return found
+
+    def _reshaped(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Result | None:
+        """Return a value of other dims, where a constant shape gives them."""
+        dims = self.editor.shapes[out].dims
+        if dims is None:
+            return None
+        columns = len(self.found[2].layout.columns(*self.found[2].layout.dims))
+        sizes = {group: math.prod((atom.size for atom in group), start=const(1)) for group in (self.batch, self.rows)}
+        order = (self.rows, self.batch) if is_turned else (self.batch, self.rows)
+        spec = reshape_spec((*(sizes[group] for group in order), const(columns)), dims)
+        return Result(out, tuple(path), is_turned, spec) if spec is not None else None
 
     def _shared(self, nodes: frozenset[Node], result: Value) -> Reason:
         """Return what of an attention is needed besides its result, "" for nothing."""
@@ -285,5 +341,10 @@ class _Parts:
         return Reason()
 
 
-def _alike(group: Group) -> list[tuple[str, object]]:
-    return [(atom.kind, atom.size) for atom in group]
+def _flat(dims: Sequence[Group]) -> Group:
+    return joined([atom for group in dims for atom in group])
+
+
+def _alike(group: Group) -> list[tuple[object, ...]]:
+    """Return what has to be the same of queries, keys and values."""
+    return [(atom.kind, atom.size, atom.stride if atom.kind != "column" else 0) for atom in group]
