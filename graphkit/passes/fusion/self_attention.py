@@ -293,7 +293,7 @@ class _Parts:
         return len(of_query) // sizes[0], (of_query, of_key, of_value)
 
     def _result(self) -> Result | None:
-        """Return the first value that has the heads side by side as three dims, else in others; None for none."""
+        """Return the first value that has the heads side by side as three dims, else the last one in others."""
         query, value = self.found[0].layout, self.found[2].layout
         out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
         columns = joined([atom for group in layout.dims for atom in group if atom.kind == "column"])
@@ -304,8 +304,8 @@ class _Parts:
             if layout.dims in (plain, turned):
                 return Result(out, tuple(path), layout.dims != plain, None)
             flat = joined([atom for group in layout.dims for atom in group])
-            if found is None and flat in (_flat(plain), _flat(turned)):
-                found = self._reshaped(out, path, is_turned=flat != _flat(plain))
+            if flat in (_flat(plain), _flat(turned)):
+                found = self._reshaped(out, path, is_turned=flat != _flat(plain)) or found
             node = _reader(out)
             after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
             moved = (
