@@ -37,6 +37,7 @@ ATTENTIONS: Mapping[str, int] = {
     "com.microsoft.MultiHeadAttention": 6,
     "com.microsoft.GroupQueryAttention": 3,
 }
+PACKED = "com.microsoft.Attention"  # makes queries, keys and values itself; its past is [2, batch, heads, length, size]
 
 
 def macs(node: Node, shapes: Shapes) -> Expr | None:
@@ -60,6 +61,8 @@ def _macs(node: Node, shapes: Shapes) -> Expr | None:
         return _times(_dims(node, shapes, 0), weights and weights[1:])
     if op == "Einsum":
         return _einsum(node, shapes)
+    if op == PACKED:
+        return _packed(node, shapes)
     return _attention(node, shapes) if op in ATTENTIONS else const(0)
 
 
@@ -92,6 +95,18 @@ def _attention(node: Node, shapes: Shapes) -> Expr | None:
         length = length + past[2]
     scores, weighted = _times(queries, [length]), _times(given, [length])
     return None if scores is None or weighted is None else scores + weighted
+
+
+def _packed(node: Node, shapes: Shapes) -> Expr | None:
+    """Return those of the product with the weights too."""
+    data, weights, given = _dims(node, shapes, 0), _dims(node, shapes, 1), _output(node, shapes)
+    past = (const(0),) * 5 if node.input(4) is None else _dims(node, shapes, 4)
+    if data is None or weights is None or given is None or past is None:
+        return None
+    if [len(dims) for dims in (data, weights, given, past)] != [3, 2, 3, 5]:
+        return None
+    keys = (weights[1] - given[2]) // 2
+    return data[0] * data[1] * (weights[0] * weights[1] + (data[1] + past[3]) * (keys + given[2]))
 
 
 def _dims(node: Node, shapes: Shapes, index: int) -> tuple[Expr, ...] | None:

@@ -37,6 +37,17 @@ def count(io: str, body: str) -> str:
             "y, a, b = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v, , pk, pv)",
             2 * 3 * 16 * 8,
         ),
+        (
+            "(float[2, 3, 8] x, float[8, 36] w, float[36] b)",
+            "y = com.microsoft.Attention <num_heads = 2, qkv_hidden_sizes = [8, 8, 20]> (x, w, b)",
+            2 * 3 * 8 * 36 + 2 * 3 * 3 * 28,
+        ),
+        (
+            "(float[2, 1, 8] x, float[8, 24] w, float[24] b, float[2, 2, 2, 5, 4] past)",
+            "y, present = com.microsoft.Attention <num_heads = 2> (x, w, b, , past)",
+            2 * 1 * 8 * 24 + 2 * 1 * 6 * 16,
+        ),
+        ("(float[2, 3, 8] x, w)", "y = com.microsoft.Attention <num_heads = 2> (x, w)", None),
         ("(float[3, 8] x, float[3, 8] w)", "y = Add (x, w)", 0),
         ("(float[0, 8] x, float[8, 4] w)", "y = MatMul (x, w)", 0),
         ("(float[2, 3] x, float[2, 4] w)", 'y = Einsum <equation = "...i,...j->...ij"> (x, w)', None),
