@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
-from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table, shape_ops
+from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table
 from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -53,7 +53,8 @@ class FoldReport(Result):
 
     Attributes:
         frozen: Dims that were frozen to numbers.
-        counts: Operators of shape computations; the last two rows count the nodes that compute shapes, and all nodes.
+        counts: Operators of shape computations in the graph and its bodies; the last two rows count the nodes there
+            that compute shapes, and all of them. What functions are made of has a row before these.
         changes: One sentence for each change.
         declined: What stayed unchanged, and why.
         notes: Declared dims that contradict what the nodes compute, in one sentence.
@@ -161,8 +162,13 @@ def fold_file(
 
 
 def _counts(before: Model, after: Model) -> tuple[Change, ...]:
-    was, now = (Counter(node.op_type for node in all_nodes(m.scopes) if not node.domain) for m in (before, after))
+    graphs = [list(all_nodes((model.graph,))) for model in (before, after)]
+    was, now = (Counter(node.op_type for node in nodes if not node.domain) for nodes in graphs)
     rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
-    plumbing = (shape_ops(before).on_shapes, shape_ops(after).on_shapes)
-    nodes = [sum(1 for _ in all_nodes(m.scopes)) for m in (before, after)]
-    return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *nodes))
+    if before.proto.functions or after.proto.functions:
+        rows.append(Change("nodes of functions", *(sum(1 for _ in all_nodes(m.scopes[1:])) for m in (before, after))))
+    plumbing = (
+        sum(node.is_op(*SHAPE_OPS) and model.shape_tensors.works_on_shapes(node) for node in nodes)
+        for model, nodes in zip((before, after), graphs, strict=True)
+    )
+    return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *map(len, graphs)))
