@@ -16,6 +16,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.cache_growth import growths
@@ -98,9 +99,10 @@ class _Lowering:
 
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes = name, model, sizes
-        self.model = fold(model, keep_fusions=False).model
-        self.changes: list[str] = []
-        self.declined: list[Declined] = []
+        inlined = InlineFunctions().run(model)
+        self.model = fold(inlined.model, keep_fusions=False).model
+        self.changes = [f"{InlineFunctions.name()}: {change}" for change in inlined.changes]
+        self.declined = list(inlined.declined)
         self._decompose_attention()
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
         self.interface = Interface(model)
