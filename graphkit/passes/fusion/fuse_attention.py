@@ -21,7 +21,7 @@ from graphkit.rewrite.weights import columns_of, read, rounded
 __all__ = ["FuseAttention"]
 
 ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
-CHANGE = "attention(s) in one node each: onnxruntime has a kernel for it, other runtimes inline its function"
+CHANGE = "attention(s) fused: onnxruntime has a kernel for the node, other runtimes inline its function"
 
 
 @dataclass(frozen=True)

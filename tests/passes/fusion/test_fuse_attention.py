@@ -40,7 +40,7 @@ def fused(model: Model, *, count: int = 1, sizes: tuple[tuple[int, int], ...] = 
     outcome = PASS.run(model)
     after = Model.from_proto(outcome.model.restore())
     onnx.checker.check_model(after.proto, full_check=True)
-    text = f"{count} attention{'s' * (count > 1)} in one node each: onnxruntime has a kernel for it, "
+    text = f"{count} attention{'s' * (count > 1)} fused: onnxruntime has a kernel for the node, "
     assert outcome.changes == (f"{text}other runtimes inline its function",)
     inlined = InlineFunctions().run(after).model
     assert "Attention" not in operators(inlined)
