@@ -49,8 +49,9 @@ def fold(
         limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
         keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for. Other runtimes get fewer
             nodes without.
-        fuse: Whether constants go into the weights of linear operators, and such operators into each other: fewer
-            nodes still, but the last digits of results change. What `keep_fusions` keeps is given up.
+        fuse: Whether constants go into the weights of linear operators, such operators into each other, and attention
+            without a mask into one node: fewer nodes still, but the last digits of results change. What `keep_fusions`
+            keeps is given up.
 
     Returns:
         The folded model, the changes, and what was declined with the reasons.

@@ -39,7 +39,8 @@ class FoldOptions(RewriteOptions):
     Attributes:
         limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
         keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for.
-        fuse: Whether constants go into weights, which changes the last digits, and onnxruntime's fusions are given up.
+        fuse: Whether constants go into weights, and attention into one node, which changes the last digits, and
+            onnxruntime's fusions are given up.
     """
 
     limit: int = FOLD_LIMIT
