@@ -7,21 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.affine import Affine, Reason, affine_of
+from graphkit.passes.fusion.attention_projections import (
+    SCALING,
+    Projection,
+    batch_and_rows,
+    operand,
+    projection_of,
+)
+from graphkit.rewrite.affine import Reason
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.layouts import MOVERS, Atom, Group, Layout, after, joined
-from graphkit.rewrite.linear import Linear, linear_of
+from graphkit.rewrite.layouts import MOVERS, Group, Layout, after, joined
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
-__all__ = ["Projection", "SelfAttention", "self_attention"]
+__all__ = ["SelfAttention", "self_attention"]
 
 BODY_SINCE = 13  # of the operators that the function is made of
-SCALING = ("Mul", "Div")
-TAKING = ("Split", "Slice", "Gather")
 MASKING = ("Add", "Sub", "Where")
 MAX_STEPS = 8  # between scores and their Softmax
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -29,28 +32,7 @@ ROLES = ("queries", "keys", "values")
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
-    """Queries, keys or values: columns of the product of a tensor and a constant weight.
-
-    Attributes:
-        linear: The MatMul.
-        weight: Its weight.
-        add: The node that adds a bias, where one does.
-        shift: What it adds, one number for each column or one.
-        layout: How the columns lie in the operand.
-        nodes: All nodes from the MatMul to the operand.
-    """
-
-    linear: Linear
-    weight: Value
-    add: Node | None
-    shift: np.ndarray
-    layout: Layout
-    nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
+class Joined:
     """What an attention gives.
 
     Attributes:
@@ -89,17 +71,16 @@ class SelfAttention:
     heads: int
     scale: float
     product: Node
-    result: Result
+    result: Joined
     nodes: frozenset[Node]
 
 
 def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
     """Return the attention that a Softmax belongs to, or why no kernel computes it; "" where it is none."""
-    product = _reader(softmax.outputs[0])
-    if product is None or not product.is_op("MatMul") or product.inputs[0] is not softmax.outputs[0]:
-        return Reason()
+    readers = softmax.outputs[0].consumers if softmax.outputs[0] is not None else []
+    product = next((reader for reader, index in readers if reader.is_op("MatMul") and index == 0), None)
     scores = _scores(softmax)
-    if scores is None:
+    if product is None or scores is None:
         return Reason()
     if softmax.scope.opset() < BODY_SINCE:
         return Reason(f"its operator set is below {BODY_SINCE}")
@@ -110,14 +91,14 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
     for is_turned in (False, True):
         found: list[Projection] = []
         for role, value in zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True):
-            one = _projection(editor, value, role, is_turned=is_turned)
+            one = projection_of(editor, value, role, is_turned=is_turned)
             if isinstance(one, Reason):
                 return one
             found.append(one)
         data = found[0].linear.node.inputs[0]
         if data is None or any(projection.linear.node.inputs[0] is not data for projection in found):
             return Reason("its queries, keys and values are made from different tensors")
-        batch, rows = _batch_and_rows(editor, data, is_turned=is_turned)
+        batch, rows = batch_and_rows(editor, data, is_turned=is_turned)
         attention = _Parts(editor, softmax, scores, product, batch, rows, scaled, found).attention(
             data, is_turned=is_turned
         )
@@ -125,13 +106,6 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
             return attention
         reasons.append(attention)
     return reasons[0]
-
-
-def _batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Group, Group]:
-    """Return what counts the batch and the rows of data of rank 3, in which rows come first if it is turned."""
-    first, second, _ = editor.shapes[data].dims or ()
-    batch, rows = (second, first) if is_turned else (first, second)
-    return joined([Atom("batch", batch)]), joined([Atom("row", rows)])
 
 
 def _reader(value: Value | None) -> Node | None:
@@ -163,71 +137,12 @@ def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[No
         if node is None or not node.is_op(*SCALING):
             return Reason("a mask or a bias is added to its scores, which the fused node would need as an input")
         path.append(node)
-        source = _operand(node)
+        source = operand(node)
         scaled = after(editor, node, source, value, layout) if source is not None else None
         if scaled is None:
             return Reason(f"'{node.label}' scales its scores by other than one constant number")
         value, layout = source, scaled
     return layout.scale, tuple(path)
-
-
-def _operand(node: Node) -> Value | None:
-    """Return what a node moves, takes a part of, or scales."""
-    if node.is_op(*SCALING):
-        return next((value for value in node.inputs if value is not None and not value.is_constant), None)
-    return node.input(0)
-
-
-def _projection(editor: Editor, value: Value | None, role: str, *, is_turned: bool) -> Projection | Reason:
-    path: list[tuple[Node, Value, Value]] = []
-    while value is not None and value.producer is not None and value.producer.is_op(*MOVERS, *SCALING, *TAKING):
-        source = _operand(value.producer)
-        if source is None:
-            return Reason(f"its {role} are constant")
-        path.append((value.producer, source, value))
-        value = source
-    node = value.producer if value is not None else None
-    if value is None or node is None or node.is_op("Concat"):
-        return Reason(f"its {role} are an input, or joined with others, such as a past")
-    found = _product(editor, node, value, role)
-    if isinstance(found, Reason):
-        return found
-    linear, add, shift = found
-    batch, rows = _batch_and_rows(editor, value, is_turned=is_turned)
-    columns = joined([Atom("column", const(linear.result.count))])
-    layout = Layout((rows, batch, columns) if is_turned else (batch, rows, columns))
-    for mover, source, out in reversed(path):
-        moved = after(editor, mover, source, out, layout)
-        if moved is None:
-            return Reason(f"'{mover.label}' does something else to its {role} than to tell heads apart")
-        layout = moved
-    nodes = (linear.node, *([add] if add is not None else []), *(mover for mover, _, _ in path))
-    weight = linear.node.inputs[linear.weight]
-    assert weight is not None
-    return Projection(linear, weight, add, shift, layout, nodes)
-
-
-def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray] | Reason:
-    """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and what that adds."""
-    add = node if node.is_op("Add") else None
-    if add is not None:
-        made = [one.producer for one in add.inputs if one is not None and not one.is_constant]
-        node = made[0] if len(made) == 1 and made[0] is not None else add
-    linear = linear_of(node, editor.shapes)
-    if isinstance(linear, Reason):
-        return Reason(f"its {role} are not made by a MatMul with a constant weight{': ' * bool(linear)}{linear}")
-    if node.op_type != "MatMul" or linear.data != 0 or len(linear.view) != 2 or editor.shapes[value].rank != 3:
-        return Reason(f"its {role} are not made by a MatMul of a tensor of rank 3 and a matrix")
-    if linear.tensor.data_type != TensorProto.FLOAT:
-        return Reason("it is not of float32, for which alone onnxruntime has a kernel on the CPU")
-    if add is None:
-        return linear, None, np.zeros(1)
-    product = node.outputs[0]
-    assert product is not None
-    shift = affine_of(editor.model, add, product, linear.result, linear.tensor.data_type)
-    if not isinstance(shift, Affine) or editor.shapes[product].dims != editor.shapes[value].dims:
-        return Reason(f"what is added to its {role} is not one constant number for each column")
-    return linear, add, shift.shift
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,17 +207,17 @@ class _Parts:
         of_query, of_key, of_value = (layout.columns(*layout.dims[:-2], group) for layout, group in pairs)
         return len(of_query) // sizes[0], (of_query, of_key, of_value)
 
-    def _result(self) -> Result | None:
+    def _result(self) -> Joined | None:
         """Return the first value that has the heads side by side as three dims, else the last one in others."""
         query, value = self.found[0].layout, self.found[2].layout
         out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
         columns = joined([atom for group in layout.dims for atom in group if atom.kind == "column"])
         plain, turned = (self.batch, self.rows, columns), (self.rows, self.batch, columns)
         path: list[Node] = []
-        found: Result | None = None
+        found: Joined | None = None
         while out is not None:
             if layout.dims in (plain, turned):
-                return Result(out, tuple(path), layout.dims != plain, None)
+                return Joined(out, tuple(path), layout.dims != plain, None)
             flat = joined([atom for group in layout.dims for atom in group])
             if flat in (_flat(plain), _flat(turned)):
                 found = self._reshaped(out, path, is_turned=flat != _flat(plain)) or found
@@ -317,7 +232,7 @@ class _Parts:
             out, layout = after_it, moved
         return found
 
-    def _reshaped(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Result | None:
+    def _reshaped(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
         """Return a value of other dims, where a constant shape gives them."""
         dims = self.editor.shapes[out].dims
         if dims is None:
@@ -326,7 +241,7 @@ class _Parts:
         sizes = {group: math.prod((atom.size for atom in group), start=const(1)) for group in (self.batch, self.rows)}
         order = (self.rows, self.batch) if is_turned else (self.batch, self.rows)
         spec = reshape_spec((*(sizes[group] for group in order), const(columns)), dims)
-        return Result(out, tuple(path), is_turned, spec) if spec is not None else None
+        return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
 
     def _shared(self, nodes: frozenset[Node], result: Value) -> Reason:
         """Return what of an attention is needed besides its result, "" for nothing."""
