@@ -83,7 +83,7 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
     if product is None or scores is None:
         return Reason()
     if softmax.scope.opset() < BODY_SINCE:
-        return Reason(f"its operator set is below {BODY_SINCE}")
+        return Reason(f"its operator set is below {BODY_SINCE}: run convert-opset first")
     scaled = _scale(editor, softmax, scores)
     if isinstance(scaled, Reason):
         return scaled

@@ -18,7 +18,7 @@ START = THREE + APART + TURNED
 STAYS: dict[str, tuple[Model, str]] = {
     "an old operator set": (
         attention(opset=12, ir=7),
-        "its operator set is below 13",
+        "its operator set is below 13: run convert-opset first",
     ),
     "a mask": (
         attention(START + "s = MatMul (qt, kt) a = Add (s, mask) t = Mul (a, c) " + MIXED + BACK, mask=(5, 5)),
