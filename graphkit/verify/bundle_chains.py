@@ -15,8 +15,10 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle import BundleProof, BundleRun, distance
+from graphkit.verify.bundle_checks import tried
 from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.counting import numbered
+from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.original_pipeline import Originals
 
@@ -215,16 +217,23 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
 
 
 def _checks(bundle: Bundle, seed: int) -> dict[str, str]:
-    """Run what was run once more, after a reset, and in two forks in turn."""
+    """Run what was run once more: after a reset, in two forks in turn, and with slots only for the tokens so far."""
 
     def results(*users: Bundle) -> list[list[bytes]]:
         feeds = [_Feeds(user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
         found: list[list[bytes]] = [[] for _ in users]
         for method in _order(bundle):
             for user, made, each in zip(users, feeds, found, strict=True):
-                outputs = _called(user, method, made.of(method))
+                feed = made.of(method)
+                _give(user, method, feed)
+                outputs = _called(user, method, feed)
                 each += [array.tobytes() for _, array in sorted(outputs.items())]
         return found
+
+    def fewer() -> str:
+        few = bundle.fork()
+        few.state = FewerSlots(bundle.contract, 1)
+        return "" if results(few) == alone else "a method gives other outputs where its state has fewer slots"
 
     used = bundle.fork()
     first = results(used)
@@ -232,7 +241,18 @@ def _checks(bundle: Bundle, seed: int) -> dict[str, str]:
     again = results(used)
     alone = results(bundle.fork())
     together = results(bundle.fork(), bundle.fork())
-    return {
+    checks = {
         "nothing is left of an earlier sequence": "" if first == again else "what ran before a reset changes outputs",
         "two users do not meet": "" if alone[0] == together[0] else "a fork changes what another gives",
     }
+    if any(state.symbolic for state in bundle.contract.states):
+        checks[FEWER_SLOTS] = tried(fewer)
+    return checks
+
+
+def _give(user: Bundle, method: BundleMethod, feed: Arrays) -> None:
+    """Give state that has fewer slots those that a method writes."""
+    if isinstance(user.state, FewerSlots):
+        for change in method.changes:
+            past = 0 if method.when == "once" else int(user.state.lengths[change.length][0])
+            user.state.give(past + feed[change.input].shape[change.axis])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from graphkit.host.bundle import Bundle
 from graphkit.host.bundle_state import BundleState
 from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots, spoil
 
 __all__ = ["CHECKS", "Check", "start", "tried"]
 
@@ -56,8 +57,52 @@ def _unused_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> st
 def _fill(bundle: Bundle) -> None:
     """Fill all state with NaN, and with 1 where that has none."""
     for state in bundle.contract.states:
-        place = bundle.state.view(state, state.shape)
-        place[...] = np.nan if place.dtype.kind == "f" else 1
+        spoil(bundle.state.view(state, state.shape))
+
+
+def _fewer_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+    """Decode with slots only for the tokens so far, and compare the logits of each call with those of all slots."""
+    del folder
+    if not any(state.symbolic for state in bundle.contract.states):
+        return ""
+    rows = min(2, bundle.contract.sizes["batch"])
+    shortest = next(prompt for prompt in prompts if prompt.tokens.shape == (rows, 1))
+    row = replace(prompts[0], steps=prompts[0].steps[:6])
+    for prompt, block in ((row, 3), (shortest, 1), (prompts[-1], 1)):  # of blocks of 3, some are not in use yet
+        whole, few = bundle.fork(), bundle.fork()
+        few.state = state = FewerSlots(bundle.contract, block)
+        _fill(few)
+        expected = list(_calls(whole, prompt, lambda _: None))
+        try:
+            for (name, logits), (_, other) in zip(expected, _calls(few, prompt, state.give), strict=True):
+                if not _are_same([logits], [other]):
+                    return f"{name} gives other logits where its state has fewer slots"
+        except GraphkitError as error:
+            return f"a method does not run where its state has fewer slots: {error}"
+    return ""
+
+
+def _calls(bundle: Bundle, prompt: Prompt, give: Callable[[int], None]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the logits of a prompt and its steps, rows reordered before the last, and what gives them.
+
+    Args:
+        bundle: The bundle.
+        prompt: The prompt.
+        give: Called before each call with how many slots are in use after it.
+    """
+    once, step, reorder = map(bundle.contract.method, ("once", "step", "reorder"))
+    assert once is not None
+    assert step is not None
+    give(prompt.tokens.shape[1])
+    yield once.name, start(bundle, prompt)
+    for number, tokens in enumerate(prompt.steps, start=1):
+        name, given = step.name, tokens
+        if reorder is not None and number == len(prompt.steps):
+            rows = [len(tokens) - 1, 0, 0][: bundle.contract.sizes["batch"]]
+            bundle.reorder(rows)
+            name, given = f"{step.name} after {reorder.name}", tokens[rows]
+        give(bundle.length + 1)
+        yield name, bundle.step(given)
 
 
 def _initial(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
@@ -193,6 +238,7 @@ CHECKS: Mapping[str, Check] = {
     "what reads state reads what was written": _readers,
     "a reset gives state its initial value": _initial,
     "unused slots may hold NaN": _unused_slots,
+    FEWER_SLOTS: _fewer_slots,
     "nothing is left of an earlier sequence": _leaks,
     "two users do not meet": _forks,
     "a step writes its slot alone, and the state stays where it is": _writes,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from bundles import WINDOW, decoder
+from bundles import SLOTS, WINDOW, decoder
 from onnx import helper, numpy_helper
 
 from graphkit.host.bundle import Bundle
@@ -20,6 +20,8 @@ from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.bundle_checks import CHECKS
+from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.original_pipeline import Originals
 
 BundleOf = Callable[[str], Path]
@@ -248,3 +250,76 @@ def test_another_initial_value(copy_of: BundleOf) -> None:
     folder = copy_of("causal")
     edit(folder / "init.onnx", change)
     assert proof(folder).checks["a reset gives state its initial value"] == f"'{KEY}' is not 0 after a reset"
+
+
+# Fewer slots than there can be
+
+
+def of_capacity(graph: onnx.GraphProto, op_type: str, output: str, times: str = "unit_slot") -> None:
+    """Subtract from an output how many slots are not given, times an integer."""
+    node = node_of(graph, op_type, output=output)
+    node.output[0] = "right"
+    constant(graph, "all_slots", [SLOTS])
+    constant(graph, "unit_slot", [1])
+    graph.node.extend(
+        [
+            helper.make_node("Shape", [f"{KEY}_after"], ["given"], start=2, end=3),
+            helper.make_node("Sub", ["all_slots", "given"], ["missing"]),
+            helper.make_node("Mul", ["missing", times], ["error"]),
+            helper.make_node("CastLike", ["error", "right"], ["error_as_right"]),
+            helper.make_node("Sub", ["right", "error_as_right"], [output]),
+        ]
+    )
+
+
+def declare_all(graph: onnx.GraphProto) -> None:
+    """Declare as many slots as there can be."""
+    for dim in (dim for value in graph.input for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param == "slots":
+            dim.dim_value = SLOTS
+
+
+def test_logits_that_depend_on_how_many_slots_are_given(copy_of: BundleOf) -> None:
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", partial(of_capacity, op_type="MatMul", output="logits"))
+    assert proof(folder).findings() == (
+        "fewer slots change nothing: prefill gives other logits where its state has fewer slots",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "decode.onnx",
+            partial(of_capacity, op_type="MatMul", output="logits", times="past_length"),
+            "step gives other logits where its state has fewer slots",
+        ),
+        (
+            "reorder.onnx",
+            partial(of_capacity, op_type="Gather", output="attention_mask_after"),
+            "step after reorder gives other logits where its state has fewer slots",
+        ),
+        ("decode.onnx", declare_all, "a method does not run where its state has fewer slots: "),
+    ],
+    ids=["of a step", "of reorder", "that are all declared"],
+)
+def test_methods_that_need_all_slots(
+    file: str, change: Callable[[onnx.GraphProto], None], message: str, copy_of: BundleOf
+) -> None:
+    folder = copy_of("causal")
+    edit(folder / file, change)
+    assert with_fewer_slots(folder).startswith(message)
+
+
+def test_what_is_not_symbolic_has_all_slots(copy_of: BundleOf) -> None:
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", declare_all)
+    describe(folder, lambda plain: [state.update(symbolic=False) for state in plain["states"]])
+    assert with_fewer_slots(folder) == ""
+
+
+def with_fewer_slots(folder: Path) -> str:
+    """Return what the check finds."""
+    bundle = Bundle(folder, threads=1, optimize=False)
+    return CHECKS["fewer slots change nothing"](bundle, prompts(bundle.contract, None, 0), folder)

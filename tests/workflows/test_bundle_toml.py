@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from bundles import VOCABULARY, decoder, saved
 from onnx import parser
 
 import graphkit
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
+from graphkit.verify.bundle_chains import verify_methods
+from graphkit.workflows.bundle_toml import read_description
 
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>
 front (float[batch, 4] audio) => (float[batch, 2, 2] features) <int64[3] to = {0, 2, 2}> {
@@ -130,6 +133,24 @@ def test_two_caches_have_lengths_of_their_own(tmp_path: Path, model_file: Callab
         bundle.rewind(4, "target.past_length")
 
 
+def test_a_cache_is_proven_with_fewer_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphkit.verify.bundle_chains.VOCABULARY", VOCABULARY)
+    source, folder = saved(decoder(), tmp_path / "export"), tmp_path / "bundle"
+    (source / "bundle.toml").write_text('[[method]]\nname = "tell"\nmodels = ["model.onnx"]\ncache = "text"\n')
+    report = graphkit.bundle_folder(source, folder, graphkit.BundleOptions(max_cache=4, batch=1))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert report.proof.checks["fewer slots change nothing"] == ""
+    model = onnx.load(folder / "tell.onnx")
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == "slots":
+                dim.dim_value = 4
+    onnx.save(model, folder / "tell.onnx")
+    (finding,) = verify_methods(read_description(source / "bundle.toml"), folder, exact=True).findings()
+    assert finding.startswith("fewer slots change nothing: ")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
@@ -166,9 +187,6 @@ def test_a_fault_in_a_method_is_found(export: Path) -> None:
     node = next(node for node in model.graph.node if node.op_type == "ReduceMean")
     node.op_type = "ReduceMax"
     onnx.save(model, file)
-    from graphkit.verify.bundle_chains import verify_methods
-    from graphkit.workflows.bundle_toml import read_description
-
     proof = verify_methods(read_description(export / "bundle.toml"), export.parent / "bundle", exact=True)
     assert not proof.passed
     assert "of hear differs by" in proof.findings()[0] or "after run 1, of hear" in proof.findings()[0]
