@@ -1,18 +1,21 @@
-"""Find and remove dead code: what no output needs."""
+"""Find and remove dead code: what no output needs.
+
+It goes by names in the proto, which is many times quicker than by a view: rewrites remove dead code in each round.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Collection, Iterable, Iterator, MutableSequence, Sequence
+from typing import NamedTuple
 
 import onnx
 
-from graphkit.graph.build import build_scopes
 from graphkit.graph.names import counted
-from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs
+from graphkit.graph.view import as_text, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep
 
-__all__ = ["live_values", "remove_dead_code", "without_outputs"]
+__all__ = ["clean_proto", "live_names", "remove_dead_code", "without_outputs"]
 
 
 def remove_dead_code(model: Model) -> Outcome:
@@ -20,12 +23,7 @@ def remove_dead_code(model: Model) -> Outcome:
     if (declined := without_outputs(model)) is not None:
         return Outcome(model, declined=(declined,))
     proto = copy_proto(model)
-    live = live_values(model.scopes)
-    removed = _clean_graph(proto.graph, model.scopes[0], live)
-    for function, scope in zip(proto.functions, model.scopes[1:], strict=True):
-        removed += _clean_nodes(function.node, scope, live)
-        keep(function.value_info, [_is_used(scope, info.name, live) for info in function.value_info])
-    _clean_functions(proto)
+    removed = clean_proto(proto)
     if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
         return Outcome(model)
     return Outcome(model.with_proto(proto), (counted(removed, "node(s) removed"),) if removed else ())
@@ -33,77 +31,129 @@ def remove_dead_code(model: Model) -> Outcome:
 
 def without_outputs(model: Model) -> Declined | None:
     """Return why a model without outputs is left alone, None for any other: all of it would be dead code."""
-    if model.graph.outputs:
+    if model.proto.graph.output:
         return None
     return Declined(
         model.name, "nothing is rewritten, because the graph has no outputs, and all of it would be dead code"
     )
 
 
-def live_values(scopes: Iterable[Scope]) -> set[Value]:
-    """Return the values that the outputs of these scopes need, those in bodies included; nodes may be in any order."""
-    live: set[Value] = set()
-    met: set[Node] = set()
-    graphs: list[Scope] = list(scopes)
-    values: list[Value] = []
-    while graphs or values:
-        if graphs:
-            scope = graphs.pop()
-            values += scope.outputs
-            nodes = [node for node in scope.nodes if not any(node.outputs)]
-        else:
-            value = values.pop()
-            nodes = [value.producer] if value.producer is not None and value not in live else []
-            live.add(value)
-        for node in nodes:
-            if node not in met:
-                met.add(node)
-                graphs += node.bodies.values()
-                values += (value for value in node.inputs if value is not None)
-    return live
+def clean_proto(proto: onnx.ModelProto) -> int:
+    """Remove the dead code of a sound model, in place, and return the number of nodes removed."""
+    removed = _clean_graph(proto.graph, _needs(proto.graph.node, _names(proto.graph.output)))
+    for function in proto.functions:
+        needs = _needs(function.node, function.output)
+        removed += _clean_nodes(function.node, needs)
+        defined = {*function.input, *needs.made}
+        keep(function.value_info, [info.name in needs.names and info.name in defined for info in function.value_info])
+    _clean_functions(proto)
+    return removed
 
 
-def _is_live(node: Node, live: set[Value]) -> bool:
-    outputs = [value for value in node.outputs if value is not None]
-    return not outputs or any(value in live for value in outputs)
+def live_names(graph: onnx.GraphProto) -> Collection[str]:
+    """Return the names of the values that the outputs of a graph need, those that bodies in it read included."""
+    return _needs(graph.node, _names(graph.output)).names
 
 
-def _clean_graph(graph: onnx.GraphProto, scope: Scope, live: set[Value]) -> int:
-    """Remove dead code from a copy of a scope's graph and return the number of nodes removed."""
-    removed = _clean_nodes(graph.node, scope, live)
+class _Needs(NamedTuple):
+    """What the outputs of a graph need.
+
+    Attributes:
+        nodes: Whether they need it, for each node.
+        names: The values that they need, those of graphs around this one included.
+        made: The outputs of all nodes.
+        bodies: The bodies of the nodes that they need, and what the outputs of these need, by the node's position.
+    """
+
+    nodes: list[bool]
+    names: set[str]
+    made: Collection[str]
+    bodies: dict[int, list[tuple[onnx.GraphProto, _Needs]]]
+
+
+def _needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
+    """Follow what outputs need back through the nodes, which may be in any order; one without outputs is needed."""
+    makers: dict[str, int] = {}
+    pending: list[int] = []
+    for index, node in enumerate(nodes):
+        named = [name for name in node.output if name]
+        makers.update((name, index) for name in named)
+        if not named:
+            pending.append(index)
+    found = _Needs([False] * len(nodes), set(), makers.keys(), {})
+    names = list(outputs)
+    while pending or names:
+        if not pending:
+            name = names.pop()
+            if name and name not in found.names:
+                found.names.add(name)
+                pending += [makers[name]] if name in makers else []
+            continue
+        index = pending.pop()
+        if found.nodes[index]:
+            continue
+        found.nodes[index] = True
+        names += nodes[index].input
+        bodies = [(body, _needs(body.node, _names(body.output))) for _, body in body_graphs(nodes[index])]
+        for body, needs in bodies:
+            names += needs.names.difference(needs.made, _defined(body))
+        if bodies:
+            found.bodies[index] = bodies
+    return found
+
+
+def _names(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
+    return (info.name for info in infos)
+
+
+def _defined(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names that a graph defines without nodes."""
+    yield from _names(graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+
+
+def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> int:
+    used = needs.names.intersection([*needs.made, *_defined(graph)])
+    removed = _clean_nodes(graph.node, needs)
     annotations = graph.quantization_annotation
-    keep(annotations, [_is_used(scope, annotation.tensor_name, live) for annotation in annotations])
-    named = {info.name for info in graph.input}
-    named.update(entry.value for annotation in annotations for entry in annotation.quant_parameter_tensor_names)
-    keep(graph.initializer, [t.name in named or _is_used(scope, t.name, live) for t in graph.initializer])
-    sparse = graph.sparse_initializer
-    keep(sparse, [s.values.name in named or _is_used(scope, s.values.name, live) for s in sparse])
-    keep(graph.value_info, [_is_used(scope, info.name, live) for info in graph.value_info])
+    keep(annotations, [annotation.tensor_name in used for annotation in annotations])
+    used_or_named = {*used, *_names(graph.input)}
+    used_or_named.update(entry.value for one in annotations for entry in one.quant_parameter_tensor_names)
+    keep(graph.initializer, [tensor.name in used_or_named for tensor in graph.initializer])
+    keep(graph.sparse_initializer, [sparse.values.name in used_or_named for sparse in graph.sparse_initializer])
+    keep(graph.value_info, [info.name in used for info in graph.value_info])
     return removed
 
 
-def _clean_nodes(protos: MutableSequence[onnx.NodeProto], scope: Scope, live: set[Value]) -> int:
-    removed = 0
-    wanted = [_is_live(node, live) for node in scope.nodes]
-    for proto, node, stays in zip(protos, scope.nodes, wanted, strict=True):
-        if not stays:
-            removed += 1 + sum(len(inner.nodes) for body in node.bodies.values() for inner in body.walk())
-        elif node.bodies:
-            for (_, graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
-                removed += _clean_graph(graph, body, live)
-    keep(protos, wanted)
+def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> int:
+    removed = sum(_clean_graph(*body) for bodies in needs.bodies.values() for body in bodies)
+    removed += sum(_count(node) for node, stays in zip(nodes, needs.nodes, strict=True) if not stays)
+    keep(nodes, needs.nodes)
     return removed
 
 
-def _is_used(scope: Scope, name: str, live: set[Value]) -> bool:
-    return scope.values.get(name) in live
+def _count(node: onnx.NodeProto) -> int:
+    """Return the number of nodes that a node is, those of its bodies included."""
+    return 1 + sum(_count(inner) for _, body in body_graphs(node) for inner in body.node)
 
 
 def _clean_functions(proto: onnx.ModelProto) -> None:
     """Remove the functions that nothing calls, those that only such functions call included."""
     while proto.functions:
-        called = {(node.domain, node.op_type) for node in all_nodes(build_scopes(proto))}
+        graphs = [proto.graph.node, *(function.node for function in proto.functions)]
+        called = set().union(*map(_operators, graphs))
         wanted = [(function.domain, function.name) in called for function in proto.functions]
         if all(wanted):
             return
         keep(proto.functions, wanted)
+
+
+def _operators(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:
+    """Return the domain and the operator of each node, those of bodies included."""
+    found: set[tuple[str, str]] = set()
+    for node in nodes:
+        found.add(("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)))
+        for _, body in body_graphs(node):
+            found |= _operators(body.node)
+    return found

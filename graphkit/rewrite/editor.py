@@ -72,7 +72,7 @@ class Editor(Edits):
 
     # Queries
 
-    @property
+    @cached_property
     def shapes(self) -> Shapes:
         """The inferred shapes of the model."""
         return _shapes(self.model, self.spec)
@@ -209,6 +209,6 @@ class Editor(Edits):
     def _names(self) -> set[str]:
         return names_in(self.model.scopes)
 
-    def result(self) -> Model:
-        """Return the edited model, or the same model if there are no edits."""
-        return rebuilt(self)
+    def result(self, *, clean: bool = False) -> Model:
+        """Return the edited model, without dead code if it is to be clean, or the same model if there are no edits."""
+        return rebuilt(self, clean=clean)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise
-from graphkit.rewrite.dead_code import remove_dead_code, without_outputs
+from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
@@ -95,5 +95,5 @@ def run_to_fixpoint(
         declined = [*_impossible(editor.shapes), *editor.declined]
         if not editor.is_changed:
             break
-        model = remove_dead_code(editor.result()).model
+        model = editor.result(clean=True)
     return Outcome(model, described(counts), tuple(declined))

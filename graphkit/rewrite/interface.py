@@ -13,7 +13,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, drop_inputs, keep
-from graphkit.rewrite.dead_code import live_values, remove_dead_code
+from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.renaming import with_value_names
 from graphkit.shapes import Expr
@@ -112,8 +112,8 @@ def with_first_output(model: Model, name: str) -> Model:
 
 def drop_dead_inputs(model: Model) -> Model:
     """Return a model without the inputs that nothing reads."""
-    live = live_values(model.scopes)
-    dead = {value.name for value in model.graph.inputs if value not in live}
+    live = live_names(model.proto.graph)
+    dead = {info.name for info in model.proto.graph.input if info.name not in live}
     if not dead:
         return model
     proto = copy_proto(model)

@@ -8,6 +8,7 @@ import onnx.helper
 from graphkit.graph.view import Node, Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.dead_code import clean_proto
 from graphkit.rewrite.edits import Edits, NewNode, NodeInput
 from graphkit.rewrite.functions import add_functions
 
@@ -16,8 +17,8 @@ __all__ = ["INITIALIZERS_SINCE", "rebuilt"]
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
-def rebuilt(edits: Edits) -> Model:
-    """Return the model with all edits made, the same one where there are none."""
+def rebuilt(edits: Edits, *, clean: bool = False) -> Model:
+    """Return the model with all edits made, and without dead code if asked; the same one where there are no edits."""
     if not edits.is_changed:
         return edits.model
     proto = copy_proto(edits.model)
@@ -28,6 +29,8 @@ def rebuilt(edits: Edits) -> Model:
         first = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in edits.tensors]
     _Rebuilder(edits).graph(edits.model.graph, proto.graph, first)
     add_functions(proto, edits.functions.values())
+    if clean:
+        clean_proto(proto)
     return edits.model.with_proto(proto)
 
 

@@ -8,7 +8,7 @@ from graphkit.graph.families import family_labels
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, drop_inputs
-from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
+from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 
 __all__ = ["DropUnusedInputs"]
 
@@ -36,8 +36,8 @@ class DropUnusedInputs(Pass):
     def run(self, model: Model) -> Outcome:
         if (declined := without_outputs(model)) is not None:
             return Outcome(model, declined=(declined,))
-        live = live_values(model.scopes)
-        names = [value.name for value in model.graph.inputs if value not in live]
+        live = live_names(model.proto.graph)
+        names = [value.name for value in model.graph.inputs if value.name not in live]
         if not names:
             return Outcome(model)
         if any(model.graph.values[name].consumers for name in names):  # which no output depends on either

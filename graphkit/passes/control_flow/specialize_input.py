@@ -17,7 +17,7 @@ from graphkit.graph.types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
-from graphkit.rewrite.dead_code import live_values, remove_dead_code, without_outputs
+from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 from graphkit.suggest import did_you_mean
 
@@ -91,7 +91,7 @@ def _find_input(main: Scope, name: str, label: str) -> Value:
 def _without_dead_readers(model: Model, name: str) -> onnx.ModelProto:
     """Return a model without dead code, where that is all that reads an input."""
     value = model.graph.values[name]
-    is_dead = bool(value.consumers) and value not in live_values(model.scopes)
+    is_dead = bool(value.consumers) and name not in live_names(model.proto.graph)
     return remove_dead_code(model).model.proto if is_dead else model.proto
 
 
@@ -175,8 +175,7 @@ def _cone(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Va
 
 def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str) -> list[str]:
     """Put a constant in the place of the input, where something still reads it."""
-    scopes = build_scopes(proto)
-    live = scopes[0].values[bound.name] in live_values(scopes)
+    live = bound.name in live_names(proto.graph)
     dims = declared.dims if declared.dims is not None else ("?",)
     shape = tuple(dim for dim in dims if isinstance(dim, int))
     if live and len(shape) != len(dims):

@@ -19,7 +19,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
-from graphkit.rewrite.dead_code import live_values, remove_dead_code
+from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.interface import drop_dead_inputs
 from graphkit.rewrite.options import Names
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
@@ -215,7 +215,7 @@ def _detach(model: Model, graph: onnx.GraphProto, cuts: Iterable[Value]) -> None
 
 
 def _check_reached(model: Model, cuts: Iterable[Value], label: str) -> None:
-    live = {value.name for value in live_values(model.scopes) if value.scope is model.graph}
+    live = live_names(model.proto.graph)
     for value in cuts:
         if value.name not in live:
             raise UsageError(
