@@ -1,5 +1,6 @@
 # make report [MODEL=path]   set up an environment, report on a model (an example that ships with graphkit)
-# make test                  set up an environment, run all tests
+# make test                  set up an environment, run the tests
+# make test-slow             run those that repeat them on larger models and on all cases
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
@@ -11,7 +12,7 @@ NPU_PYTHON ?= python3.11
 NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 
-.PHONY: report test check format lint types reports npu-gate clean
+.PHONY: report test test-slow check format lint types reports npu-gate clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
@@ -19,7 +20,10 @@ report: $(VENV)/.runtime
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
-check: format lint types test
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n logical --dist worksteal -m slow
+
+check: format lint types test test-slow
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -27,6 +27,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and tests, which live as long as the session
+
+
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest collects five times at its end, and the interpreter once more
+
+
 @pytest.fixture(scope="session")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Unpack a model of tests/models, such as `gemma-270m/model`, once a session."""

@@ -70,11 +70,22 @@ def trees() -> dict[str, ast.Module]:
     }
 
 
+def statements(node: ast.AST, *, at_run_time: bool = False) -> Iterator[ast.AST]:
+    """Yield a node and the statements in it, with or without those for type checkers."""
+    yield node
+    is_typing = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    if at_run_time and is_typing:
+        return
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, ast.expr):
+            yield from statements(inner, at_run_time=at_run_time)
+
+
 @cache
 def imports() -> tuple[Import, ...]:
     found: list[Import] = []
     for file, tree in trees().items():
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{file}: write imports in full"
                 found.append(Import(file, str(node.module)))
@@ -112,22 +123,13 @@ def test_no_circle_of_imports() -> None:
     }
     network = nx.DiGraph()
     for module, tree in modules.items():
-        for node in at_run_time(tree):
+        for node in statements(tree, at_run_time=True):
             named = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             plain = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             targets = [name if name in modules else name.rpartition(".")[0] for name in named] + plain
             network.add_edges_from((module, target) for target in targets if target in modules)
     assert network.has_edge("graphkit.shapes.algebra", "graphkit.shapes.expr")
     assert [sorted(found) for found in nx.strongly_connected_components(network) if len(found) > 1] == []
-
-
-def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and those in it, those for type checkers apart."""
-    yield node
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-        return
-    for inner in ast.iter_child_nodes(node):
-        yield from at_run_time(inner)
 
 
 def test_results_are_rendered_without_knowing_them() -> None:

@@ -25,6 +25,7 @@ def check(path: Path, made: Rendered) -> None:
     assert [name for name in made.figures if not (RENDERED / name).is_file()] == []
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
     notebook = nbformat.read(IN_KERNEL, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

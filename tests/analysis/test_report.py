@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from real_models import MODEL_NAMES
+from real_models import MODEL_NAMES, params
 from rich.cells import cell_len
 
 from graphkit import __version__
@@ -200,7 +200,7 @@ def test_the_optimizer_runs_only_for_sections_that_need_it(real_model: RealModel
     assert steps(lambda tell: report(model, options, progress=tell)) == ["interface"]
 
 
-@pytest.fixture(scope="module", params=MODEL_NAMES)
+@pytest.fixture(scope="module", params=params(MODEL_NAMES))
 def made(request: pytest.FixtureRequest, real_model: RealModel) -> Report:
     return report(real_model(request.param))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import onnx.parser
 import pytest
+from real_models import params
 
 from graphkit.analysis.what_if import MAX_SYMBOLS, Freeze, OpCount, Stay, WhatIf, what_if
 from graphkit.model import Model, load
@@ -173,7 +174,7 @@ def test_the_merged_example() -> None:
     assert removes(found)["batch_size"] == 106
 
 
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", params(FROZEN, ["detr-resnet-50/model_quantized"]))
 def test_as_many_vanish_as_when_the_dims_are_really_frozen(name: str, real_model: RealModel) -> None:
     found = real_model(name)
     told = what_if(found)

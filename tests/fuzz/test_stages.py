@@ -14,7 +14,7 @@ from mutators import MUTATORS, Mutator, mutate
 from seeds import small
 from stages import STAGES, attempt
 
-COUNT = 30
+COUNT = 15
 SECONDS = 60  # real ones for all models of a stage, which take about one
 BASES = small()
 

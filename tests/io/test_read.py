@@ -392,7 +392,7 @@ def changed_within(draw: st.DrawFn) -> Content:
 
 @given(content=st.one_of(changed(), changed_within()), threshold=st.sampled_from([1, 1024]))
 @settings(
-    max_examples=250,
+    max_examples=120,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -368,7 +368,7 @@ def models(draw: st.DrawFn) -> ModelProto:
 
 @given(proto=models(), threshold=st.sampled_from([1, 8, 64, 1024]))
 @settings(
-    max_examples=20,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+from real_models import params
 from rewriting import SIZES, check, lines, model_of, reasons
 from sessions import session_of
 
@@ -94,7 +95,7 @@ def folded(model_file: Unpack) -> Callable[[str], tuple[Model, Outcome]]:
 Folded = Callable[[str], tuple[Model, Outcome]]
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", params(LEFT))
 def test_little_plumbing_stays(name: str, folded: Folded) -> None:
     result = folded(name)[1].model
     shapes = sum(node.is_op("Shape", "Size") for node in all_nodes(result.scopes))
@@ -103,7 +104,7 @@ def test_little_plumbing_stays(name: str, folded: Folded) -> None:
     assert shape_ops(result).on_shapes <= most_nodes
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", params(LEFT))
 def test_folding_again_changes_nothing(name: str, folded: Folded) -> None:
     once = folded(name)[1].model
     again = fold(once)
@@ -111,7 +112,7 @@ def test_folding_again_changes_nothing(name: str, folded: Folded) -> None:
     assert again.model.proto == once.proto
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", params(LEFT))
 def test_nothing_else_is_touched(name: str, folded: Folded, model_file: Unpack) -> None:
     model, outcome = folded(name)
     before, after = model.proto, outcome.model.proto
@@ -204,7 +205,7 @@ def compared(
     return runs
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", params(COMPLETE))
 def test_every_output_is_the_same_to_the_bit(name: str, folded: Folded, model_file: Unpack, tmp_path: Path) -> None:
     model, outcome = folded(name)
     assert compared(model, outcome.model, model_file(name), tmp_path, SETS) == COMPLETE[name]
@@ -221,7 +222,7 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize("name", FROZEN)
+@pytest.mark.parametrize("name", params(FROZEN))
 def test_with_a_batch_of_one(name: str, folded: Folded, model_file: Unpack, tmp_path: Path) -> None:
     model, outcome = folded(name)
     frozen = fold(model, dims={FROZEN[name]: 1})

@@ -149,7 +149,7 @@ DEFINED = pytest.mark.skipif(
 
 
 @DEFINED
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([plain, nested]))
 def test_random_chains_give_the_same(seed: int, make: Make) -> None:
     chain = Chain(seed)
@@ -158,7 +158,7 @@ def test_random_chains_give_the_same(seed: int, make: Make) -> None:
 
 
 @DEFINED
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9), st.sets(st.sampled_from(["batch", "seq", "past"]), min_size=1))
 def test_random_chains_give_the_same_frozen(seed: int, names: set[str]) -> None:
     chain = Chain(seed)

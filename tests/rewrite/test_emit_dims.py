@@ -80,7 +80,7 @@ SIZES = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=3), st.sampled_from([9, 10, 11, 12, 13, 15, 18, 21]))
 def test_nodes_compute_what_expressions_say(elements: list[Expr], opset: int) -> None:
     assume(DimsEmitter(Editor(model_of(TEXT, opset))).can_emit(elements))
@@ -89,7 +89,7 @@ def test_nodes_compute_what_expressions_say(elements: list[Expr], opset: int) ->
         assert values(model, sizes).tolist() == [element.evaluate(sizes) for element in elements]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(EXPRESSIONS)
 def test_from_opset_12_whatever_the_symbols_lead_to_can_be_computed(expr: Expr) -> None:
     assert DimsEmitter(Editor(model_of(TEXT, 12))).can_emit([expr])

@@ -10,7 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 from optimized import ALL, complete, folded, fused, lost, operators
-from real_models import MODEL_NAMES, MODELS
+from real_models import MODEL_NAMES, MODELS, params
 
 from graphkit.graph.view import Node
 from graphkit.model import Model
@@ -46,13 +46,21 @@ TRAINED_ONLY = {  # seconds of optimization
 }
 
 
+SLOW = (
+    "detr-resnet-50/model_quantized",
+    "gpt2-tiny/decoder_model_merged",
+    "t5-tiny/decoder_model_merged",
+    "whisper-tiny/decoder_model_merged",
+)
+
+
 def assert_fusions_stay(path: Path) -> None:
     before, after = operators(path), operators(folded(path))
     assert lost(before, after) == {}
     assert sum(after.values()) <= sum(before.values())
 
 
-@pytest.mark.parametrize("name", sorted({*MODEL_NAMES} - LARGE))
+@pytest.mark.parametrize("name", params(sorted({*MODEL_NAMES} - LARGE), SLOW))
 def test_a_real_export_keeps_its_fusions(name: str, tmp_path: Path) -> None:
     """As it is exported, and trained, which makes a difference where a vector is all 0 or all 1."""
     untrained, trained = tmp_path / "untrained.onnx", tmp_path / "trained.onnx"

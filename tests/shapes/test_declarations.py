@@ -184,10 +184,15 @@ def changed(path: Path, folder: Path, dims: Mapping[tuple[str, int], str]) -> Pa
 
 PAST = r"past_key_values\.\d+\.(decoder\.)?(key|value)"
 REAL = (
-    ("gpt2-tiny/decoder_model_merged", {(PAST, 2): "past_sequence_length + sequence_length"}),
-    (
+    pytest.param(
+        "gpt2-tiny/decoder_model_merged",
+        {(PAST, 2): "past_sequence_length + sequence_length"},
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
         "whisper-tiny/decoder_model_merged",
         {(PAST, 2): "past_decoder_sequence_length + decoder_sequence_length"},
+        marks=pytest.mark.slow,
     ),
     ("example:merged-decoder", {("encoder_attention_mask", 1): "decoder_sequence_length"}),
     # onnxruntime takes equal symbols for equal sizes and lets tensors share memory: this one fails as it is declared

@@ -35,7 +35,7 @@ def built(found: list[object]) -> list[Expr]:
     return exprs
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(trees(), min_size=1, max_size=5), st.lists(st.fixed_dictionaries(POINTS), min_size=1, max_size=3))
 def test_generated_numbers_are_those_of_the_expressions(found, points):
     exprs = built(found)
@@ -69,7 +69,7 @@ def evaluate(tree: object, point: dict[str, int]) -> float | None:
     }[operation](args)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(trees(), min_size=1, max_size=5), st.fixed_dictionaries(POINTS))
 def test_json_says_the_same(found, point):
     exprs = built(found)
@@ -93,7 +93,7 @@ def test_json_says_the_same(found, point):
 LARGE = st.fixed_dictionaries({name: st.integers(1, 1 << 53) for name in NAMES})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(trees(), LARGE)
 def test_javascript_is_exact_or_refuses(tree, point):
     (expr,) = built([tree])

@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 from hazard_cases import CASES, model
+from real_models import params
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, hazards
 from graphkit.model import Model
@@ -191,7 +192,7 @@ COMPLETE = {
 }
 
 
-@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("name", params(COMPLETE))
 def test_hazards_of_real_exports_are_confirmed(name: str, real_model: RealModel) -> None:
     made = real_model(name)
     found = check_hazards(made, hazards(made)).hazards

@@ -57,9 +57,10 @@ def test_results_pass_the_full_check_of_onnx(split: tuple[Model, Model, Model]) 
     ("merged", "truths"),
     [
         ("example:merged-decoder", ("merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model")),
-        (
+        pytest.param(
             "nllb-tiny/decoder_model_merged_quantized",
             ("nllb-tiny/decoder_model_quantized", "nllb-tiny/decoder_with_past_model_quantized"),
+            marks=pytest.mark.slow,
         ),
     ],
 )

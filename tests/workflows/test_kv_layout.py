@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from real_models import unpacked
+from real_models import params, unpacked
 from test_constants import SMALL
 
 from graphkit.contract import State, read_contract
@@ -17,7 +17,7 @@ from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower import LowerOptions, lower_folder
 
 
-@pytest.mark.parametrize("name", ["marian-tiny", "qwen2-tiny"])
+@pytest.mark.parametrize("name", params(["marian-tiny", "qwen2-tiny"], ["marian-tiny"]))
 def test_the_caches_of_all_layers_are_stacked(name: str, tmp_path: Path) -> None:
     source = unpacked(name, tmp_path / name)
     report = lower_folder(source, tmp_path / "out", LowerOptions(src_len=3, max_cache_len=3, kv_layout="stacked"))

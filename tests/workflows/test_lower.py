@@ -172,6 +172,7 @@ def test_the_host_in_cpp_feeds_the_same_bytes(
     assert_same_bytes(lowered[1], replay, tmp_path, length)
 
 
+@pytest.mark.slow
 def test_it_does_where_the_logits_are_float16(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     lower_folder(saved(half(decoder(FILLED)), tmp_path / "model"), folder, OPTIONS)

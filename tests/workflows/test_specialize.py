@@ -111,7 +111,7 @@ def test_a_symbol_that_stays_dynamic_needs_one_session(small: Model) -> None:
         ("bert-fill-mask/model", [Sizes(1, 5), Sizes(2, 3)]),
         ("cache-styles/anonymous", [Sizes(2, 3, 0), Sizes(1, 1, 4)]),
         ("cache-styles/past_0-2bhsd", [Sizes(2, 3, 0), Sizes(1, 1, 4)]),
-        ("gpt2-tiny/decoder_model_merged", [Sizes(2, 3, 4), Sizes(1, 1, 2)]),
+        pytest.param("gpt2-tiny/decoder_model_merged", [Sizes(2, 3, 4), Sizes(1, 1, 2)], marks=pytest.mark.slow),
         ("llama-int4/model", [Sizes(1, 4, 0), Sizes(2, 1, 3)]),
         ("whisper-tiny/decoder_model_merged", [Sizes(2, 3, 4, 5), Sizes(1, 1, 2, 3)]),
     ],

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 from onnx import parser
+from real_models import params
 
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
@@ -44,7 +45,7 @@ def split_of(real_model: RealModel) -> SplitOf:
     return cache(lambda name: split_merged(real_model(name)))
 
 
-@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize("name", params(TRUTHS))
 def test_the_pair_has_the_interface_and_the_nodes_of_what_was_merged(
     name: str, real_model: RealModel, split_of: SplitOf
 ) -> None:

@@ -673,7 +673,7 @@ def chains(draw: st.DrawFn) -> tuple[Model, bool]:
 
 
 @given(chains())
-@settings(deadline=None, max_examples=90)
+@settings(deadline=None, max_examples=50)
 def test_chains_give_the_same_without_the_flattening(chain: tuple[Model, bool]) -> None:
     model, is_liftable = chain
     result = FlattenFreeMatmul().run(model)

@@ -128,7 +128,7 @@ def check(model: Model, length: str = "L") -> tuple[Model, int]:
     return result, ran
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3), st.booleans(), st.sampled_from(["L", "past_L"])
 )
