@@ -22,7 +22,7 @@ from graphkit.model import Model, load
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
-gc.set_threshold(100_000)  # a session keeps many models, which the collector would walk through again and again
+gc.set_threshold(500_000)  # a session keeps many models, which the collector would walk through again and again
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background: tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
