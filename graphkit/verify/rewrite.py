@@ -1,10 +1,11 @@
 """The proof of a rewrite: original and result at several sizes of their dims, every output compared.
 
 onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model once
-more at the default level, with a tolerance of its own (see `graphkit.verify.levels`). Weights of one name are compared
-byte by byte. Sizes are legal for both models. Inputs of one boolean, such as `use_cache_branch`, get both values. Each
-model is loaded in a process of its own, and fails if it ends that or takes too much. An original whose declared dims
-contradict its nodes runs with these corrected, and a note says so.
+more at the default level, with a tolerance of its own (see `graphkit.verify.levels`). Functions that onnxruntime has
+kernels for run inlined too. Weights of one name are compared byte by byte. Sizes are legal for both models. Inputs of
+one boolean, such as `use_cache_branch`, get both values. Each model is loaded in a process of its own, and fails if it
+ends that or takes too much. An original whose declared dims contradict its nodes runs with these corrected, and a note
+says so.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from graphkit.runtime.session import check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.verify.counting import Counted
 from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.inlined import add_inlined, with_inlined
 from graphkit.verify.levels import (
     FLOAT16_TOLERANCE,
     FLOAT32_TOLERANCE,
@@ -196,6 +198,9 @@ def _proof(
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("proving: loading the rewritten model")
     proof, steady = _plain(proof, two, [two.handed_over(run) for run in found.runs], progress)
+    if proof.passed and (inlined := with_inlined(two)) is not None:
+        progress("proving: the rewritten model with its functions inlined")
+        proof = add_inlined(proof, _run_rewritten(proof, inlined, steady, progress))
     progress("comparing the weights")
     proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
     if not proof.passed:

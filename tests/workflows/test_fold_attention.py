@@ -78,6 +78,19 @@ def test_the_proof_finds_a_mistake(file: Path, name: str) -> None:
     assert not verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True).passed
 
 
+def test_the_proof_runs_the_function_too(file: Path) -> None:
+    """onnxruntime runs its kernel, whatever the function says; others run the function."""
+    proto = fold(load(file), fuse=True).model.restore()
+    spec = DimSpec.of({"N": 2, "S": 3})
+    proof = verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True)
+    assert proof.notes[-1].startswith("With its functions inlined, as other runtimes run it, outputs ")
+    softmax = next(node for node in proto.functions[0].node if node.op_type == "Softmax")
+    softmax.attribute[0].i = 1
+    proof = verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True)
+    (failure,) = proof.failures
+    assert failure.startswith("with its functions inlined, as other runtimes run it: 3 of 3 runs differ, the first at ")
+
+
 def test_other_tools_inline_the_function(file: Path) -> None:
     proto = fold(load(file), fuse=True).model.restore()
     inlined = onnx.inliner.inline_local_functions(proto)
