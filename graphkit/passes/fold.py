@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes import FOLDING, FUSING, SHARING
@@ -34,6 +34,7 @@ def fold(
     limit: int = FOLD_LIMIT,
     keep_fusions: bool = True,
     fuse: bool = False,
+    without: Collection[type[Rewrite]] = (),
 ) -> Outcome:
     """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
 
@@ -52,6 +53,7 @@ def fold(
         fuse: Whether constants go into the weights of linear operators, such operators into each other, and attention
             without a mask into one node: fewer nodes still, but the last digits of results change. What `keep_fusions`
             keeps is given up.
+        without: Rewrites to leave out.
 
     Returns:
         The folded model, the changes, and what was declined with the reasons.
@@ -67,8 +69,9 @@ def fold(
     model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
     counts: Counts = Counter()
     keep_fusions = keep_fusions and not fuse
+    rewrites = _rewrites(limit, fuse, without)
     for _ in range(MAX_ROUNDS):
-        outcome = run_to_fixpoint(model, _rewrites(limit, fuse), spec, counts, keep_fusions=keep_fusions)
+        outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
         changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
         model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
@@ -86,6 +89,6 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:
     return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes
 
 
-def _rewrites(limit: int, fuse: bool) -> tuple[Rewrite, ...]:
-    kinds = (*SHARING, *FOLDING, *FUSING) if fuse else FOLDING
+def _rewrites(limit: int, fuse: bool, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
+    kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if fuse else FOLDING) if kind not in without]
     return tuple(FoldConstants(limit, half=fuse) if kind is FoldConstants else kind() for kind in kinds)

@@ -13,6 +13,7 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
@@ -168,7 +169,8 @@ def _prepared(model: Model, update: Update) -> _Draft:
 
 def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
     outcome = _run(draft.model, step)
-    return draft.then(fold(outcome.model).model, outcome.changes)
+    kept = fold(outcome.model, without=(SimplifyScatter,))  # a Concat would not write in place
+    return draft.then(kept.model, outcome.changes)
 
 
 def _run(model: Model, step: Pass) -> Outcome:

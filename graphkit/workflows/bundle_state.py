@@ -34,7 +34,6 @@ from graphkit.workflows.bundle_methods import MethodModel
 
 __all__ = ["BundleSizes", "build_bundle"]
 
-WRITERS = ("TensorScatter", "ScatterND")
 SIZE_NAMES: Mapping[Axis, str] = {"batch": "batch", "encoder": "source", "sequence": "tokens"}
 MEANINGS: Mapping[FeedKind, str] = {
     "tokens": "the new tokens for the decoder",
@@ -164,7 +163,7 @@ class _Part:
         """Yield the symbols of axes along which what is new is written."""
         for name, state in self.method.writes.items():
             dims = self.shapes[self.values[name]].dims or ()
-            axis = self._axis(self.values[name], len(dims)) if state not in self.method.whole else None
+            axis = self._axis(state, self.values[name], len(dims))
             if axis is not None and dims[axis].atom is not None:
                 yield str(dims[axis])
 
@@ -177,7 +176,7 @@ class _Part:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
             shape = tuple(self._size(state, dim) for dim in dims)
             batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(str(dim)) == "batch"), None)
-            axis = self._axis(value, len(dims)) if state not in self.method.whole else None
+            axis = self._axis(state, value, len(dims))
             update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
             if axis is not None and shape[axis] < self.sizes.slots:
                 update = "ring"
@@ -205,16 +204,18 @@ class _Part:
             raise UsageError(f"state '{state}' has {dim} rows, and a state has one for each of the batch")
         return size
 
-    def _axis(self, value: Value, rank: int) -> int | None:
-        """Return the axis along which what is new is written."""
-        node = value.producer
-        if node is None or not node.is_op(*WRITERS):
+    def _axis(self, state: str, value: Value, rank: int) -> int | None:
+        """Return the axis along which what is new is written; None for state that is replaced as a whole."""
+        if state in self.method.whole:
             return None
-        if node.is_op("TensorScatter"):
+        node = value.producer
+        if node is not None and node.is_op("TensorScatter"):
             return (node.attr("axis", -2) or 0) % rank
-        indices = node.input(1)
+        indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
         dims = self.shapes[indices].dims if indices is not None else None
-        return dims[-1].constant - 1 if dims and dims[-1].constant is not None else None
+        if not dims or dims[-1].constant is None:
+            raise UsageError(f"{self.method.name}: no node is known to write what is new into the slots of '{state}'")
+        return dims[-1].constant - 1
 
     def check(self, states: Mapping[str, StateTensor]) -> None:
         """Check that whatever reads state that is written in place reads what the write gives.

@@ -16,7 +16,12 @@ import pytest
 from bundles import saved
 
 from graphkit.contract.reading import read_bundle
+from graphkit.errors import UsageError
+from graphkit.model import Model
+from graphkit.passes.state.slots import Update
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
+from graphkit.workflows.bundle_methods import MethodModel
+from graphkit.workflows.bundle_state import BundleSizes, build_bundle
 
 BundleOf = Callable[[str], Path]
 
@@ -115,7 +120,8 @@ LATER = LATER.replace("Identity (k)", 'Concat <axis = 2> ("past_key_values.0.dec
 LATER = LATER.replace("Unsqueeze (encoder_hidden_states, one)", 'Identity ("past_key_values.0.encoder.key")')
 
 
-def test_a_mask_of_the_decoder_is_kept_from_the_first_step_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("update", ["tensor-scatter", "scatter-nd"])
+def test_a_mask_of_the_decoder_is_kept_from_the_first_step_on(update: Update, tmp_path: Path) -> None:
     """Beside that of the encoder, and proven with padding."""
     rng = np.random.default_rng(0)
     arrays = {"table": rng.normal(size=(11, 8)), "head": rng.normal(size=(8, 11))}
@@ -126,13 +132,38 @@ def test_a_mask_of_the_decoder_is_kept_from_the_first_step_on(tmp_path: Path) ->
         model.graph.initializer.extend(tensors)
         onnx.checker.check_model(model)
         saved(model, tmp_path / "source", name)
-    options = BundleOptions(max_cache=5, max_source=3, batch=2)
+    options = BundleOptions(max_cache=5, max_source=3, batch=2, update=update)
     report = bundle_folder(tmp_path / "source", tmp_path / "bundle", options)
     assert report.findings() == ()
     assert report.proof is not None
     assert any(run.padded for run in report.proof.runs)
     contract = report.overview.contract
-    assert "decoder_attention_mask" in {state.name for state in contract.states}
+    updates = {state.name: state.update for state in contract.states}
+    assert (updates["decoder_attention_mask"], updates["past_key_values.0.decoder.key"]) == ("slots", "slots")
     assert [contract.methods[at].access["decoder_attention_mask"] for at in (0, 1)] == ["write", "read and write"]
     kinds = {port.name: port.source.kind for port in contract.methods[0].inputs if port.source is not None}
     assert (kinds["attention_mask"], kinds["decoder_attention_mask"]) == ("user", "mask")
+
+
+JOINED = """<ir_version: 10, opset_import: ["" : 24]>
+agraph (float[1, 2, 8, 4] past, float[1, 2, 3, 4] new) => (float[1, 2, 8, 4] past_after)
+<int64[1] from = {3}, int64[1] to = {8}, int64[1] axis = {2}> {
+    rest = Slice (past, from, to, axis)
+    past_after = Concat <axis = 2> (new, rest)
+}"""
+WRITTEN = JOINED.split("<int64")[0] + "{ past_after = TensorScatter <axis = 2> (past, new) }"
+
+
+def test_state_in_slots_is_written_into_them() -> None:
+    """A Concat is declined: it would be taken for state that is replaced as a whole."""
+
+    def bundle(text: str, whole: frozenset[str] = frozenset()) -> str:
+        model = Model.from_proto(onnx.parser.parse_model(text))
+        state = {"past": "past"}, {"past_after": "past"}
+        method = MethodModel("step", "step", model, "step.onnx", *state, {"new": "user"}, whole)
+        return build_bundle([method], BundleSizes(1, 8, 1, {}), {}, "", 24).states[0].update
+
+    assert bundle(WRITTEN) == "slots"
+    assert bundle(JOINED, frozenset({"past"})) == "swap"
+    with pytest.raises(UsageError, match="step: no node is known to write what is new into the slots of 'past'"):
+        bundle(JOINED)
