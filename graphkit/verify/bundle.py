@@ -177,7 +177,7 @@ def verify_bundle(
             progress(level)
             pipeline = GrowingPipeline(originals, optimize=optimized)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
-            made = prompts(bundle.contract, originals.encoder, seed)
+            made = prompts(bundle.contract, originals, seed)
             told = numbered(made, level, progress, "prompt")
             runs += [_run(pipeline, bundle, prompt, optimized, fused if optimized else plain) for prompt in told]
             if not optimized:

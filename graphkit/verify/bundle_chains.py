@@ -17,6 +17,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle import BundleProof, BundleRun, distance
 from graphkit.verify.bundle_checks import tried
 from graphkit.verify.bundle_original import GrowingPipeline
+from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.counting import numbered
 from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
@@ -26,7 +27,6 @@ __all__ = ["Chain", "verify_methods"]
 
 STEPS = 8
 TOLERANCE = 1e-5
-VOCABULARY = 64
 SIZE = 4  # of a dim that nothing fixes
 
 Arrays = dict[str, np.ndarray]
@@ -92,10 +92,10 @@ def verify_methods(
             originals = _Originals(chains, bundle, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
             for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, progress):
-                feeds = _Feeds(bundle, rows, np.random.default_rng(seed))
+                feeds = _Feeds(chains, bundle, rows, np.random.default_rng(seed))
                 runs.append(_run(originals, bundle, feeds, optimized, allowed))
             if not optimized:
-                checks = _checks(bundle, seed)
+                checks = _checks(chains, bundle, seed)
     return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
 
 
@@ -155,24 +155,18 @@ def _opened(model: Model, optimize: bool) -> IsolatedSession:
 class _Feeds:
     """Random inputs of methods."""
 
-    def __init__(self, bundle: Bundle, rows: int, random: np.random.Generator) -> None:
+    def __init__(self, chains: Sequence[Chain], bundle: Bundle, rows: int, random: np.random.Generator) -> None:
         self.contract, self.rows, self.random = bundle.contract, rows, random
+        self.models = {chain.name: chain.models for chain in chains}
 
     def of(self, method: BundleMethod) -> Arrays:
         """Return what a caller feeds, by name."""
-        kinds = {port.name: port.source.kind for port in method.inputs if port.source is not None}
-        return {port.name: self._array(port) for port in method.inputs if kinds.get(port.name) in ("user", "tokens")}
+        fed = [port for port in method.inputs if port.source is not None and port.source.kind in ("user", "tokens")]
+        return {port.name: self._array(port, method) for port in fed}
 
-    def _array(self, port: BundlePort) -> np.ndarray:
+    def _array(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
         shape = [dim if isinstance(dim, int) else self._size(dim) for dim in port.shape]
-        made: np.ndarray
-        if np.dtype(port.dtype).kind in "iu":
-            made = self.random.integers(1, VOCABULARY, shape)
-        elif "mask" in port.name or port.dtype == "bool":
-            made = np.ones(shape)
-        else:
-            made = self.random.standard_normal(shape)
-        return made.astype(port.dtype)
+        return drawn(port, shape, token_bound(port, method, self.models[method.name]), self.random)
 
     def _size(self, dim: str) -> int:
         if dim == "batch":
@@ -216,11 +210,11 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
     return BundleRun(optimized, feeds.rows, False, 0, 0, steps, worst, failure)
 
 
-def _checks(bundle: Bundle, seed: int) -> dict[str, str]:
+def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
     """Run what was run once more: after a reset, in two forks in turn, and with slots only for the tokens so far."""
 
     def results(*users: Bundle) -> list[list[bytes]]:
-        feeds = [_Feeds(user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
+        feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
         found: list[list[bytes]] = [[] for _ in users]
         for method in _order(bundle):
             for user, made, each in zip(users, feeds, found, strict=True):

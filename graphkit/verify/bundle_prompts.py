@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleContract
+from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.verify.original_pipeline import nearest_length
+from graphkit.verify.inputs import index_bound
+from graphkit.verify.original_pipeline import Originals, nearest_length
 
-__all__ = ["Prompt", "prompts"]
+__all__ = ["Prompt", "drawn", "prompts", "token_bound"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
-VOCABULARY = 64  # tokens below this will do, where there are so many
+VOCABULARY = 64  # tokens below this will do, where there are so many; other integers too
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,54 @@ class Prompt:
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
 
 
-def prompts(contract: BundleContract, encoder: Model | None, seed: int) -> list[Prompt]:
+def token_bound(port: BundlePort, method: BundleMethod, models: Sequence[Model]) -> int:
+    """Return below which number the integers of an input are drawn.
+
+    That is 64, or fewer where the table has fewer rows that they are looked up in; for tokens whose table is not known,
+    where there are fewer logits.
+
+    Args:
+        port: The input.
+        method: Of the bundle, whose input it is.
+        models: What the method was made of.
+    """
+    is_tokens = port.source is not None and port.source.kind == "tokens"
+    own = [
+        (value, model.roles.of(value) == "tokens")
+        for model in models
+        for value in model.graph.inputs
+        if value.name == port.name or (is_tokens and model.roles.of(value) == "tokens")
+    ]
+    known = [index_bound(value) for value, _ in own]
+    if not any(known) and (is_tokens or any(tokens for _, tokens in own)):
+        logits = next((port.shape[-1] for port in method.outputs if not port.writes and port.shape), None)
+        known = [logits if isinstance(logits, int) else None]
+    return min([VOCABULARY, *(number for number in known if number)])
+
+
+def drawn(port: BundlePort, shape: Sequence[int], below: int, random: np.random.Generator) -> np.ndarray:
+    """Return an array for an input: ones for a mask, tokens below a number, or numbers around 0."""
+    made: np.ndarray
+    if "mask" in port.name or port.dtype == "bool":
+        made = np.ones(shape)
+    elif np.dtype(port.dtype).kind in "iu":
+        made = random.integers(min(1, below - 1), below, tuple(shape))
+    else:
+        made = random.standard_normal(shape)
+    return made.astype(port.dtype)
+
+
+def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[Prompt]:
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding.
 
     Where a bundle takes one row, that is padded too.
 
     Args:
         contract: The bundle.
-        encoder: What sources are for, which need not take every length; None without one.
+        originals: What it was made of; its encoder need not take every length.
         seed: Of tokens and sources.
     """
-    maker = _Maker(contract, encoder, np.random.default_rng(seed))
+    maker = _Maker(contract, originals, np.random.default_rng(seed))
     slots = contract.lengths[0].most
     windows = {state.shape[state.axis or 0] for state in contract.states if state.update == "ring"}
     lengths = {1, max(slots // 2, 1), max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
@@ -72,7 +110,7 @@ def prompts(contract: BundleContract, encoder: Model | None, seed: int) -> list[
 
 
 class _Maker:
-    def __init__(self, contract: BundleContract, encoder: Model | None, random: np.random.Generator) -> None:
+    def __init__(self, contract: BundleContract, originals: Originals, random: np.random.Generator) -> None:
         method = contract.method("once")
         if method is None:
             raise UsageError("the bundle has no method that starts a sequence")
@@ -80,12 +118,12 @@ class _Maker:
         self.ports = [port for port in method.inputs if port.source is not None and port.source.kind == "user"]
         kinds = {port.source.kind for port in method.inputs if port.source is not None}
         self.has_mask = "mask" in kinds
-        logits = next((port.shape[-1] for port in method.outputs if not port.writes and port.shape), VOCABULARY)
-        self.vocabulary = min(VOCABULARY, logits) if isinstance(logits, int) else VOCABULARY
+        self.bounds = {port.name: token_bound(port, method, originals.models) for port in method.inputs}
+        self.tokens = next(port for port in method.inputs if port.source is not None and port.source.kind == "tokens")
         most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
         lengths = {most, (most + 1) // 2, min(2, most)}
-        if encoder is not None and most:
-            nearest = {nearest_length(encoder, length) for length in lengths}
+        if originals.encoder is not None and most:
+            nearest = {nearest_length(originals.encoder, length) for length in lengths}
             lengths = {length for length in nearest if length is not None and length <= most} or {most}
         self.sources = sorted(lengths, reverse=True)
 
@@ -105,21 +143,14 @@ class _Maker:
         return Prompt(tokens, mask, self._inputs(rows, source, is_padded), steps, self.has_mask, source, padded)
 
     def _tokens(self, shape: Sequence[int]) -> np.ndarray:
-        return self.random.integers(min(1, self.vocabulary - 1), self.vocabulary, tuple(shape))
+        return drawn(self.tokens, shape, self.bounds[self.tokens.name], self.random)
 
     def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
         sizes: dict[str, int] = {"batch": rows, "source": source}
         made: dict[str, np.ndarray] = {}
         for port in self.ports:
             shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]
-            array: np.ndarray
-            if "mask" in port.name:
-                array = np.ones(shape)
-                if is_padded and array.ndim > 1:
-                    array[-1, ..., max(1, shape[-1] * 2 // 3) :] = 0
-            elif np.dtype(port.dtype).kind in "iu":
-                array = self._tokens(shape)
-            else:
-                array = self.random.standard_normal(shape)
-            made[port.name] = array.astype(port.dtype)
+            array = made[port.name] = drawn(port, shape, self.bounds[port.name], self.random)
+            if "mask" in port.name and is_padded and array.ndim > 1:
+                array[-1, ..., max(1, shape[-1] * 2 // 3) :] = 0
         return made

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from bundles import VOCABULARY, decoder, saved
+from bundles import decoder, saved
 from onnx import parser
 
 import graphkit
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
 from graphkit.verify.bundle_chains import verify_methods
+from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.workflows.bundle_toml import read_description
 
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -38,6 +39,24 @@ int64[1] first = {0}> {
     turned = Transpose <perm = [1, 0, 2]> (mean_out)
     out = Add (sum, turned)
 }
+"""
+# Token by token, a sum of embeddings of width 8.
+SUM = """<ir_version: 8, opset_import: ["" : 17]>
+sum (int64[batch] token, float[batch, 8] total) => (float[batch, 8] out, float[batch, 8] total_out) {
+    rows = Gather (table, token)
+    total_out = Add (total, rows)
+    out = Tanh (total_out)
+}
+"""
+SUMMED = """
+[[method]]
+name = "add"
+models = ["sum.onnx"]
+
+[[state]]
+name = "total"
+read = { add = "total" }
+write = { add = "total_out" }
 """
 DESCRIPTION = """
 [[method]]
@@ -133,8 +152,7 @@ def test_two_caches_have_lengths_of_their_own(tmp_path: Path, model_file: Callab
         bundle.rewind(4, "target.past_length")
 
 
-def test_a_cache_is_proven_with_fewer_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphkit.verify.bundle_chains.VOCABULARY", VOCABULARY)
+def test_a_cache_is_proven_with_fewer_slots(tmp_path: Path) -> None:
     source, folder = saved(decoder(), tmp_path / "export"), tmp_path / "bundle"
     (source / "bundle.toml").write_text('[[method]]\nname = "tell"\nmodels = ["model.onnx"]\ncache = "text"\n')
     report = graphkit.bundle_folder(source, folder, graphkit.BundleOptions(max_cache=4, batch=1))
@@ -149,6 +167,26 @@ def test_a_cache_is_proven_with_fewer_slots(tmp_path: Path, monkeypatch: pytest.
     onnx.save(model, folder / "tell.onnx")
     (finding,) = verify_methods(read_description(source / "bundle.toml"), folder, exact=True).findings()
     assert finding.startswith("fewer slots change nothing: ")
+
+
+@pytest.mark.parametrize(("rows", "below"), [(1, 1), (5, 5), (100_000, 64)])
+def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: int, tmp_path: Path) -> None:
+    model = parser.parse_model(SUM)
+    table = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    source = tmp_path / "export"
+    source.mkdir()
+    onnx.save(model, source / "sum.onnx")
+    (source / "bundle.toml").write_text(SUMMED)
+    report = made(source)
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+    method = report.overview.contract.methods[0]
+    port = next(port for port in method.inputs if port.name == "token")
+    (chain,) = read_description(source / "bundle.toml")
+    assert token_bound(port, method, chain.models) == below
+    tokens = drawn(port, [2000], below, np.random.default_rng(0))
+    assert (tokens.min(), tokens.max()) == (min(1, below - 1), below - 1)
 
 
 @pytest.mark.parametrize(
