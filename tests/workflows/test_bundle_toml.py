@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from bundles import decoder, saved
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import graphkit
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
@@ -169,15 +169,20 @@ def test_a_cache_is_proven_with_fewer_slots(tmp_path: Path) -> None:
     assert finding.startswith("fewer slots change nothing: ")
 
 
-@pytest.mark.parametrize(("rows", "below"), [(1, 1), (5, 5), (100_000, 64)])
-def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: int, tmp_path: Path) -> None:
+def summing(folder: Path, rows: int) -> Path:
+    """Write an export that adds up rows of a table, and return its folder."""
     model = parser.parse_model(SUM)
     table = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
-    source = tmp_path / "export"
-    source.mkdir()
-    onnx.save(model, source / "sum.onnx")
-    (source / "bundle.toml").write_text(SUMMED)
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    folder.mkdir()
+    onnx.save(model, folder / "sum.onnx")
+    (folder / "bundle.toml").write_text(SUMMED)
+    return folder
+
+
+@pytest.mark.parametrize(("rows", "below"), [(1, 1), (5, 5), (100_000, 64)])
+def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: int, tmp_path: Path) -> None:
+    source = summing(tmp_path / "export", rows)
     report = made(source)
     assert report.proof is not None
     assert report.proof.findings() == ()
@@ -187,6 +192,19 @@ def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: in
     assert token_bound(port, method, chain.models) == below
     tokens = drawn(port, [2000], below, np.random.default_rng(0))
     assert (tokens.min(), tokens.max()) == (min(1, below - 1), below - 1)
+
+
+def test_a_method_that_does_not_run_is_found(tmp_path: Path) -> None:
+    source = summing(tmp_path / "export", 5)
+    made(source, verify=False)
+    file = source.parent / "bundle" / "add.onnx"
+    model = onnx.load(file)
+    (table,) = (tensor for tensor in model.graph.initializer if tensor.name == "table")
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:1], "table"))
+    onnx.save(model, file)
+    found = verify_methods(read_description(source / "bundle.toml"), file.parent, exact=True).findings()
+    assert len(found) == 6  # one row and two, plain and fused; what a reset leaves, and two users
+    assert all("indices element out of data bounds" in finding for finding in found)
 
 
 @pytest.mark.parametrize(
