@@ -130,8 +130,9 @@ class StateTensor:
             `whole`, by methods that read it too: it has two places, and the new one is written to the other.
         length: How many slots are in use, by name; "" for none.
         initial: What each element is at first.
-        symbolic: Whether all methods but `init` take it with fewer slots than `shape` has, as many of each such state:
-            where what is bound is copied, a host may begin with few, and move the rows apart before more are in use.
+        symbolic: Whether all methods but `init` take it with fewer slots than `shape` has, the same number for every
+            such state. A host whose runtime copies what is bound may begin with few slots; before it uses more, it
+            moves the rows apart.
     """
 
     name: str
@@ -195,7 +196,8 @@ class BundleContract:
     Attributes:
         data: The file of the weights; "" where all are in the models.
         opset: Of the models.
-        sizes: The largest that each size may be: `batch`, `source`, and other names in the shapes of inputs.
+        sizes: The largest that each size may be: `batch`, `source`, `tokens`, `slots`, and other names in the shapes of
+            inputs.
         tokens: `pad`, `start`, `end`; None where the export does not say.
         arena: Bytes of the state.
         lengths, states, methods: What there is.
