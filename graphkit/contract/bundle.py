@@ -98,7 +98,7 @@ class BundleMethod:
         name: What it is called.
         file: The ONNX file; two methods may share one.
         when: `init` sets all state to its initial value, `once` starts a sequence, `step` goes on, `reorder` chooses
-            rows of all state.
+            rows of all state. What starts a sequence reads the initial value of state that swaps and that it replaces.
         inputs, outputs: Its ports.
         access: What it does with each state, by name.
         changes: How it changes lengths.

@@ -308,6 +308,7 @@ class Bundle:
             if others and rows != state.rows:
                 raise UsageError(f"{rows} rows, and '{others[0]}' counts {state.rows} - give as many, or reset first")
             state.clear(lengths)
+            state.restart(name for name, access in method.access.items() if access == "read and write")
         state.rows = rows
         try:
             outputs = self._methods.run(method, feeds, fed.sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -122,6 +122,14 @@ class BundleState(Mapping[str, np.ndarray]):
         if lengths is None:
             self.rows = 0
             self._shapes.clear()
+            self.version += 1
+
+    def restart(self, names: Iterable[str]) -> None:
+        """Give those of these states that swap their initial value."""
+        for name in filter(self.moves, names):
+            self._shapes.pop(name, None)
+            state = self._states[name]
+            self.view(state, state.shape)[...] = state.initial
             self.version += 1
 
 

@@ -115,6 +115,17 @@ def test_a_method_runs_by_name(export: Path) -> None:
     np.testing.assert_array_equal(bundle.run("hear", audio=frames)["out"], first)
 
 
+def test_a_sequence_starts_with_the_initial_value_of_what_it_reads(export: Path) -> None:
+    """Not with what an earlier sequence has left, which may have other rows."""
+    text = DESCRIPTION.replace('"hear"', '"begin"\nwhen = "once"', 1).replace("hear =", "begin =")
+    (export / "bundle.toml").write_text(text)
+    made(export, verify=False)
+    bundle, audio = graphkit.Bundle(export.parent / "bundle"), np.ones((2, 4), np.float32)
+    expected = bundle.run("begin", audio=audio)["out"]
+    bundle.run("begin", audio=audio[:1])
+    np.testing.assert_array_equal(bundle.run("begin", audio=audio)["out"], expected)
+
+
 def test_rows_of_state_with_two_places_are_reordered(export: Path) -> None:
     made(export, verify=False)
     bundle = graphkit.Bundle(export.parent / "bundle")
