@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,7 @@ class Edits:
         self.renamed: dict[Value, str] = {}
         self.tensors: list[onnx.TensorProto] = []
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
+        self._new_reads: set[Value] = set()
         self._inner_names: dict[Scope, set[str]] = {}
 
     # Queries
@@ -111,13 +112,20 @@ class Edits:
             found = after
         return found
 
-    def new_reads(self) -> set[Value]:
-        """Return the values that edits give new readers, which `Value.consumers` does not list."""
-        sources: list[NodeInput] = [*self.aliases.values()]
-        sources += [source for changed in self.inputs.values() for source in changed.values()]
-        made = [*self.replaced.values(), *self.before.values(), *self.heads.values()]
-        sources += [source for nodes in made for node in nodes for source in node.inputs]
-        return {source for source in sources if isinstance(source, Value)}
+    @property
+    def new_reads(self) -> Set[Value]:
+        """The values that edits give new readers, which `Value.consumers` does not list."""
+        return self._new_reads
+
+    def only_reader(self, value: Value) -> Node | None:
+        """Return the one node that reads a value, in its own graph, None where others do, or will after the edits.
+
+        An output of a graph is read by what runs the graph.
+        """
+        if len(value.consumers) != 1 or value in self._new_reads or value in value.scope.outputs:
+            return None
+        reader = value.consumers[0][0]
+        return reader if reader.scope is value.scope else None
 
     # Edits
 
@@ -126,6 +134,7 @@ class Edits:
         if not self.can_replace_all_uses(value, instead):
             return False
         self.aliases[value] = instead
+        self._read([instead])
         return True
 
     def can_replace_all_uses(self, value: Value, instead: Value | str) -> bool:
@@ -135,21 +144,36 @@ class Edits:
     def set_inputs(self, node: Node, inputs: Mapping[int, NodeInput]) -> None:
         """Change what a node reads."""
         self.inputs[node].update(inputs)
+        self._read(inputs.values())
 
     def replace(self, node: Node, *nodes: NewNode) -> None:
-        """Replace a node by nodes that produce its used outputs under the same names."""
+        """Replace a node by nodes that produce its used outputs under the same names.
+
+        What no node produces any longer must have no reader left, also none of another edit of the same round: where
+        one may come, insert nodes before this one, which stays until nothing reads it.
+        """
         self.replaced[node] = nodes
+        self._make(nodes)
 
     def insert_before(self, node: Node, *nodes: NewNode) -> None:
         """Insert nodes before a node, which stays until nothing reads it."""
         self.before[node] = nodes
+        self._make(nodes)
 
     def insert_first(self, scope: Scope, node: NewNode) -> None:
         """Insert a node at the start of a graph, after those inserted there before."""
         self.heads[scope].append(node)
+        self._make([node])
 
     def rename(self, value: Value, name: str) -> None:
         """Rename a node's output, to a name that no remaining value has, here or in a body that reads it."""
         assert value.producer is not None
         self.renamed[value] = name
         self.set_inputs(value.producer, {})
+
+    def _make(self, nodes: Iterable[NewNode]) -> None:
+        for node in nodes:
+            self._read(node.inputs)
+
+    def _read(self, sources: Iterable[NodeInput]) -> None:
+        self._new_reads.update(source for source in sources if isinstance(source, Value))

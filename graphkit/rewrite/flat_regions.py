@@ -59,7 +59,7 @@ class FlatRegions:
         self.makers: dict[Value, Node] = {}
         self.lifts: dict[Node, Lift] = {}
         self.reasons: dict[Node, str] = {}
-        self._new_reads = editor.new_reads()
+        self._new_reads = frozenset(editor.new_reads)
         for scope in editor.scopes:
             for node in scope.nodes:
                 if editor.is_free(node):

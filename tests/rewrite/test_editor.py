@@ -101,6 +101,25 @@ def test_forward_keeps_the_name_of_an_output() -> None:
     assert lines(editor.result()) == ["a = Neg (x)", "b = Abs (a)", "y = Identity (x)"]
 
 
+def test_the_only_reader_is_none_where_an_edit_makes_another() -> None:
+    editor = editor_of(CHAIN)
+    assert editor.only_reader(value(editor, "a")) is producer(editor, "b")
+    assert editor.only_reader(value(editor, "y")) is None  # an output of the graph
+    editor.replace(producer(editor, "y"), NewNode("Sin", [value(editor, "a")], ["y"]))
+    assert editor.only_reader(value(editor, "a")) is None
+    assert editor.only_reader(value(editor, "b")) is producer(editor, "y")
+
+
+def test_a_reader_in_a_body_is_not_the_only_one() -> None:
+    editor = editor_of("""
+        g (float[N] x, bool c) => (float[N] y) {
+            a = Neg (x)
+            y = If (c) < then_branch = t () => (float[N] b) { b = Abs (a) },
+                         else_branch = f () => (float[N] e) { e = Exp (x) } >
+        }""")
+    assert editor.only_reader(value(editor, "a")) is None
+
+
 def test_functions_are_not_walked() -> None:
     proto = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "local" : 1]>

@@ -143,10 +143,9 @@ class _Chain:
 
     def _only_reader(self, value: Value) -> Node | None:
         """Return the only node that reads a value; say so where a node could be fused but for others."""
-        readers = [reader for reader, _ in value.consumers]
-        if len(readers) == 1 and not self.editor.is_output(value) and readers[0].scope is value.scope:
-            return readers[0]
-        for reader in readers:
+        if (only := self.editor.only_reader(value)) is not None:
+            return only
+        for reader, _ in value.consumers:
             if value.producer is self.linear.node and reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader):
                 self.editor.decline(reader, f"what '{self.linear.node.label}' gives is read elsewhere too")
         return None
@@ -279,7 +278,7 @@ def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> 
         source = name
     last = chain.behind[-1] if chain.behind else node
     editor.replace(last, *new)
-    for gone in {node, *chain.behind} - {last}:
+    for gone in {node, *chain.behind, *chain.fused} - {last}:
         editor.set_inputs(gone, {})
 
 

@@ -68,7 +68,7 @@ def _put_together(editor: Editor, add: Node, value: Value, bias: Value) -> None:
     node, out = value.producer, add.outputs[0]
     if node is None or out is None:
         return
-    if len(value.consumers) > 1 or editor.is_output(value):
+    if editor.only_reader(value) is not add:
         editor.decline(add, f"what '{node.label}' gives is read elsewhere too")
         return
     whole, added = editor.shapes[value].dims, editor.shapes[bias].dims

@@ -112,8 +112,8 @@ def _sibling(editor: Editor, node: Node) -> _Sibling | None:
     if node.op_type == "Gemm":
         bias = _own_bias(editor, linear)
         return None if isinstance(bias, Reason) else _Sibling(linear, weight, None, bias, out)
-    reader = out.consumers[0][0] if len(out.consumers) == 1 else None
-    if reader is None or not reader.is_op("Add") or reader.scope is not node.scope or editor.is_output(out):
+    reader = editor.only_reader(out)
+    if reader is None or not reader.is_op("Add"):
         return _Sibling(linear, weight, None, None, out)
     added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
     result = reader.outputs[0]
@@ -187,11 +187,10 @@ def _merge(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
         nodes.append(NewNode("Add", [product, *bias], [whole], like=siblings[0].add))
     else:
         nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
-    editor.replace(first.node, *nodes, _split(editor, siblings, whole))
+    editor.insert_before(first.node, *nodes, _split(editor, siblings, whole))
     for sibling in siblings:
-        for gone in (sibling.linear.node, sibling.add):
-            if gone is not None and gone is not first.node:
-                editor.replace(gone)
+        editor.set_inputs(sibling.linear.node, {})
+        editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives
     editor.note("operators of one input merged", len(siblings))
 
 

@@ -75,7 +75,7 @@ def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
         out = _output(mover)
         shared[out] = name = editor.unique_name(f"{out.name}_shared")
         inputs = [shared.get(value, value) for value in mover.inputs]
-        editor.replace(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
+        editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
     for product in readers.products:
         _multiply(editor, product, shared[product.node.inputs[1]], repeat)
     for shape in readers.shapes:
@@ -84,13 +84,13 @@ def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
 
 
 def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
-    """Put what gives the heads once in the place of what repeats them, and return it."""
+    """Return what gives the heads once; what repeats them stays until nothing reads it."""
     if editor.shapes[repeat.source].dims == repeat.dims:
-        editor.replace(repeat.node)
+        editor.set_inputs(repeat.node, {})
         return repeat.source
     name = editor.unique_name(f"{repeat.source.name}_heads")
     shape = editor.integers(once, f"{name}_shape")
-    editor.replace(repeat.node, NewNode("Reshape", [repeat.source, shape], [name], like=repeat.node))
+    editor.insert_before(repeat.node, NewNode("Reshape", [repeat.source, shape], [name], like=repeat.node))
     return name
 
 

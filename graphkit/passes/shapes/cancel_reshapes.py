@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from graphkit.graph.operators import BROADCASTING, RESHAPING, UNARY
@@ -53,17 +53,15 @@ class CancelReshapes(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        taken = editor.new_reads()
         for node in editor.nodes(*sorted(RESHAPING)):
             source, out = node.input(0), node.outputs[0]
             before, after = (editor.shapes[value].dims if value is not None else None for value in (source, out))
             if before is None or after is None or before == after or node.scope.opset() < RESHAPE_SINCE:
                 continue
-            region = _Region(editor, node, before, after, taken)
+            region = _Region(editor, node, before, after)
             if region.saved > 0:
                 region.write()
                 editor.note("Reshape(s) around elementwise nodes removed", region.saved)
-                taken = editor.new_reads()
 
 
 @dataclass
@@ -74,7 +72,6 @@ class _Region:
         first: The node that reshapes what they read.
         before: The dims that they are to work on.
         after: Those that they work on.
-        taken: The values that edits give new readers.
         entries: The tensors of these dims that nodes give which reshape, and what they are made of.
         nodes: In the order in which they were found.
         exits: Nodes that give the dims before again.
@@ -85,7 +82,6 @@ class _Region:
     first: Node
     before: Dims
     after: Dims
-    taken: Container[Value]
     entries: dict[Value, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     exits: list[Node] = field(default_factory=list)
@@ -142,7 +138,7 @@ class _Region:
         )
 
     def _is_untouched(self, value: Value) -> bool:
-        return not self.editor.has_alias(value) and value not in self.taken
+        return not self.editor.has_alias(value) and value not in self.editor.new_reads
 
     def _fits(self, node: Node) -> bool:
         """Whether a node can work on the dims before."""
@@ -178,12 +174,13 @@ class _Region:
             (out,) = (value for value in node.outputs if value is not None)
             names[out] = self.editor.unique_name(f"{out.name}_flat")
             inputs: list[NodeInput] = [names.get(value, value) if value is not None else None for value in node.inputs]
-            new = [NewNode(node.op_type, inputs, [str(names[out])], attributes_of(node), like=node)]
+            new = NewNode(node.op_type, inputs, [str(names[out])], attributes_of(node), like=node)
             if out in self.read:
                 spec = reshape_spec(self.before, self.after) or ()
                 shape = self.editor.integers(spec, f"{out.name}_shape")
-                new.append(NewNode("Reshape", [names[out], shape], [out.name]))
-            self.editor.replace(node, *new)
+                self.editor.replace(node, new, NewNode("Reshape", [names[out], shape], [out.name]))
+            else:
+                self.editor.insert_before(node, new)
         for node in self.exits:
             source = node.inputs[0]
             assert source is not None

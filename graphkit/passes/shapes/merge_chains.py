@@ -66,7 +66,7 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
                 editor.note("chain(s) of reshapes without effect removed")
             return
     first = 0 if node.is_op("Transpose") else 1
-    for source in reversed([value for value in chain[first:] if _is_inner(node, value, chain)]):
+    for source in reversed([value for value in chain[first:] if _is_inner(editor, value, chain)]):
         before = editor.shapes[source].dims
         spec = reshape_spec(before, after) if before is not None else None
         if spec is not None:
@@ -99,10 +99,10 @@ def _is_reshaping(editor: Editor, node: Node) -> bool:
     return dims is not None and moved == sorted(moved)
 
 
-def _is_inner(node: Node, source: Value, chain: Sequence[Value]) -> bool:
+def _is_inner(editor: Editor, source: Value, chain: Sequence[Value]) -> bool:
     """Whether nothing but the chain reads the tensors between a source and its end."""
     inner = chain[: chain.index(source)]
-    return all(len(value.consumers) == 1 and value not in node.scope.outputs for value in inner)
+    return all(editor.only_reader(value) is not None for value in inner)
 
 
 def _merge_transposes(editor: Editor, node: Node) -> None:
@@ -117,6 +117,6 @@ def _merge_transposes(editor: Editor, node: Node) -> None:
     if perm == sorted(perm):
         if (start := producer.input(0)) is not None and editor.bypass(node, start):
             editor.note("pair(s) of inverse Transposes removed")
-    elif source is not None and len(source.consumers) == 1 and not editor.is_output(source):
+    elif source is not None and editor.only_reader(source) is node:
         editor.replace(node, NewNode("Transpose", [producer.input(0)], [out.name], {"perm": perm}, like=node))
         editor.note("pair(s) of Transposes merged")
