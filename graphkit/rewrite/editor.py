@@ -20,6 +20,7 @@ import onnx.numpy_helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.names import names_in
+from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
@@ -114,6 +115,21 @@ class Editor(Edits):
     def is_fused(self, node: Node | None) -> bool:
         """Whether a fusion of onnxruntime needs a node unchanged."""
         return node is not None and node in self._fused
+
+    def is_static(self, node: Node) -> bool:
+        """Whether a node depends on constants alone, so that folding evaluates it, exactly as it is."""
+        return all(value is None or value in self._static for value in node.inputs)
+
+    @cached_property
+    def _static(self) -> set[Value]:
+        found: set[Value] = set()
+        for scope in self.scopes:
+            found.update(value for value in scope.initializers if value.is_constant)
+            for node in scope.nodes:
+                is_plain = not (node.domain or node.bodies or node.op_type in RANDOM)
+                if is_plain and all(value is None or value in found for value in node.inputs):
+                    found.update(value for value in node.outputs if value is not None)
+        return found
 
     def is_output(self, value: Value) -> bool:
         """Whether a value is an output of its graph, so that its name and place must stay."""

@@ -120,6 +120,15 @@ def test_a_reader_in_a_body_is_not_the_only_one() -> None:
     assert editor.only_reader(value(editor, "a")) is None
 
 
+def test_a_node_of_constants_is_static_unless_it_draws_random_numbers() -> None:
+    editor = editor_of("""
+        g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            a = Neg (w) b = RandomNormalLike (a) c = Add (a, b) d = Constant <value = float[2] {1, 2}> ()
+            e = Mul (a, d) y = Add (c, x)
+        }""")
+    assert [name for name in "abcdey" if editor.is_static(producer(editor, name))] == ["a", "b", "d", "e"]
+
+
 def test_functions_are_not_walked() -> None:
     proto = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "local" : 1]>

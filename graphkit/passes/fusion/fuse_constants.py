@@ -33,7 +33,8 @@ class FuseConstants(Rewrite):
     that only move elements may stand between, as far as the channels stay together or the number is the same for all.
     Before it: one number for each channel of the data, and nothing is added to what a convolution pads with zeros.
     Nothing else reads the weight, or what is in between; all constants are known and stay as they are at run time; the
-    type can hold the product. Where a bias has to stay as an Add behind a MatMul, at least one node has to go.
+    type can hold the product. What depends on constants alone is left to `fold-constants`, which keeps its digits.
+    Where a bias has to stay as an Add behind a MatMul, at least one node has to go.
 
     Before:
 
@@ -56,6 +57,8 @@ class FuseConstants(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in list(editor.nodes(*LINEAR_OPERATORS)):
+            if editor.is_static(node):
+                continue
             linear = linear_of(node, editor.shapes)
             if isinstance(linear, Reason):
                 _decline(editor, node, linear)

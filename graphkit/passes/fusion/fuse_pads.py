@@ -53,6 +53,8 @@ class FusePads(Rewrite):
             pad = data.producer if data is not None and not editor.has_alias(data) else None
             if pad is None or not pad.is_op("Pad") or pad.scope is not conv.scope or not editor.is_free(pad):
                 continue
+            if editor.is_static(conv):
+                continue
             found = _pads(editor, pad, conv)
             if isinstance(found, str):
                 editor.decline(conv, found)

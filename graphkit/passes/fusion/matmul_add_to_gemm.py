@@ -59,6 +59,8 @@ def _is_product(editor: Editor, add: Node, value: Value) -> bool:
     node = value.producer
     if node is None or not node.is_op("MatMul") or len(node.inputs) != 2 or node.scope is not add.scope:
         return False
+    if editor.is_static(node):
+        return False
     ranks = [editor.shapes[one].rank for one in node.inputs if one is not None]
     is_float = editor.shapes[value].dtype in FLOATS
     return ranks == [2, 2] and is_float and editor.is_free(node)

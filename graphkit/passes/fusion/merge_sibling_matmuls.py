@@ -105,7 +105,7 @@ def _sibling(editor: Editor, node: Node) -> _Sibling | None:
     if isinstance(linear, Reason) or linear.data != 0 or len(linear.tensor.dims) != 2 or out is None:
         return None
     weight = node.inputs[1]
-    if weight is None or editor.is_fused(node):
+    if weight is None or editor.is_fused(node) or editor.is_static(node):
         return None
     if any(editor.is_fused(reader) for reader, _ in out.consumers):
         return None

@@ -80,3 +80,19 @@ def test_a_product_that_a_fused_one_reads_is_no_sibling_with_its_sum_alone() -> 
     fused = fold(model, fuse=True).model
     assert operators(fused) == ["MatMul", "Add", "Split", "MatMul", "Add"]
     assert_close(model, fused, {"x": np.random.default_rng(0).uniform(-1, 1, (2, 3, 4)).astype(np.float32)})
+
+
+def test_what_depends_on_constants_alone_is_folded_as_it_is() -> None:
+    """A large factor before a Sin: where it is rounded otherwise, all digits of the Sin change."""
+    model = model_of(
+        """g (float[N, 2, 8] x) => (y) {
+            c = Constant <value = float[2, 2] {0.1, 0.2, 0.3, 0.7}> ()
+            m = MatMul (c, w) p = Mul (m, large) s = Sin (p) y = Add (x, s)
+        }""",
+        w=np.random.default_rng(0).uniform(-1, 1, (2, 8)).astype(np.float32),
+        large=np.float32(1e6 / 3),
+    )
+    fused = fold(model, fuse=True).model
+    assert operators(fused) == ["Add"]
+    feeds = {"x": np.zeros((1, 2, 8), np.float32)}
+    np.testing.assert_array_equal(run(fused, feeds)[0], run(model, feeds)[0])
