@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeGuard
 
 import numpy as np
 import onnx
@@ -178,17 +177,31 @@ def _hoist(editor: Editor, node: Node, out: Value) -> None:
 def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
     """Run nodes as a model of their own and use what they give."""
     inside = {node: number for number, node in enumerate(nodes)}
-    wanted = {node: [value for value in node.outputs if _is_wanted(value, editor, inside)] for node in nodes}
+    wanted = {node: _wanted(editor, node, inside) for node in nodes}
     for node, arrays in _computed(editor, {n: values for n, values in wanted.items() if values}, inside).items():
         _use(editor, node, arrays)
 
 
-def _is_wanted(value: Value | None, editor: Editor, inside: Inside) -> TypeGuard[Value]:
-    if value is None or value.producer is None:
-        return False
-    if editor.is_output(value):
-        return not value.producer.is_op("Identity")  # which is what an output of a graph needs of a constant
-    return not editor.has_alias(value) and any(consumer not in inside for consumer, _ in value.consumers)
+def _wanted(editor: Editor, node: Node, inside: Inside) -> list[Value]:
+    """Return the results of a node that something else reads; all that are read where one is an output of its graph.
+
+    Then an Identity gives that output in the place of the node, which gives the others no longer.
+    """
+    if _names_output(editor, node):
+        return []
+    values = [value for value in node.outputs if value is not None]
+    if outputs := [value for value in values if editor.is_output(value)]:
+        return outputs + [value for value in values if value not in outputs and value.consumers]
+    return [value for value in values if not editor.has_alias(value) and _is_wanted(editor, value, inside)]
+
+
+def _is_wanted(editor: Editor, value: Value, inside: Inside) -> bool:
+    return any(consumer not in inside or _names_output(editor, consumer) for consumer, _ in value.consumers)
+
+
+def _names_output(editor: Editor, node: Node) -> bool:
+    """Whether a node is an Identity that gives an output of its graph: what such an output needs of a constant."""
+    return node.is_op("Identity") and any(value is not None and editor.is_output(value) for value in node.outputs)
 
 
 def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:

@@ -75,6 +75,15 @@ def test_an_identity_that_gives_a_constant_its_name_stays() -> None:
     assert not check(PASS, model_of(text)).changes
 
 
+def test_what_an_output_and_a_name_of_an_output_need_is_folded() -> None:
+    """An Identity takes the place of the Split, which gives `b` no longer."""
+    text = """g (float[N] x) => (float[1] a, float[1] z, float[N] y) <float[2] c = {1, 2}> {
+        d = Neg (c) a, b = Split (d) z = Identity (b) y = Abs (x)
+    }"""
+    outcome = check(PASS, model_of(text))
+    assert lines(outcome.model) == ["a = Identity (a_value)", "z = Identity (b_value)", "y = Abs (x)"]
+
+
 def test_what_only_moves_may_grow_as_far_as_it_frees_constants() -> None:
     weight = np.arange(64, dtype=np.float32).reshape(8, 8)
     text = "g (float[N, 8] x) => (float[N, 8] y) { t = Transpose <perm = [1, 0]> (w) y = MatMul (x, t) }"
