@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphkit.dtypes import INTEGERS
+import numpy as np
+
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
@@ -20,12 +22,12 @@ class EliminateIdentity(Rewrite):
     """Remove nodes that return their input unchanged: Identity, Dropout, a Cast to the same type, x * 1, and the like.
 
     The nodes are: Identity; Dropout in inference with an unused mask; Cast to the type that the tensor has; Transpose
-    that keeps the order; Concat, Max, Min, Sum and Mean of one input; Split into one part; x + 0 and x - 0 of integers,
-    x * 1, x / 1, x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the
-    same; x + 0.0 stays, because it turns -0.0 into 0.0. An Identity that names an output of its graph is removed if
-    its input can take that name and nothing else reads either tensor: onnxruntime's fusions of Gemm and Transpose lose
-    an output that also has a consumer, and the model then does not load. What a Concat gives, such as a cache, may be
-    read elsewhere too: no fusion takes that away.
+    that keeps the order; Concat, Max, Min, Sum and Mean of one input; Split into one part; x + 0, x - 0, x * 1, x / 1,
+    x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the same; x + 0.0 and
+    x - -0.0 stay, because they turn -0.0 into 0.0, while x - 0.0 and x + -0.0 go. An Identity that names an output of
+    its graph is removed if its input can take that name and nothing else reads either tensor: onnxruntime's fusions of
+    Gemm and Transpose lose an output that also has a consumer, and the model then does not load. What a Concat gives,
+    such as a cache, may be read elsewhere too: no fusion takes that away.
 
     Before:
 
@@ -109,17 +111,35 @@ def _split(editor: Editor, node: Node) -> Value | None:
     return source if before.dims is not None and before.dims == after.dims else None
 
 
-def _neutral(number: int, *kept: int, integers_only: bool = False) -> Rule:
+def _neutral(number: int, *kept: int) -> Rule:
     """Return the rule of an operator with one of these inputs where the other one is a number that changes nothing."""
 
     def rule(editor: Editor, node: Node) -> Value | None:
-        out = node.outputs[0]
-        if integers_only and (out is None or editor.shapes[out].dtype not in INTEGERS):
-            return None
         found = (_other(editor, node, index, number) for index in kept)
         return next((value for value in found if value is not None), None)
 
     return rule
+
+
+def _zero(sign: int, *kept: int) -> Rule:
+    """Return the rule of a sum or difference with 0, of floats with zeros of this sign: the other one changes -0.0."""
+
+    def rule(editor: Editor, node: Node) -> Value | None:
+        for index in kept:
+            value = _other(editor, node, index, 0)
+            if value is not None and _keeps_zeros(editor, node.inputs[1 - index], sign):
+                return value
+        return None
+
+    return rule
+
+
+def _keeps_zeros(editor: Editor, zeros: Value | None, sign: int) -> bool:
+    """Whether zeros are integers, or floats that all have a sign."""
+    tensor = zeros.constant if zeros is not None else None
+    if tensor is None or tensor.data_type not in FLOATS:
+        return tensor is not None and tensor.data_type in INTEGERS
+    return bool((np.signbit(editor.model.array(tensor)) == (sign < 0)).all())
 
 
 def _tile(editor: Editor, node: Node) -> Value | None:
@@ -147,7 +167,7 @@ def _other(editor: Editor, node: Node, index: int, neutral: int) -> Value | None
 
 
 RULES: Mapping[str, Rule] = {
-    "Add": _neutral(0, 0, 1, integers_only=True),
+    "Add": _zero(-1, 0, 1),
     "And": _neutral(1, 0, 1),
     "Cast": _cast,
     **dict.fromkeys(("Concat", "Max", "Mean", "Min", "Sum"), _single),
@@ -159,7 +179,7 @@ RULES: Mapping[str, Rule] = {
     "Pad": _pad,
     "Pow": _neutral(1, 0),
     "Split": _split,
-    "Sub": _neutral(0, 0, integers_only=True),
+    "Sub": _zero(1, 0),
     "Tile": _tile,
     "Transpose": _transpose,
 }

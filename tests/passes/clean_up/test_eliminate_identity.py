@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from rewriting import check, constants, lines, model_of
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
@@ -86,6 +87,35 @@ def test_it_stays(text: str) -> None:
     model = model_of(text)
     outcome = check(PASS, model)
     assert (lines(outcome.model), outcome.changes) == (lines(model), ())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize(
+    ("node", "zeros", "is_removed"),
+    [
+        ("y = Sub (x, c)", [0.0] * 5, True),
+        ("y = Sub (x, c)", [0.0], True),
+        ("y = Sub (x, c)", [-0.0], False),
+        ("y = Sub (x, c)", [0.0, 0.0, -0.0, 0.0, 0.0], False),
+        ("y = Sub (c, x)", [0.0], False),
+        ("y = Add (x, c)", [-0.0], True),
+        ("y = Add (c, x)", [-0.0] * 5, True),
+        ("y = Add (x, c)", [0.0], False),
+    ],
+)
+def test_zeros_go_whose_sign_changes_no_zero(node: str, zeros: list[float], is_removed: bool, dtype: type) -> None:
+    name = {np.float32: "float", np.float64: "double", np.float16: "float16"}[dtype]
+    model = model_of(f"g ({name}[N, 5] x) => ({name}[N, 5] y) {{ {node} }}", c=np.array(zeros, dtype))
+    x = np.array([[np.nan, np.inf, -0.0, 0.0, 1.5], [-np.inf, -0.0, -0.0, -0.0, 6e-8]], dtype)
+    outcome = check(PASS, model, feeds=[{"x": x}])
+    assert (lines(outcome.model) == ["y = Identity (x)"]) is is_removed
+    (before,), (after,) = run(model, {"x": x}), run(outcome.model, {"x": x})
+    np.testing.assert_array_equal(np.signbit(before[:, 1:]), np.signbit(after[:, 1:]))
+
+
+def test_zeros_that_make_a_tensor_larger_stay() -> None:
+    model = model_of("g (float[N, 1] x) => (y) { y = Sub (x, c) }", c=np.zeros((1, 4), np.float32))
+    assert PASS.run(model).model is model
 
 
 @pytest.mark.parametrize(
