@@ -20,6 +20,7 @@ from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
+from graphkit.passes.fusion.softmax_to_constant import SoftmaxToConstant
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.interface.set_dims import SetDims
@@ -87,7 +88,14 @@ FOLDING: tuple[type[Rewrite], ...] = (
 
 # What `graphkit fold --fuse` runs too: it changes the last digits of results.
 SHARING: tuple[type[Rewrite], ...] = (ShareKvHeads,)  # before the others, which move the Reshapes that it looks for
-FUSING: tuple[type[Rewrite], ...] = (FuseConstants, FusePads, FuseAttention, MergeSiblingMatmuls, MatmulAddToGemm)
+FUSING: tuple[type[Rewrite], ...] = (
+    SoftmaxToConstant,
+    FuseConstants,
+    FusePads,
+    FuseAttention,
+    MergeSiblingMatmuls,
+    MatmulAddToGemm,
+)
 
 PASSES: tuple[type[Pass], ...] = (
     InlineFunctions,
