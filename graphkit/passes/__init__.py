@@ -16,6 +16,7 @@ from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.fusion.fuse_attention import FuseAttention
 from graphkit.passes.fusion.fuse_constants import FuseConstants
+from graphkit.passes.fusion.fuse_layer_norm import FuseLayerNorm
 from graphkit.passes.fusion.fuse_pads import FusePads
 from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
 from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
@@ -90,6 +91,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
 SHARING: tuple[type[Rewrite], ...] = (ShareKvHeads,)  # before the others, which move the Reshapes that it looks for
 FUSING: tuple[type[Rewrite], ...] = (
     SoftmaxToConstant,
+    FuseLayerNorm,
     FuseConstants,
     FusePads,
     FuseAttention,

@@ -1,0 +1,238 @@
+"""Put the operators of a layer normalization into one LayerNormalization."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.dtypes import FLOATS
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.paths import climb
+from graphkit.shapes.tensor import Dims, numbers
+
+__all__ = ["FuseLayerNorm"]
+
+LAYER_NORM_SINCE = 17
+AXES_INPUT_SINCE = 18  # of ReduceMean
+MAX_ONES = 1 << 18  # elements of a scale of ones, where there is none
+STASHED = (TensorProto.FLOAT, TensorProto.FLOAT16)  # whose mean and deviation are computed in float32
+
+
+@dataclass(frozen=True)
+class FuseLayerNorm(Rewrite):
+    """Put (x - mean) / sqrt(variance + epsilon) * scale + bias into one LayerNormalization.
+
+    A kernel may add up in another order: the last digits of results may change. Of float16 the mean and the deviation
+    are computed in float32.
+
+    Legality: opset 17 or newer; float32 or float16; both means are over the same last axes, which they keep; epsilon is
+    one constant number; nothing else reads what is in between. The square may be a Pow or a Mul, the division a Div or
+    a Mul with the inverse; Casts around it, from float16 and back, go too. The scale and the bias have the dims of the
+    axes; where there is no scale, these dims are constant.
+
+    Before:
+
+        agraph (float[N, 2] x, float[2] s, float[2] b) => (float[N, 2] y) <float two = {2.0}, float small = {0.5}> {
+            mean = ReduceMean <axes = [-1]> (x)
+            centred = Sub (x, mean)
+            square = Pow (centred, two)
+            variance = ReduceMean <axes = [-1]> (square)
+            positive = Add (variance, small)
+            deviation = Sqrt (positive)
+            normal = Div (centred, deviation)
+            scaled = Mul (normal, s)
+            y = Add (scaled, b)
+        }
+
+    After:
+
+        agraph (float[N, 2] x, float[2] s, float[2] b) => (float[N, 2] y) {
+            y = LayerNormalization <axis = -1, epsilon = 0.5> (x, s, b)
+        }
+    """
+
+    largest_error: ClassVar[float] = ROUNDING
+
+    def edit(self, editor: Editor) -> None:
+        for root in list(editor.nodes("Sqrt")):
+            try:
+                found = _match(editor, root)
+                if found is not None and all(map(editor.is_free, found.nodes)):
+                    _fuse(editor, found)
+            except _NoLayerNormError as reason:
+                editor.decline(root, str(reason))
+
+
+class _NoLayerNormError(Exception):
+    """Why what looks like a layer normalization is none."""
+
+
+@dataclass
+class _Norm:
+    """A layer normalization.
+
+    Attributes:
+        nodes: All its nodes; the last one gives the result.
+        data: What is normalized.
+        axes: The dims that are normalized, the last ones of the data.
+        scale: None for ones.
+        bias: None for zeros.
+    """
+
+    nodes: list[Node]
+    data: Value
+    axes: Dims
+    epsilon: float
+    scale: Value | None = None
+    bias: Value | None = None
+    dtype: int = field(default=TensorProto.FLOAT)
+
+    @property
+    def out(self) -> Value:
+        return _output(self.nodes[-1])
+
+
+def _match(editor: Editor, root: Node) -> _Norm | None:
+    """Return the layer normalization that a Sqrt is the deviation of, None where nothing looks like one.
+
+    Raises:
+        _NoLayerNormError: It cannot be put into one node.
+    """
+    path = climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow", "Mul"), (0, "Sub"), (1, "ReduceMean"))
+    if path is None:
+        return None
+    positive, variance, square, centred, mean = path
+    data = centred.input(0)
+    if data is None or mean.input(0) is not data or not _is_square(editor, square, _output(centred)):
+        return None
+    quotient = _quotient(editor, root, centred)
+    if root.scope.opset() < LAYER_NORM_SINCE:
+        raise _NoLayerNormError(f"its opset is older than {LAYER_NORM_SINCE}, which has LayerNormalization")
+    dims, shapes = editor.shapes[data].dims, editor.shapes
+    if dims is None:
+        raise _NoLayerNormError("the rank of its data is not known")
+    count = _count(editor, mean, len(dims))
+    if count is None or count != _count(editor, variance, len(dims)):
+        raise _NoLayerNormError("its means are not over the same last axes, which they keep")
+    epsilon = next(
+        (number for value in positive.inputs if value and (number := editor.uniform(value)) is not None), None
+    )
+    if epsilon is None or shapes[_output(positive)].dims != shapes[_output(variance)].dims:
+        raise _NoLayerNormError("its epsilon is not one constant number")
+    inner = [mean, centred, square, variance, positive, root, *quotient]
+    for node in inner[:-1]:
+        out = _output(node)
+        if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
+            raise _NoLayerNormError(f"'{out.name}' is read elsewhere too")
+    norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
+    return _with_scale(editor, norm)
+
+
+def _is_square(editor: Editor, node: Node, value: Value) -> bool:
+    if node.is_op("Mul"):
+        return node.inputs == (value, value)
+    exponent = node.input(1)
+    return (
+        exponent is not None
+        and editor.uniform(exponent) == 2
+        and editor.shapes[_output(node)].dims == editor.shapes[value].dims
+    )
+
+
+def _quotient(editor: Editor, root: Node, centred: Node) -> list[Node]:
+    """Return the nodes that divide by the deviation."""
+    divided, deviation = _output(centred), _output(root)
+    reader = editor.only_reader(deviation)
+    if reader is not None and reader.is_op("Div") and reader.inputs == (divided, deviation):
+        return [reader]
+    if reader is not None and _is_inverse(editor, reader, deviation):
+        product = editor.only_reader(_output(reader))
+        if product is not None and product.is_op("Mul") and {*product.inputs} == {divided, _output(reader)}:
+            return [reader, product]
+    raise _NoLayerNormError("what is centred is not all that is divided by its deviation")
+
+
+def _is_inverse(editor: Editor, node: Node, value: Value) -> bool:
+    one = node.input(0)
+    if node.is_op("Reciprocal"):
+        return True
+    is_quotient = node.is_op("Div") and node.input(1) is value and one is not None and editor.uniform(one) == 1
+    return is_quotient and editor.shapes[_output(node)].dims == editor.shapes[value].dims
+
+
+def _count(editor: Editor, mean: Node, rank: int) -> int | None:
+    """Return over how many axes a ReduceMean goes, None where they are not the last ones, or do not stay."""
+    if mean.scope.opset() < AXES_INPUT_SINCE:
+        axes = mean.attr("axes", tuple)
+    else:
+        given = mean.input(1)
+        array = numbers(editor.shapes[given]) if given is not None else None
+        axes = tuple(int(axis) for axis in array.ravel()) if array is not None else None
+    if not axes or mean.attr("keepdims", 1) != 1:
+        return None
+    found = sorted(axis % rank for axis in axes)
+    return len(found) if found == list(range(rank - len(found), rank)) else None
+
+
+def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
+    """Add the Cast, the scale and the bias that follow to a normalization.
+
+    Raises:
+        _NoLayerNormError: It is of another dtype, or needs a scale that is not known.
+    """
+    cast, maker = editor.only_reader(norm.out), norm.data.producer
+    if norm.dtype == TensorProto.FLOAT and cast is not None and cast.is_op("Cast") and maker and maker.is_op("Cast"):
+        source = maker.input(0)
+        if source is not None and editor.shapes[source].dtype == cast.attr("to", 0) == TensorProto.FLOAT16:
+            norm.nodes.append(cast)
+            norm.data, norm.dtype = source, TensorProto.FLOAT16
+    if norm.dtype not in STASHED:
+        raise _NoLayerNormError("LayerNormalization computes its mean in float32")
+    norm.scale = _operand(editor, norm, "Mul")
+    norm.bias = _operand(editor, norm, "Add")
+    sizes = [dim.constant for dim in norm.axes]
+    if norm.scale is None and (None in sizes or math.prod(size or 0 for size in sizes) > MAX_ONES):
+        raise _NoLayerNormError("it has no scale, and would need one of unknown or great size")
+    return norm
+
+
+def _operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
+    """Return what the only reader of a normalization multiplies or adds, which becomes part of it."""
+    out = norm.out
+    node = editor.only_reader(out)
+    if node is None or not node.is_op(op_type) or len(node.inputs) != 2:
+        return None
+    other = node.inputs[1] if node.inputs[0] is out else node.inputs[0]
+    if other is None or editor.shapes[other].dims != norm.axes or not editor.is_free(node):
+        return None
+    norm.nodes.append(node)
+    return other
+
+
+def _fuse(editor: Editor, norm: _Norm) -> None:
+    """Put one node in the place of the last one."""
+    scale: NodeInput = norm.scale
+    if scale is None:
+        sizes = [dim.constant or 0 for dim in norm.axes]
+        scale = editor.constant(np.ones(sizes, FLOATS[norm.dtype]), f"{norm.out.name}_scale")
+    inputs = [norm.data, scale] if norm.bias is None else [norm.data, scale, norm.bias]
+    attributes = {"axis": -len(norm.axes), "epsilon": norm.epsilon}
+    last = norm.nodes[-1]
+    editor.replace(last, NewNode("LayerNormalization", inputs, [norm.out.name], attributes, like=last))
+    for node in norm.nodes[:-1]:
+        editor.set_inputs(node, {})
+    editor.note("LayerNormalization(s) put together")
+
+
+def _output(node: Node) -> Value:
+    out = node.outputs[0]
+    assert out is not None  # which the next node reads
+    return out
