@@ -12,6 +12,7 @@ from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
+from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, Rewrite, described, run_to_fixpoint
@@ -91,4 +92,5 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:
 
 def _rewrites(limit: int, fuse: bool, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
     kinds = [kind for kind in ((*SHARING, *FOLDING, *FUSING) if fuse else FOLDING) if kind not in without]
-    return tuple(FoldConstants(limit, half=fuse) if kind is FoldConstants else kind() for kind in kinds)
+    told = {FoldConstants: FoldConstants(limit, half=fuse), SimplifyScatter: SimplifyScatter(sparing=fuse)}
+    return tuple(told.get(kind) or kind() for kind in kinds)

@@ -31,6 +31,7 @@ from graphkit.rewrite.fusions import fused_nodes
 from graphkit.rewrite.rebuild import INITIALIZERS_SINCE, rebuilt
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.registration import forget_on_registration
+from graphkit.shapes.tensor import numbers
 
 __all__ = ["Editor"]
 
@@ -117,7 +118,7 @@ class Editor(Edits):
         return node is not None and node in self._fused
 
     def is_static(self, node: Node) -> bool:
-        """Whether a node depends on constants alone, so that folding evaluates it, exactly as it is."""
+        """Whether a node depends on constants and known dims alone, so that folding evaluates it, exactly as it is."""
         return all(value is None or value in self._static for value in node.inputs)
 
     @cached_property
@@ -127,8 +128,9 @@ class Editor(Edits):
             found.update(value for value in scope.initializers if value.is_constant)
             for node in scope.nodes:
                 is_plain = not (node.domain or node.bodies or node.op_type in RANDOM)
-                if is_plain and all(value is None or value in found for value in node.inputs):
-                    found.update(value for value in node.outputs if value is not None)
+                is_folded = is_plain and all(value is None or value in found for value in node.inputs)
+                values = [value for value in node.outputs if value is not None]
+                found.update(value for value in values if is_folded or numbers(self.shapes[value]) is not None)
         return found
 
     def is_output(self, value: Value) -> bool:

@@ -124,9 +124,9 @@ def test_a_node_of_constants_is_static_unless_it_draws_random_numbers() -> None:
     editor = editor_of("""
         g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
             a = Neg (w) b = RandomNormalLike (a) c = Add (a, b) d = Constant <value = float[2] {1, 2}> ()
-            e = Mul (a, d) y = Add (c, x)
+            e = Mul (a, d) f = Shape (x) h = Expand (e, f) y = Add (c, x)
         }""")
-    assert [name for name in "abcdey" if editor.is_static(producer(editor, name))] == ["a", "b", "d", "e"]
+    assert [name for name in "abcdefhy" if editor.is_static(producer(editor, name))] == ["a", "b", "d", "e", "h"]
 
 
 def test_functions_are_not_walked() -> None:

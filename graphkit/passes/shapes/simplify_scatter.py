@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
@@ -14,12 +14,14 @@ from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
+from graphkit.rewrite.unneeded import unneeded
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr import Call
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SimplifyScatter"]
 
+Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
 MAX_SEARCH = 200  # tensors that are looked at for one that holds a bound
 
 
@@ -57,39 +59,73 @@ class SimplifyScatter(Rewrite):
             y_after = Slice (x, y_after_start, y_after_end, y_after_axis)
             y = Concat <axis = 1> (v, y_after)
         }
+
+    Attributes:
+        sparing: Whether one stays that would leave more nodes than go, as `fold --fuse` has it: where the indices are
+            constant, a ScatterND is one node.
     """
+
+    sparing: bool = False
 
     def edit(self, editor: Editor) -> None:
         ranges = ValueRangeAnalysis(editor.shapes.model, editor.shapes.__getitem__)
+        planned: dict[Node, Sequence[NewNode]] = {}
         for node in editor.nodes("ScatterND", "ScatterElements"):
             if node.outputs[0] is None:
                 continue
             try:
                 box = find_box(editor.shapes, ranges, node)
-                _replace(editor, node, node.outputs[0], box)
+                if box.partial:
+                    planned[node] = _planned(editor, node, node.outputs[0], box)
+                else:
+                    _bypass(editor, node, node.outputs[0], box)
             except NoBoxError as reason:
                 editor.decline(node, str(reason))
+        for node, nodes in (_spared(editor, planned) if self.sparing else planned).items():
+            editor.replace(node, *nodes)
+            editor.note("Scatter(s) of a range replaced by Concats of slices")
 
 
-def _replace(editor: Editor, node: Node, out: Value, box: Box) -> None:
-    updates = node.inputs[2]
-    assert updates is not None
-    before = editor.shapes[updates].dims
-    spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
-    if spec is None:
-        raise NoBoxError(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
+def _planned(editor: Editor, node: Node, out: Value, box: Box) -> list[NewNode]:
+    """Return the nodes that take the place of a Scatter which writes a part of its data."""
+    updates, spec = _updates(editor, node, box)
     plan = _Plan(editor, node, out, box)
-    if box.partial:
-        bounds = [plan.bounds(axis) for axis in box.partial]
-        editor.replace(node, *plan.nodes(updates, spec, bounds))
-        editor.note("Scatter(s) of a range replaced by Concats of slices")
-        return
+    return plan.nodes(updates, spec, [plan.bounds(axis) for axis in box.partial])
+
+
+def _bypass(editor: Editor, node: Node, out: Value, box: Box) -> None:
+    """Let the updates take the place of a Scatter which writes all of its data."""
+    updates, spec = _updates(editor, node, box)
     if spec:
         shape = editor.integers(spec, f"{out.name}_shape")
         editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
     else:
         editor.bypass(node, updates)
     editor.note("Scatter(s) of a whole tensor replaced by the updates")
+
+
+def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
+    """Return what a Scatter writes, and the shape that makes it the box where it needs one."""
+    updates = node.inputs[2]
+    assert updates is not None
+    before = editor.shapes[updates].dims
+    spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
+    if spec is None:
+        raise NoBoxError(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
+    return updates, spec
+
+
+def _spared(editor: Editor, planned: Planned) -> Planned:
+    """Return what leaves no more nodes than go: all at once, which may share what computes their indices, or each."""
+    if _is_worth_it(editor, planned):
+        return planned
+    return {node: nodes for node, nodes in planned.items() if _is_worth_it(editor, {node: nodes})}
+
+
+def _is_worth_it(editor: Editor, planned: Planned) -> bool:
+    made = [new for nodes in planned.values() for new in nodes]
+    kept = {source for new in made for source in new.inputs if isinstance(source, Value)}
+    return len(made) <= len(unneeded(editor, planned, kept))
 
 
 Bound = int | Value

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from sessions import run, session_of
 
 from graphkit.model import Model, load
+from graphkit.passes.fold import fold
+from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.save import save_models
 from graphkit.verify import InputMaker, Sizes
@@ -366,3 +368,47 @@ def test_a_real_decoder_gives_the_same_without_its_index_chains(
         feeds = InputMaker(model).make(Sizes(batch=2, sequence=3, past=past, encoder=5))
         for one, two in zip(*(session.run(None, feeds) for session in sessions), strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+# Fewer nodes alone
+
+
+SPARING = SimplifyScatter(sparing=True)
+BLOCK = text("ScatterND (x, at, u)", "float[5, 6]", "float[2, 3]", "float[5, 6]")
+
+
+def test_a_scatter_of_constant_indices_stays_where_slices_would_be_more_nodes() -> None:
+    model = model_of(BLOCK, at=pairs([1, 2], [0, 1, 2]))
+    outcome = SPARING.run(model)
+    assert (outcome.model, outcome.declined) == (model, ())
+    assert operators(fold(model, fuse=True).model) == ["ScatterND"]
+    assert "ScatterND" not in operators(fold(model).model)
+
+
+def test_one_of_a_whole_tensor_goes_all_the_same() -> None:
+    model = model_of(BLOCK.replace("float[2, 3] u", "float[5, 6] u"), at=pairs(list(range(5)), list(range(6))))
+    assert operators(SPARING.run(model).model) == ["Identity"]
+
+
+def test_slices_take_the_place_of_what_computes_the_indices() -> None:
+    model = assignment("all", "from the second", "not the last")
+    assert operators(SPARING.run(model).model) == operators(SimplifyScatter().run(model).model)
+
+
+def test_what_is_computed_from_known_dims_does_not_count() -> None:
+    model = FreezeDims((("N", 2), ("L", 5))).run(assignment("all", "from the second", "not the last")).model
+    assert SPARING.run(model).model is model
+
+
+def test_two_that_share_what_computes_their_indices_count_together() -> None:
+    """Neither alone would free the nodes of the indices."""
+    twice = f"""{HEADER} agraph (float[N, 5] x, float[N, 2] v, float[N, 2] w) => (float[N, 5] y, float[N, 5] z)
+        <int64 zero = {{0}}, int64 one = {{1}}, int64[1] last = {{-1}}, int64[2] columns = {{1, 2}}> {{
+            s = Shape (x)  n = Gather (s, zero)  range = Range (zero, n, one)  rows = Unsqueeze (range, last)
+            grid = Shape (v)  i = Expand (rows, grid)  j = Expand (columns, grid)
+            a = Unsqueeze (i, last)  b = Unsqueeze (j, last)  at = Concat <axis = -1> (a, b)
+            y = ScatterND (x, at, v)  z = ScatterND (x, at, w) }}"""
+    model = model_of(twice)
+    assert operators(SPARING.run(model).model) == ["Slice", "Slice", "Concat"] * 2
+    read = twice.replace("[N, 5] z)", "[N, 5] z, int64[N, 2, 2] o)").replace("at, w)", "at, w)  o = Neg (at)")
+    assert SPARING.run(model := model_of(read)).model is model
