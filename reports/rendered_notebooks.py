@@ -19,7 +19,9 @@ __all__ = ["FOLDER", "NOTEBOOKS", "Output", "Rendered", "of_kernel", "rendered",
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/tmp\w+")  # what notebooks write into
+TEMPORARY = re.compile(
+    rf"{re.escape(tempfile.gettempdir())}/tmp(?:\w|\\_)+"
+)  # what notebooks write into; Markdown escapes _
 
 
 @dataclass(frozen=True)

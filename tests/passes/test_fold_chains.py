@@ -91,7 +91,15 @@ def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
     equal = [(e.left, e.right) for e in shapes.equalities] + list(joined(shapes))
     known = [(left, right) for left, right in equal if is_known(left) and is_known(right)]
     needs = [r.left.evaluate(dims) >= int(r.right) for r in shapes.inequalities if is_known(r.left)]
-    return all(needs) and all(left.evaluate(dims) == right.evaluate(dims) for left, right in known)
+    is_equal = all(left.evaluate(dims) == right.evaluate(dims) for left, right in known)
+    return all(needs) and is_equal and not expands_nothing(shapes, dims)
+
+
+def expands_nothing(shapes: Shapes, dims: dict[str, int]) -> bool:
+    """Whether an Expand has no elements to repeat: onnxruntime gives memory as it found it where its shape says 1."""
+    data = [node.inputs[0] for node in all_nodes(shapes.model.scopes) if node.is_op("Expand")]
+    found = [dim for value in data if value is not None for dim in shapes[value].dims or () if is_known(dim)]
+    return any(dim.evaluate(dims) == 0 for dim in found)
 
 
 def joined(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
