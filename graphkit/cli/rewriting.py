@@ -110,9 +110,9 @@ def _folder(model: Model) -> Path:
 @click.option(
     "--fuse",
     is_flag=True,
-    help="Put constants into the weights of Conv, Gemm and MatMul, those of one input into one, and attention without "
-    "a mask into one node; implies --no-fusions. Changes the last digits: the default tolerance is 1e-5 of the "
-    "largest magnitude then.",
+    help="Put constants into the weights of Conv, Gemm and MatMul, those of one input into one, and a layer "
+    "normalization, or attention without a mask, into one node; implies --no-fusions. Changes the last digits: the "
+    "default tolerance is 1e-5 of the largest magnitude then.",
 )
 @weights_option
 @no_verify_option
