@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.errors import ModelError
 from graphkit.io.stream_files import shown
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import Process, current_process
@@ -54,7 +55,7 @@ class IsolatedSession:
         self._source, self._number = source, next(NUMBERS)
         model = source if isinstance(source, Model) else known or load(source)
         check_files(model)
-        self._weights = sum(path.stat().st_size for path in model.files)
+        self._weights = _size(model)
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
         self._timeouts = self._deaths = 0
@@ -142,3 +143,13 @@ def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
     texts = [f"{name} {list(array.shape)}" for name, array in arrays.items()]
     more = f" and {len(texts) - MAX_SHAPES} more" if len(texts) > MAX_SHAPES else ""
     return (", ".join(texts[:MAX_SHAPES]) or "no inputs") + more
+
+
+def _size(model: Model) -> int:
+    """Return the bytes of a model's files."""
+    try:
+        return sum(path.stat().st_size for path in model.files)
+    except OSError as error:  # another program has taken it away since the model was read
+        raise ModelError(
+            f"cannot be opened: {error.strerror}", file=str(error.filename), hint="check the path"
+        ) from error

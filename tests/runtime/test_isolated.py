@@ -18,6 +18,7 @@ import pytest
 from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIND, model
 
 from graphkit.errors import GraphkitError, ModelError
+from graphkit.model import load
 from graphkit.runtime import isolated, process
 from graphkit.runtime import isolation as isolation_module
 from graphkit.runtime.isolated import IsolatedSession
@@ -149,6 +150,15 @@ def test_weights_count_beside_the_memory(tmp_path: Path) -> None:
     with isolation(Limits(memory=20_000_000)):  # of weights 98 MB
         assert IsolatedSession(path).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
         assert IsolatedSession(made).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
+
+
+def test_a_file_that_has_gone_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model("m (float[n] x) => (float[n] y) { y = Neg (x) }").proto, path)
+    loaded = load(path)
+    path.unlink()
+    with pytest.raises(ModelError, match=r"m\.onnx: cannot be opened: No such file or directory - check the path$"):
+        IsolatedSession(path, known=loaded)
 
 
 def children() -> set[int]:
