@@ -97,8 +97,9 @@ def _lettered(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str,
 
     def renamed(found: re.Match[str]) -> str:
         number = found[1]
-        is_own = tensors_of.get(number, 0) == 1 and len(letters) < len(string.ascii_lowercase)
-        return f"?{letters.setdefault(number, string.ascii_lowercase[len(letters)])}." if is_own else found[0]
+        if number not in letters and tensors_of.get(number) == 1 and len(letters) < len(string.ascii_lowercase):
+            letters[number] = string.ascii_lowercase[len(letters)]
+        return f"?{letters[number]}." if number in letters else found[0]
 
     return tuple(UNKNOWN.sub(renamed, text) for text in texts)
 

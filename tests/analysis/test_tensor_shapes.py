@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
 from onnx import parser
 
-from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
+from graphkit.analysis.tensor_shapes import _lettered, tensor_shapes, why_shape
 from graphkit.cli import app
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
@@ -229,3 +230,11 @@ def test_the_command_line() -> None:
     )
     rows = {row["name"]: row["shape"] for row in json.loads(run.stdout)["rows"]}
     assert rows["logits"] == [2, 5, 64]
+
+
+def test_a_number_that_has_a_letter_keeps_it_where_letters_are_used_up() -> None:
+    shape = ", ".join(f"?{number}.n" for number in range(30))
+    texts = _lettered((f"[{shape}]", "?0.n: a reason, ?29.n: another"), Counter(map(str, range(30))))
+    assert texts[0].startswith("[?a.n, ?b.n, ")
+    assert texts[0].endswith("?z.n, ?26.n, ?27.n, ?28.n, ?29.n]")
+    assert texts[1] == "?a.n: a reason, ?29.n: another"
