@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from graphkit.runtime.session import check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.verify.counting import Counted
 from graphkit.verify.evidence import LevelProof, WeightProof
-from graphkit.verify.inlined import add_inlined, with_inlined
+from graphkit.verify.inlined import prove_inlined
 from graphkit.verify.levels import (
     FLOAT16_TOLERANCE,
     FLOAT32_TOLERANCE,
@@ -198,18 +199,23 @@ def _proof(
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("proving: loading the rewritten model")
     proof, steady = _plain(proof, two, [two.handed_over(run) for run in found.runs], progress)
-    if proof.passed and (inlined := with_inlined(two)) is not None:
-        progress("proving: the rewritten model with its functions inlined")
-        proof = add_inlined(proof, _run_rewritten(proof, inlined, steady, progress))
+    proof = prove_inlined(proof, two, partial(_run_rewritten, proof, runs=steady, progress=progress), progress)
     progress("comparing the weights")
     proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
-    if not proof.passed:
-        return proof
+    return _at_default(proof, two, steady, tolerance, progress) if proof.passed else proof
+
+
+def _at_default(
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    tolerance: float | None,
+    progress: Callable[[str], None],
+) -> RewriteProof:
+    """Compare at onnxruntime's default level too."""
     progress("proving: loading the rewritten model, default level")
-    level = max(level_tolerance(before), tolerance or 0.0)
-    return _with_level(
-        proof, prove_level(level, steady, list(steady[0].expected), *two.at_default(len(steady), progress))
-    )
+    level = max(level_tolerance(two.models[0]), tolerance or 0.0)
+    return _with_level(proof, prove_level(level, runs, list(runs[0].expected), *two.at_default(len(runs), progress)))
 
 
 def _plain(

@@ -14,7 +14,9 @@ from onnx import numpy_helper
 from sessions import run
 
 from graphkit.model import Model, load
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold import fold
+from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
 from graphkit.workflows.fold import FoldOptions, fold_file
@@ -89,6 +91,27 @@ def test_the_proof_runs_the_function_too(file: Path) -> None:
     proof = verify_rewrite(file, Model.from_proto(proto), spec, tolerance=1e-5, of_magnitude=True)
     (failure,) = proof.failures
     assert failure.startswith("with its functions inlined, as other runtimes run it: 3 of 3 runs differ, the first at ")
+
+
+def test_functions_of_the_original_are_its_own(file: Path) -> None:
+    """What onnxruntime has kernels for is what its users get, whatever a function of that name says."""
+    proto = fold(load(file), fuse=True).model.restore()
+    softmax = next(node for node in proto.functions[0].node if node.op_type == "Softmax")
+    softmax.attribute[0].i = 1
+    original = Model.from_proto(proto)
+    proof = verify_rewrite(original, Model.from_proto(proto), DimSpec.of({"N": 2, "S": 3}))
+    assert proof.passed
+    assert not any("inlined" in note for note in proof.notes)
+
+
+def test_functions_that_cannot_be_inlined_are_not_proven(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewritten = fold(load(file), fuse=True).model
+    said = (Declined("function Attention", "it needs another version"),)
+    monkeypatch.setattr(InlineFunctions, "run", lambda _, model: Outcome(model, (), said))
+    proof = verify_rewrite(file, rewritten, DimSpec.of({"N": 2, "S": 3}), tolerance=1e-5, of_magnitude=True)
+    assert proof.failures == (
+        "its functions cannot be inlined, as other runtimes do: function Attention: it needs another version",
+    )
 
 
 def test_other_tools_inline_the_function(file: Path) -> None:
