@@ -146,6 +146,10 @@ class Edits:
         self.inputs[node].update(inputs)
         self._read(inputs.values())
 
+    def take(self, node: Node) -> None:
+        """Keep other edits of this round from a node, which stays as it is until nothing reads it."""
+        self.set_inputs(node, {})
+
     def replace(self, node: Node, *nodes: NewNode) -> None:
         """Replace a node by nodes that produce its used outputs under the same names.
 
@@ -169,7 +173,7 @@ class Edits:
         """Rename a node's output, to a name that no remaining value has, here or in a body that reads it."""
         assert value.producer is not None
         self.renamed[value] = name
-        self.set_inputs(value.producer, {})
+        self.take(value.producer)
 
     def _make(self, nodes: Iterable[NewNode]) -> None:
         for node in nodes:

@@ -8,11 +8,19 @@ from graphkit.graph.view import Node, Value
 from graphkit.shapes.tensor import Dims
 
 __all__ = [
-    "DimsOf", "Step", "biases", "climb", "computed_from", "follow", "follow_all", "is_static", "onwards", "readers",
+    "DimsOf", "Step", "biases", "climb", "computed_from", "follow", "follow_all", "is_static", "onwards", "output_of",
+    "readers",
 ]  # fmt: skip
 
 DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its rank is not known
 Step = tuple[int | str | None, ...]  # which input, None for whichever it is; then the operators that may give it
+
+
+def output_of(node: Node) -> Value:
+    """Return the first output of a node, which another node of a pattern reads."""
+    out = node.outputs[0]
+    assert out is not None
+    return out
 
 
 def climb(node: Node, *path: Step) -> list[Node] | None:

@@ -64,7 +64,7 @@ class DropZeroAdds(Rewrite):
                 editor.decline(node, "it adds zeros, but a later node may depend on the sign of a zero")
                 continue
             if editor.replace_all_uses(out, source):
-                editor.set_inputs(node, {})
+                editor.take(node)
                 editor.note("addition(s) of zeros removed")
 
 

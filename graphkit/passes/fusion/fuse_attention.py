@@ -100,7 +100,7 @@ def _fuse(editor: Editor, found: SelfAttention) -> str:
     editor.functions[DOMAIN, NAME] = function
     editor.replace(last, *_nodes(editor, found, weight, bias))
     for gone in found.nodes - {last}:
-        editor.set_inputs(gone, {})
+        editor.take(gone)
     editor.note(CHANGE)
     return ""
 

@@ -282,7 +282,7 @@ def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> 
     last = chain.behind[-1] if chain.behind else node
     editor.replace(last, *new)
     for gone in {node, *chain.behind, *chain.fused} - {last}:
-        editor.set_inputs(gone, {})
+        editor.take(gone)
 
 
 def _names(editor: Editor, chain: _Chain) -> list[str]:

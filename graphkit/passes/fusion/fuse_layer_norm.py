@@ -15,7 +15,7 @@ from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.paths import climb
+from graphkit.rewrite.paths import climb, output_of
 from graphkit.shapes.tensor import Dims, numbers
 
 __all__ = ["FuseLayerNorm"]
@@ -97,7 +97,7 @@ class _Norm:
 
     @property
     def out(self) -> Value:
-        return _output(self.nodes[-1])
+        return output_of(self.nodes[-1])
 
 
 def _match(editor: Editor, root: Node) -> _Norm | None:
@@ -111,7 +111,7 @@ def _match(editor: Editor, root: Node) -> _Norm | None:
         return None
     positive, variance, square, centred, mean = path
     data = centred.input(0)
-    if data is None or mean.input(0) is not data or not _is_square(editor, square, _output(centred)):
+    if data is None or mean.input(0) is not data or not _is_square(editor, square, output_of(centred)):
         return None
     quotient = _quotient(editor, root, centred)
     if root.scope.opset() < LAYER_NORM_SINCE:
@@ -125,11 +125,11 @@ def _match(editor: Editor, root: Node) -> _Norm | None:
     epsilon = next(
         (number for value in positive.inputs if value and (number := editor.uniform(value)) is not None), None
     )
-    if epsilon is None or shapes[_output(positive)].dims != shapes[_output(variance)].dims:
+    if epsilon is None or shapes[output_of(positive)].dims != shapes[output_of(variance)].dims:
         raise _NoLayerNormError("its epsilon is not one constant number")
     inner = [mean, centred, square, variance, positive, root, *quotient]
     for node in inner[:-1]:
-        out = _output(node)
+        out = output_of(node)
         if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
             raise _NoLayerNormError(f"'{out.name}' is read elsewhere too")
     norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
@@ -143,19 +143,19 @@ def _is_square(editor: Editor, node: Node, value: Value) -> bool:
     return (
         exponent is not None
         and editor.uniform(exponent) == 2
-        and editor.shapes[_output(node)].dims == editor.shapes[value].dims
+        and editor.shapes[output_of(node)].dims == editor.shapes[value].dims
     )
 
 
 def _quotient(editor: Editor, root: Node, centred: Node) -> list[Node]:
     """Return the nodes that divide by the deviation."""
-    divided, deviation = _output(centred), _output(root)
+    divided, deviation = output_of(centred), output_of(root)
     reader = editor.only_reader(deviation)
     if reader is not None and reader.is_op("Div") and reader.inputs == (divided, deviation):
         return [reader]
     if reader is not None and _is_inverse(editor, reader, deviation):
-        product = editor.only_reader(_output(reader))
-        if product is not None and product.is_op("Mul") and {*product.inputs} == {divided, _output(reader)}:
+        product = editor.only_reader(output_of(reader))
+        if product is not None and product.is_op("Mul") and {*product.inputs} == {divided, output_of(reader)}:
             return [reader, product]
     raise _NoLayerNormError("what is centred is not all that is divided by its deviation")
 
@@ -165,7 +165,7 @@ def _is_inverse(editor: Editor, node: Node, value: Value) -> bool:
     if node.is_op("Reciprocal"):
         return True
     is_quotient = node.is_op("Div") and node.input(1) is value and one is not None and editor.uniform(one) == 1
-    return is_quotient and editor.shapes[_output(node)].dims == editor.shapes[value].dims
+    return is_quotient and editor.shapes[output_of(node)].dims == editor.shapes[value].dims
 
 
 def _count(editor: Editor, mean: Node, rank: int) -> int | None:
@@ -228,11 +228,5 @@ def _fuse(editor: Editor, norm: _Norm) -> None:
     last = norm.nodes[-1]
     editor.replace(last, NewNode("LayerNormalization", inputs, [norm.out.name], attributes, like=last))
     for node in norm.nodes[:-1]:
-        editor.set_inputs(node, {})
+        editor.take(node)
     editor.note("LayerNormalization(s) put together")
-
-
-def _output(node: Node) -> Value:
-    out = node.outputs[0]
-    assert out is not None  # which the next node reads
-    return out

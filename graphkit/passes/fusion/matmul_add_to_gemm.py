@@ -82,5 +82,5 @@ def _put_together(editor: Editor, add: Node, value: Value, bias: Value) -> None:
         editor.decline(add, "what it adds may be larger than the product")
         return
     editor.replace(add, NewNode("Gemm", [*node.inputs, bias], [out.name], like=node))
-    editor.set_inputs(node, {})
+    editor.take(node)
     editor.note("pair(s) of MatMul and Add merged into a Gemm")

@@ -189,7 +189,7 @@ def _merge(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
         nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
     editor.insert_before(first.node, *nodes, _split(editor, siblings, whole))
     for sibling in siblings:
-        editor.set_inputs(sibling.linear.node, {})
+        editor.take(sibling.linear.node)
         editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives
     editor.note("operators of one input merged", len(siblings))
 

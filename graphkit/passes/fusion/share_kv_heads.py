@@ -10,6 +10,7 @@ from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.paths import output_of
 from graphkit.rewrite.repeat_readers import MATRIX, Product, RepeatReaders
 from graphkit.rewrite.repeats import COPYING, RANK, Repeat, repeat_of
 
@@ -72,7 +73,7 @@ def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
     """Let the readers of the copies read each head once."""
     shared: dict[Value | None, NodeInput] = {repeat.node.outputs[0]: _heads(editor, repeat, readers.once or ())}
     for mover in readers.movers:
-        out = _output(mover)
+        out = output_of(mover)
         shared[out] = name = editor.unique_name(f"{out.name}_shared")
         inputs = [shared.get(value, value) for value in mover.inputs]
         editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
@@ -86,7 +87,7 @@ def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
 def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
     """Return what gives the heads once; what repeats them stays until nothing reads it."""
     if editor.shapes[repeat.source].dims == repeat.dims:
-        editor.set_inputs(repeat.node, {})
+        editor.take(repeat.node)
         return repeat.source
     name = editor.unique_name(f"{repeat.source.name}_heads")
     shape = editor.integers(once, f"{name}_shape")
@@ -96,7 +97,7 @@ def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
 
 def _multiply(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat) -> None:
     """Put a MatMul of rows in the place of one of heads."""
-    left, out = product.node.inputs[0], _output(product.node)
+    left, out = product.node.inputs[0], output_of(product.node)
     assert left is not None
     rows, made = editor.unique_name(f"{left.name}_rows"), editor.unique_name(f"{out.name}_rows")
     sizes: list[NewNode] = []
@@ -133,7 +134,7 @@ def _sizes(editor: Editor, left: Value, repeat: Repeat, to_rows: str, to_heads: 
 
 def _measure(editor: Editor, node: Node, source: NodeInput, count: int) -> None:
     """Let a Shape of the copies give their dims without them."""
-    out = _output(node)
+    out = output_of(node)
     once = editor.unique_name(f"{out.name}_once")
     times = [1, count, *[1] * (RANK - MATRIX)][node.attr("start", 0) : node.attr("end", RANK)]
     editor.replace(
@@ -141,9 +142,3 @@ def _measure(editor: Editor, node: Node, source: NodeInput, count: int) -> None:
         NewNode("Shape", [source], [once], attributes_of(node), like=node),
         NewNode("Mul", [once, editor.integers(times, f"{out.name}_times")], [out.name]),
     )
-
-
-def _output(node: Node) -> Value:
-    out = node.outputs[0]
-    assert out is not None
-    return out
