@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx
 import onnx.compose
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.rewrite.renaming import declared_dims_in
 
 __all__ = ["compose"]
 
@@ -52,12 +53,37 @@ def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) 
 
 
 def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> None:
-    """Give symbolic dims of the first another name where the second has that name for what may be another length."""
-    others = {dim.dim_param for info in behind.input if info.name not in links for dim in _dims(info)} - {""}
-    for info in (*ahead.input, *ahead.output, *ahead.value_info):
-        for dim in _dims(info):
-            if dim.dim_param in others and "batch" not in dim.dim_param:
-                dim.dim_param = f"{prefix}{dim.dim_param}"
+    """Give symbolic dims of the first another name where the second has that name for what may be another length.
+
+    Names that shape inference made up, such as `unk__0`, stand in both for anything, and onnxruntime plans one buffer
+    for what is of one size by its symbols. The batch is that of both, and so is a dim that both name alike on one axis
+    of what links them, as far as no input that stays has that name.
+    """
+    fed = _symbols(info for info in behind.input if info.name not in links)
+    known = fed | _symbols((*behind.output, *behind.value_info))
+    linked = _linked_symbols(ahead, behind, links, prefix) - fed
+    batch = {name for name in _symbols(ahead.input) & _symbols(behind.input) if "batch" in name}
+    apart = known - linked - batch
+    for dim in declared_dims_in((*ahead.input, *ahead.output, *ahead.value_info)):
+        if dim.dim_param in apart:
+            dim.dim_param = f"{prefix}{dim.dim_param}"
+
+
+def _linked_symbols(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> set[str]:
+    """Return the symbols that an output of the first and the input that it becomes have on the same axis."""
+    outputs = {info.name: info for info in ahead.output}
+    pairs = ((outputs.get(f"{prefix}{links[info.name]}"), info) for info in behind.input if info.name in links)
+    return {
+        one.dim_param
+        for output, info in pairs
+        if output is not None
+        for one, dim in zip(declared_dims_in([output]), declared_dims_in([info]), strict=False)
+        if one.dim_param == dim.dim_param
+    } - {""}
+
+
+def _symbols(infos: Iterable[onnx.ValueInfoProto]) -> set[str]:
+    return {dim.dim_param for dim in declared_dims_in(infos)} - {""}
 
 
 def _annotate(merged: onnx.GraphProto, graph: onnx.GraphProto, name: Callable[[str], str]) -> None:
@@ -66,10 +92,6 @@ def _annotate(merged: onnx.GraphProto, graph: onnx.GraphProto, name: Callable[[s
         made = merged.quantization_annotation.add(tensor_name=name(annotation.tensor_name))
         for entry in annotation.quant_parameter_tensor_names:
             made.quant_parameter_tensor_names.add(key=entry.key, value=name(entry.value))
-
-
-def _dims(info: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
-    return list(info.type.tensor_type.shape.dim)
 
 
 def _merge_opsets(first: Model, ahead: onnx.ModelProto, second: Model, proto: onnx.ModelProto) -> None:

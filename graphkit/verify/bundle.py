@@ -24,7 +24,7 @@ from graphkit.verify.bundle_checks import CHECKS, start, tried
 from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.bundle_prompts import Prompt, prompts
 from graphkit.verify.counting import numbered
-from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
+from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.original_pipeline import Originals
 
 __all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
@@ -151,7 +151,8 @@ def verify_bundle(
         folder: The bundle.
         exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
         tolerance: The largest difference that counts as equal, over how far logits vary where that is more than 1. For
-            models with float16 tensors it is at least `FLOAT16_TOLERANCE`.
+            models with float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that round what they compute
+            to 8 bits at least `QUANTIZED_TOLERANCE`.
         seed: Of prompts and sources.
         limits: What an original may take of time and memory.
         progress: Called with the name of each step before it starts.
@@ -170,6 +171,8 @@ def verify_bundle(
     fused = max(tolerance, *map(level_tolerance, models))
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
+    if any(map(rounds_activations, models)):
+        tolerance = max(tolerance, fused)
     plain = 0.0 if exact else tolerance
     with isolation(limits):
         for optimized in (False, True):

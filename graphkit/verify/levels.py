@@ -28,13 +28,23 @@ from graphkit.verify.compare import Output, compare_outputs
 from graphkit.verify.evidence import LevelProof
 from graphkit.verify.running import Run
 
-__all__ = ["FACTOR", "FLOAT32_TOLERANCE", "LevelRuns", "has_float16", "level_tolerance", "prove_level"]
+__all__ = [
+    "FACTOR",
+    "FLOAT32_TOLERANCE",
+    "LevelRuns",
+    "has_float16",
+    "level_tolerance",
+    "prove_level",
+    "rounds_activations",
+]
 
 FLOAT32_TOLERANCE = 1e-4  # sums of thousands of products in another order, with room for a layer or two that amplify
 FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding
 QUANTIZED_TOLERANCE = 2e-2  # a number that falls on the other side of a rounding to 8 bits is 1/255 off
 FACTOR = 2.0
 QUANTIZING = frozenset().union(*QUANTIZED.values())
+ROUNDING = QUANTIZED["dynamic"] | {"QuantizeLinear"}
+IN_8_BITS = 4  # the accuracy level of MatMulNBits at which its data is rounded to 8 bits
 Feed = Mapping[str, np.ndarray]
 
 
@@ -51,6 +61,13 @@ def has_float16(model: Model) -> bool:
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
     dtypes |= {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
     return bool(dtypes & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
+
+
+def rounds_activations(model: Model) -> bool:
+    """Whether a model rounds what it computes to 8 bits: a difference in the last digit may become one of 1/255."""
+    return any(
+        node.op_type in ROUNDING or node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)
+    )
 
 
 def level_tolerance(model: Model) -> float:

@@ -16,6 +16,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.types import declared_dims
 from graphkit.model import Model, load
 from graphkit.rewrite.compose import compose
+from graphkit.rewrite.renaming import declared_dims_in
 from graphkit.save import save_models
 
 FIRST = "g (float[N, L] x, float[N, L] bias) => (float[N, L] h, float[N, L] more) { h = Add (x, bias) more = Neg (h) }"
@@ -57,6 +58,41 @@ def test_lengths_of_one_name_are_told_apart_and_the_batch_is_one() -> None:
     ]
     y, z = run(made, {"a/x": np.ones((2, 5), np.float32), "ids": np.ones((2, 1), np.float32)})
     assert (y.shape, z.shape) == ((2, 1), (2, 5))
+
+
+def test_symbols_that_shape_inference_made_up_are_told_apart() -> None:
+    """onnxruntime plans one buffer for tensors whose dims have the same symbols."""
+    first = model_of("""g (float[N, L] x) => (float[N, S] h) <float[N, unk__0] a, float[N, unk__0] b> {
+        a = Neg (x) b = Abs (a) h = Exp (b)
+    }""")
+    second = model_of("""g (float[N, S] h, float[N, M] x) => (float[N, S] y, float[N, M] z)
+    <float[N, unk__0] c, float[N, unk__0] d> {
+        c = Neg (x) d = Abs (c) z = Exp (d) y = Neg (h)
+    }""")
+    made = compose(first, second, {"h": "h"}, "a/")
+    declared = {info.name: [dim.dim_param for dim in declared_dims_in([info])] for info in made.proto.graph.value_info}
+    assert [declared[name] for name in ("a/a", "a/b")] == [["a/N", "a/unk__0"]] * 2
+    assert [declared[name] for name in ("c", "d")] == [["N", "unk__0"]] * 2
+    y, z = run(made, {"a/x": np.ones((1, 3), np.float32), "x": np.ones((1, 700), np.float32)})
+    assert (y.shape, z.shape) == ((1, 3), (1, 700))
+
+
+def test_a_symbol_that_the_link_equates_keeps_its_name() -> None:
+    first = model_of(
+        "g (float[batch, S] x) => (float[batch, S] h, float[batch, S] more) { h = Neg (x) more = Abs (x) }"
+    )
+    second = model_of("g (float[batch, S] h) => (float[batch, S] y) { y = Abs (h) }")
+    assert ports(compose(first, second, {"h": "h"}, "a/")) == [
+        ("a/x", ("batch", "S")),
+        ("a/more", ("batch", "S")),
+        ("y", ("batch", "S")),
+    ]
+
+
+def test_a_symbol_on_another_axis_of_the_link_is_told_apart() -> None:
+    first = model_of("g (float[S, F] x) => (float[F, S] h) { h = Transpose (x) }")
+    second = model_of("g (float[S, 1] h) => (float[S, 1] y) { y = Abs (h) }")
+    assert ports(compose(first, second, {"h": "h"}, "a/")) == [("a/x", ("a/S", "F")), ("y", ("S", 1))]
 
 
 def test_bodies_read_what_lies_outside() -> None:
