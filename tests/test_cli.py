@@ -294,8 +294,17 @@ def test_a_folder_without_models(run: Run, tmp_path: Path) -> None:
     assert run("report", tmp_path) == (
         2,
         "",
-        f"Error: {tmp_path}: has no .onnx file in it - name a model file\n",
+        f"Error: {tmp_path}: has no .onnx file in it - name a model file, or look into its folders with --recursive\n",
     )
+
+
+def test_the_folders_of_a_folder_are_looked_through_where_asked(run: Run, tmp_path: Path) -> None:
+    for name in ("b", "a/deep", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+        saved(tmp_path / name)
+    made = json.loads(run("report", tmp_path, "-r", *SHORT, "-f", "json").out)
+    assert [one["model"] for one in made["models"]] == [str(saved(tmp_path / name)) for name in ("a/deep", "b")]
+    assert run("report", tmp_path).err.count("\n") == 1
 
 
 def test_strict_fails_on_findings(run: Run, model_file: Callable[[str], Path]) -> None:
@@ -343,8 +352,26 @@ def test_a_bad_file_is_one_line_on_stderr(run: Run, tmp_path: Path, content: byt
 
 
 def test_a_bad_file_among_good_ones(run: Run, tmp_path: Path) -> None:
-    ran = run("report", EXAMPLE, tmp_path / "missing.onnx")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    missing, empty = tmp_path / "missing.onnx", tmp_path / "empty.onnx"
+    empty.write_bytes(b"")
+    ran = run("report", EXAMPLE, missing, OTHER, empty, "-f", "json")
+    made = json.loads(ran.out)
+    assert (ran.code, [one["model"] for one in made["models"]]) == (2, [EXAMPLE, OTHER])
+    assert [line.partition(": ")[::2] for line in ran.err.splitlines()] == [
+        ("Error", one["problem"]) for one in made["failures"]
+    ]
+    assert [one["model"] for one in made["failures"]] == [str(missing), str(empty)]
+
+
+def test_bad_files_only(run: Run, tmp_path: Path) -> None:
+    ran = run("report", tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 2)
+
+
+def test_what_an_analysis_finds_broken_among_good_ones(run: Run, model_file: Callable[[str], Path]) -> None:
+    ran = run("report", EXAMPLE, model_file("gemma-270m/model"), "--only", "summary", "--hash")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert f"\n{EXAMPLE}\n" in ran.out
 
 
 def test_an_unknown_example(run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -11,9 +13,16 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from graphkit.analysis.baseline import read_baseline
 from graphkit.analysis.findings import KIND_NAMES
+from graphkit.analysis.report import Report, report
+from graphkit.analysis.sections import ReportOptions
 from graphkit.cli import main
+from graphkit.errors import UsageError
+from graphkit.model import load
 
 MERGED, CAUSAL = "example:merged-decoder", "example:causal-attention"
 VERDICT = ("--only", "verdict")
@@ -127,6 +136,61 @@ def test_models_of_a_folder_are_found_by_name(run: Run, tmp_path: Path) -> None:
     assert run(CAUSAL, MERGED, *VERDICT, "--baseline", written)[::2] == (0, "")
 
 
+def test_models_of_one_name_are_found_by_their_folders(run: Run, tmp_path: Path) -> None:
+    bodies = {"encoder": "y = Relu(x)", "decoder": "s = Shape(x) y = Reshape(x, s)"}
+    for build, name in itertools.product(("old", "new"), bodies):
+        (tmp_path / build / name).mkdir(parents=True)
+        saved(tmp_path / build / name / "model.onnx", bodies[name])
+    written = baseline(run, tmp_path / "base.json", *(tmp_path / "old" / name / "model.onnx" for name in bodies))
+    again = [tmp_path / "new" / name / "model.onnx" for name in reversed(bodies)]
+    assert run(*again, *VERDICT, "--baseline", written)[::2] == (0, "")
+    saved(again[1], "a = Relu(x) y = Relu(a)")
+    code, _, err = run(*again, *VERDICT, "--baseline", written)
+    assert (code, err.splitlines()[0]) == (1, f"Grown: {again[1]}: nodes: from 1 to 2")
+
+
+def test_a_model_that_is_reported_on_twice(run: Run, tmp_path: Path) -> None:
+    written = baseline(run, tmp_path / "base.json", CAUSAL, CAUSAL)
+    assert run(CAUSAL, CAUSAL, *VERDICT, "--baseline", written)[::2] == (0, "")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(plain: Any) -> list[tuple[Any, Any]]:
+    """Return each container in a JSON value with each of its keys."""
+    keys = list(plain) if isinstance(plain, dict) else range(len(plain)) if isinstance(plain, list) else ()
+    return [pair for key in keys for pair in ((plain, key), *places(plain[key]))]
+
+
+@given(data=st.data())
+@settings(max_examples=120)
+def test_any_value_in_a_baseline_is_taken_or_one_error(
+    made: tuple[Report, str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    report, text = made
+    plain = json.loads(text)
+    container, key = data.draw(st.sampled_from(places(plain)))
+    if data.draw(st.booleans()):
+        del container[key]
+    else:
+        container[key] = data.draw(JSON)
+    path = tmp_path_factory.getbasetemp() / "baseline.json"
+    path.write_text(json.dumps(plain))
+    with contextlib.suppress(UsageError):
+        assert all("\n" not in line for line in read_baseline(path).regressions(report))
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Report, str]:
+    found = report(load(CAUSAL), ReportOptions(only=("verdict",)))
+    return found, found.to_json()
+
+
 def without_verdict(plain: Any) -> None:
     plain["models"][0]["sections"] = {}
 
@@ -148,7 +212,20 @@ def for_a_target(plain: Any) -> None:
 
 
 def of_two_models(plain: Any) -> None:
-    plain["models"] *= 2
+    (one,) = plain["models"]
+    plain["models"] = [{**one, "model": f"{folder}/model.onnx"} for folder in "ab"]
+
+
+def with_a_count_in_words(plain: Any) -> None:
+    plain["findings"][0]["count"] = "many"
+
+
+def with_nodes_in_words(plain: Any) -> None:
+    plain["models"][0]["sections"]["verdict"]["nodes"] = "many"
+
+
+def without_a_target(plain: Any) -> None:
+    del plain["models"][0]["sections"]["verdict"]["target"]
 
 
 def with_odd_findings(plain: Any) -> None:
@@ -164,6 +241,9 @@ def with_odd_findings(plain: Any) -> None:
         (without_hazards, "it was written without hazards - write it with the same options"),
         (for_a_target, "it is for mt8371, and this report for none - write it with the same options"),
         (of_two_models, "it has 2 models like example:causal-attention - write the baseline anew, of the same models"),
+        (with_a_count_in_words, "it has no verdict, or is no whole report"),
+        (with_nodes_in_words, "it has no verdict, or is no whole report"),
+        (without_a_target, "it has no verdict, or is no whole report"),
         (with_odd_findings, "it has no verdict, or is no whole report"),
         (lambda plain: plain.clear(), "it is no report of the version report/1, but None"),
     ],

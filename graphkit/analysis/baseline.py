@@ -1,11 +1,13 @@
 """A baseline: the JSON of an earlier report, and what of a report is new or has grown since.
 
-A model is found in it by its file name, else by its role, wherever it lies. Findings are matched by kind and key, which
-names no node, so that they stay the same ones when an exporter numbers nodes anew.
+A model is found in it by its file name, with as many of the folders around it as tell it from others of that name,
+else by its role. Findings are matched by kind and key, which names no node, so that they stay the same ones when an
+exporter numbers nodes anew.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +56,7 @@ Counts = Mapping[tuple[str, str], int]
 class _Earlier:
     """What a baseline says of one model."""
 
-    name: str
+    model: str
     verdict: Mapping[str, Any]
     counts: Counts
 
@@ -95,18 +97,27 @@ class Baseline:
             return [(reports[0], self.models[0])]
         left, pairs = list(self.models), list[tuple[Report, _Earlier]]()
         for report in reports:
-            name, role = PurePath(report.model).name, _verdict(report).role
-            found = [one for one in left if one.name == name] or [one for one in left if one.verdict["role"] == role]
-            if len(found) != 1:
-                like = counted(len(found), "model(s)")
-                raise UsageError(
-                    f"{self.file}: it has {like} like {name} - write the baseline anew, of the same models"
-                )
-            left.remove(found[0])
-            pairs.append((report, found[0]))
+            earlier = self._like(report, left)
+            left.remove(earlier)
+            pairs.append((report, earlier))
         if left:
-            raise UsageError(f"{self.file}: it has a model {left[0].name}, and this report has none - write it anew")
+            raise UsageError(f"{self.file}: it has a model {left[0].model}, and this report has none - write it anew")
         return pairs
+
+    def _like(self, report: Report, left: Sequence[_Earlier]) -> _Earlier:
+        """Return what the baseline says of the model of a report: of those of its name, the one whose folders agree."""
+        shared = {id(one): _shared_parts(one.model, report.model) for one in left}
+        most = max(shared.values(), default=0)
+        named = [one for one in left if most and shared[id(one)] == most]
+        role = _verdict(report).role
+        found = named if len(named) == 1 else [one for one in named or left if one.verdict["role"] == role]
+        if len({one.model for one in found}) != 1:  # one that is reported on twice is in it twice
+            like = counted(len(found), "model(s)")
+            raise UsageError(
+                f"{self.file}: it has {like} like {report.model} - write the baseline anew, of the same models in "
+                "folders of the same names"
+            )
+        return found[0]
 
     def _check(self, model: str, verdict: Verdict, earlier: _Earlier) -> None:
         role, sections, target = (earlier.verdict[name] for name in ("role", "sections", "target"))
@@ -120,6 +131,12 @@ class Baseline:
                 f"{self.file}: it is for {target or 'no target'}, and this report for {verdict.target or 'none'} - "
                 "write it with the same options"
             )
+
+
+def _shared_parts(one: str, other: str) -> int:
+    """Return how many parts the ends of two paths have in common."""
+    pairs = zip(reversed(PurePath(one).parts), reversed(PurePath(other).parts), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda parts: parts[0] == parts[1], pairs))
 
 
 def _verdict(report: Report) -> Verdict:
@@ -170,7 +187,7 @@ def read_baseline(path: Path) -> Baseline:
     if schema != wanted:
         raise UsageError(f"{path}: it is no report of the version {wanted}, but {schema!r} - {_HOW}")
     try:
-        models = tuple(_earlier(one, plain["findings"]) for one in plain["models"])
+        models = tuple(_earlier(one, plain["findings"]) for one in _list(plain["models"]))
         return Baseline(str(path), models, _of(plain["findings"], ""))
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: it has no verdict, or is no whole report - {_HOW}") from error
@@ -180,12 +197,28 @@ _HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
 
 
 def _earlier(plain: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> _Earlier:
-    verdict = plain["sections"][VERDICT.name]
-    if not isinstance(verdict["role"], str) or not isinstance(verdict["sections"], list):
+    verdict, model = plain["sections"][VERDICT.name], plain["model"]
+    texts, counts = (model, verdict["role"], verdict["target"]), [verdict[measure.field] for measure in MEASURES]
+    if not all(isinstance(text, str) for text in (*texts, *_list(verdict["sections"]))):
         raise TypeError
-    return _Earlier(PurePath(plain["model"]).name, verdict, _of(found, plain["model"]))
+    if not all(count is None or _is_count(count) for count in counts):
+        raise TypeError
+    return _Earlier(model, verdict, _of(found, model))
 
 
-def _of(found: Iterable[Mapping[str, Any]], model: str) -> Counts:
+def _of(found: Sequence[Mapping[str, Any]], model: str) -> Counts:
     """Return how much the findings of a model, or of none, concern."""
-    return _counts((str(one["kind"]), str(one["key"]), int(one["count"])) for one in found if one["model"] == model)
+    for one in _list(found):
+        if not all(isinstance(one[name], str) for name in ("kind", "key", "model")) or not _is_count(one["count"]):
+            raise TypeError
+    return _counts((one["kind"], one["key"], one["count"]) for one in found if one["model"] == model)
+
+
+def _list(plain: object) -> Sequence[Any]:
+    if not isinstance(plain, list):
+        raise TypeError
+    return plain
+
+
+def _is_count(plain: object) -> bool:
+    return isinstance(plain, int) and not isinstance(plain, bool) and plain >= 0

@@ -1,12 +1,17 @@
-"""How the files of one encoder-decoder fit together: what feeds what, checked for dtypes and dims."""
+"""How the files of an encoder-decoder fit together: what feeds what, checked for dtypes and dims.
+
+Models belong together where they lie in one folder, or where there is one of each role. Where several could feed a
+model, those do whose dtypes and dims fit, and whose names begin as its name does.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.architecture import architecture
@@ -14,6 +19,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import Slot
+from graphkit.graph.names import short_paths
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
@@ -22,6 +28,7 @@ from graphkit.render.blocks import Block, Prose, table
 __all__ = ["DECODERS", "Fit", "Link", "fit"]
 
 Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its input
+PairsOf = Callable[[dict[str, Model], str, str], Iterator[Pair]]
 
 DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
 
@@ -88,7 +95,7 @@ def _fits(link: Link) -> str:
 
 
 def fit(models: Sequence[ModelLike]) -> Fit:
-    """Find out which outputs of some models feed which inputs of others.
+    """Find out which outputs of some models feed which inputs of others, among those that belong together.
 
     Args:
         models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
@@ -103,26 +110,71 @@ def fit(models: Sequence[ModelLike]) -> Fit:
     """
     names = _short_names([as_model(model) for model in models])
     roles = {name: architecture(model).role for name, model in names.items()}
-    variants = _variants(roles)
-    pairs: list[Pair] = []
-    for target in names:
-        if roles[target] in DECODERS:
-            pairs += _encoder_pairs(names, roles, variants, target)
-            pairs += _cache_pairs(names, roles, variants, target)
+    groups = [_Group({name: names[name] for name in group}, roles) for group in _groups(names, roles)]
+    pairs = [pair for group in groups for pair in group.pairs()]
     fed = {(target, value.name) for _, _, target, value in pairs}
     taken = {(source, value.name) for source, value, _, _ in pairs}
     return Fit(
         tuple(roles.items()),
         tuple(_links(pairs)),
-        tuple(_missing(names, roles, fed)),
-        tuple(_leftover(names, roles, taken)),
+        tuple(name for group in groups for name in _missing(group.names, group.roles, fed)),
+        tuple(name for group in groups for name in _leftover(group.names, group.roles, taken)),
     )
 
 
 def _short_names(models: Sequence[Model]) -> dict[str, Model]:
-    """Return the models by file name, or by label where two have the same."""
-    names = [model.name for model in models]
-    return {model.name if names.count(model.name) == 1 else model.label: model for model in models}
+    """Return the models by file name, with the folders around it where two have the same."""
+    short = short_paths(model.label if model.path else model.name for model in models)
+    return {short[model.label if model.path else model.name]: model for model in models}
+
+
+def _groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
+    """Return which models belong together: those of a folder, or one of each role wherever they are."""
+    if len(set(roles.values())) == len(roles):
+        return [list(names)]
+    folders: dict[Path | None, list[str]] = defaultdict(list)
+    for name, model in names.items():
+        folders[model.path.parent if model.path else None].append(name)
+    return [group for group in folders.values() if len(group) > 1]
+
+
+class _Group:
+    """Models that belong together."""
+
+    def __init__(self, names: dict[str, Model], roles: dict[str, str]) -> None:
+        self.names = names
+        self.roles = {name: roles[name] for name in names}
+        self.variants = _variants(self.roles)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield each output that feeds an input."""
+        for target in self.names:
+            if self.roles[target] in DECODERS:
+                yield from self._chosen(target, ("encoder", "vision"), _encoder_pairs)
+                yield from self._chosen(target, ("first-step decoder",), _cache_pairs)
+                yield from _cache_pairs(self.names, target, target)
+
+    def _chosen(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
+        """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
+        sources = [name for name in self.names if self.roles[name] in of_roles and name != target]
+        sources = _of_a_variant(sources, self.variants, target)
+        pairs = {source: found for source in sources if (found := list(pairs_of(self.names, source, target)))}
+        if len(pairs) > 1:
+            most = max(map(len, pairs.values()))
+            pairs = {
+                source: found
+                for source, found in pairs.items()
+                if len(found) == most and not any(_problem(*pair) for pair in found)
+            }
+            alike = {source: _letters_shared(source, target) for source in pairs}
+            pairs = {source: found for source, found in pairs.items() if alike[source] == max(alike.values())}
+        for found in pairs.values():
+            yield from found
+
+
+def _letters_shared(one: str, other: str) -> int:
+    """Return how many letters the beginnings of two names have in common."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _variants(roles: dict[str, str]) -> dict[str, str]:
@@ -145,26 +197,19 @@ def _of_a_variant(sources: Sequence[str], variants: dict[str, str], target: str)
     return list(sources)
 
 
-def _encoder_pairs(
-    names: dict[str, Model], roles: dict[str, str], variants: dict[str, str], target: str
-) -> Iterator[Pair]:
-    wanted = names[target].roles.all("encoder state")
-    encoders = [name for name in names if roles[name] in ("encoder", "vision")]
-    for source in _of_a_variant(encoders, variants, target):
-        model = names[source]
-        given = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
-        yield from ((source, output, target, value) for value in wanted for output in given[:1])
+def _encoder_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
+    model = names[source]
+    states = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
+    yield from (
+        (source, state, target, value) for value in names[target].roles.all("encoder state") for state in states[:1]
+    )
 
 
-def _cache_pairs(
-    names: dict[str, Model], roles: dict[str, str], variants: dict[str, str], target: str
-) -> Iterator[Pair]:
+def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
     pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
-    first_steps = [name for name in names if roles[name] == "first-step decoder" and name != target]
-    for source in (*_of_a_variant(first_steps, variants, target), target):
-        for slot, present in _presents(names[source]).items():
-            if slot in pasts:
-                yield source, present, target, pasts[slot]
+    for slot, present in _presents(names[source]).items():
+        if slot in pasts:
+            yield source, present, target, pasts[slot]
 
 
 def _presents(model: Model) -> dict[Slot, Value]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
@@ -17,6 +16,8 @@ from graphkit.analysis.sections import VERDICT, Material, ReportOptions, judged_
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, sized, verdict_lines
+from graphkit.errors import ModelError
+from graphkit.graph.names import counted, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -24,7 +25,7 @@ from graphkit.render.result import Result
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Comparison", "ComparisonRow", "Report", "compare", "report"]
+__all__ = ["Comparison", "ComparisonRow", "Failure", "Report", "compare", "report"]
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,24 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A model that could not be reported on.
+
+    Attributes:
+        problem: The error, which names the file.
+    """
+
+    model: str
+    problem: str
+
+
+@dataclass(frozen=True)
 class Comparison(Judged):
     """Several models side by side, how they fit together if one is a decoder, and the report of each.
 
     Attributes:
         commands: What to run next on all of them; the verdict on each says what to run on it.
+        failures: The models that there is no report of.
     """
 
     title: ClassVar[str] = "Comparison"
@@ -86,6 +100,7 @@ class Comparison(Judged):
     fit: Fit | None
     reports: tuple[Report, ...]
     commands: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
 
     def found(self) -> tuple[Finding, ...]:
         together = self.fit.found() if self.fit is not None else ()
@@ -104,6 +119,8 @@ class Comparison(Judged):
     def blocks(self) -> Iterator[Block]:
         if any(VERDICT.name in report.sections for report in self.reports):
             yield self._verdict()
+        for failure in self.failures:
+            yield Prose(f"Not reported on: {failure.problem}", "warning")
         yield table(
             "Model:code | Role:note | Nodes:number | Shape ops:number | On shapes:number | In:number | Out:number | "
             "Weights MiB:number",
@@ -121,7 +138,8 @@ class Comparison(Judged):
 
     def _verdict(self) -> Block:
         weights = sized(sum(row.weight_bytes for row in self.rows), "B")
-        places = {one: PurePath(one.model).stem or one.where for one in self.found()}
+        names = short_paths(report.model for report in self.reports)
+        places = {one: names.get(one.model, one.where).removesuffix(".onnx") for one in self.found()}
         found = dict.fromkeys(Finding(one.kind, place, "") for one, place in places.items())
         commands = self.commands or tuple(command for one in self.reports for command in _commands(one))
         return verdict_lines(f"{_together(self.rows)}; {weights} of weights.", found, commands)
@@ -131,12 +149,14 @@ def _document(
     reports: Sequence[Report], found: Sequence[Finding], together: Comparison | None = None
 ) -> dict[str, object]:
     """Return the JSON of a report, which is laid out alike for one model and for several."""
-    plain = {"rows": [], "fit": None, "commands": []} if together is None else Result.to_dict(together)
+    alone: dict[str, object] = {"rows": [], "fit": None, "commands": [], "failures": []}
+    plain = alone if together is None else Result.to_dict(together)
     return {
         "findings": [asdict(finding) for finding in found],
         "comparison": plain["rows"],
         "fit": plain["fit"],
         "commands": plain["commands"],
+        "failures": plain["failures"],
         "models": [report.to_dict() for report in reports],
     }
 
@@ -144,7 +164,7 @@ def _document(
 def _together(rows: Sequence[ComparisonRow]) -> str:
     """Return what some models are together."""
     roles = dict.fromkeys(row.role for row in rows)
-    return f"{len(rows)} models: {', '.join(roles)}"
+    return f"{counted(len(rows), 'model(s)')}: {', '.join(roles)}"
 
 
 def _commands(made: Report) -> tuple[str, ...]:
@@ -230,6 +250,7 @@ def compare(
     options: ReportOptions = ReportOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
+    keep_going: bool = False,
 ) -> Comparison:
     """Analyse several models, and compare their main figures.
 
@@ -237,35 +258,51 @@ def compare(
         models: The models, or their paths.
         options: Which sections of each, and how.
         progress: Called with the name of each step before it starts.
+        keep_going: Report on the others where one is broken; `failures` of the comparison says which are.
 
     Returns:
         The comparison, with the report of each model.
 
     Raises:
-        ModelError: An analysis finds a model broken, or needs a data file that is missing.
+        ModelError: A model is broken, or an analysis needs a data file that is missing.
 
     Example:
         >>> models = graphkit.load("example:causal-attention"), graphkit.load("example:merged-decoder")
         >>> [row.inputs for row in graphkit.compare(models).rows]
         [1, 8]
     """
-    loaded = [as_model(model) for model in models]
-    rows = []
-    for model in loaded:
-        progress(f"{model.label}: comparison")
-        facts, shapes, ports = summary(model), shape_ops(model), interface(model)
-        ops = sum(op.total for op in shapes.ops), shapes.on_shapes
-        puts = ports.input_count, ports.output_count
-        rows.append(
-            ComparisonRow(
-                model.label, architecture(model).role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes
-            )
-        )
-    together = fit(loaded) if any(row.role in DECODERS for row in rows) else None
-    made = [_made(model, options, progress) for model in loaded]
-    reports = tuple(_shown(model, options, sections) for model, sections in zip(loaded, made, strict=True))
-    found = Comparison(tuple(rows), together, reports)
+    parts: list[_Part] = []
+    failures: list[Failure] = []
+    for model in models:
+        try:
+            parts.append(_part(model, options, progress))
+        except ModelError as error:
+            if not keep_going:
+                raise
+            failures.append(Failure(model.label if isinstance(model, Model) else str(model), str(error)))
+    together = fit([part.model for part in parts]) if any(part.row.role in DECODERS for part in parts) else None
+    reports = tuple(_shown(part.model, options, part.made) for part in parts)
+    found = Comparison(tuple(part.row for part in parts), together, reports, (), tuple(failures))
     if VERDICT not in sections_of(options) or any(finding.kind == "fit" for finding in found.found()):
         return found
-    parts = [facts_of(model, each, one.found()) for model, each, one in zip(loaded, made, reports, strict=True)]
-    return replace(found, commands=folder_steps(parts))
+    facts = [facts_of(part.model, part.made, one.found()) for part, one in zip(parts, reports, strict=True)]
+    return replace(found, commands=folder_steps(facts))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a comparison says of one model."""
+
+    model: Model
+    row: ComparisonRow
+    made: Mapping[str, Result]
+
+
+def _part(source: ModelLike, options: ReportOptions, progress: Callable[[str], None]) -> _Part:
+    progress(f"reading {source.label if isinstance(source, Model) else source}")
+    model = as_model(source)
+    facts, shapes, ports = summary(model), shape_ops(model), interface(model)
+    ops = sum(op.total for op in shapes.ops), shapes.on_shapes
+    role, puts = architecture(model).role, (ports.input_count, ports.output_count)
+    row = ComparisonRow(model.label, role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes)
+    return _Part(model, row, _made(model, options, lambda step: progress(f"{model.label}: {step}")))

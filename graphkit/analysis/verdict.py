@@ -89,13 +89,16 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
 
 
 def verdict_lines(first: str, found: Iterable[Finding], commands: Sequence[str]) -> Lines:
-    """Return a verdict of at most eight lines of 80 columns: what it is about, what is wrong, what to run next."""
+    """Return a verdict of at most eight lines: what it is about, what is wrong, what to run next.
+
+    Lines have 80 columns. A command is a line however long its paths are, so that these change nothing else.
+    """
     groups = in_order(found)
     head = first if any(kind.is_fault for kind, _ in groups) else f"{first} Nothing is wrong."
     kept = list(commands[:COMMANDS])
-    while kept and rows(head) + min(len(groups), LEFT) + sum(map(rows, kept)) > ROWS:
+    while kept and rows(head) + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()
-    lines = _found_lines(groups, ROWS - rows(head) - sum(map(rows, kept)))
+    lines = _found_lines(groups, ROWS - rows(head) - len(kept))
     return Lines(((head, "plain"), *lines, *((command, "command") for command in kept)))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from graphkit.cli.output import progress_on_terminal, proving, put, put_list, re
 
 if TYPE_CHECKING:
     from graphkit.analysis.gate import Gate
-    from graphkit.analysis.report import Comparison, Report
+    from graphkit.analysis.report import Comparison, Failure, Report
     from graphkit.analysis.sections import HazardCheck
     from graphkit.model import Model
     from graphkit.render.result import Result
@@ -47,6 +48,7 @@ __all__ = ["examples", "report", "targets"]
     help="Report format. Default: text, or the format that the suffix of --output names.",
 )
 @output_option("FILE", "Write the report to a file.")
+@click.option("--recursive", "-r", is_flag=True, help="Look for models in the folders of a folder too.")
 @click.option(
     "--only",
     metavar="NAMES",
@@ -92,6 +94,7 @@ def report(
     models: Sequence[str],
     format: str | None,
     output: Path | None,
+    recursive: bool,
     only: str,
     optimize: bool,
     full: bool,
@@ -109,12 +112,11 @@ def report(
     """Explain models: a verdict, then interface, KV cache, shape operators, hazards, control flow, blockers and more.
 
     MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
-    look for blockers.
+    look for blockers. Of several models, those that are broken are an error each, and the others are reported on.
     """
-    from graphkit.analysis.report import compare
+    from graphkit.analysis.report import Comparison, compare
     from graphkit.analysis.report import report as analyse
     from graphkit.analysis.sections import ReportOptions
-    from graphkit.cli.piping import load
 
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     check = _hazard_check(limits) if check_hazards else None
@@ -122,26 +124,41 @@ def report(
     lint = _lint_options(target, sizes, gate)
     options = ReportOptions(sections, optimize, full, hash, context, check, *lint, gate.sections)
     chosen = format_of(format, output)
-    if len(models) == 1 and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
+    if len(models) == 1 and not recursive and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
         more = bool(sections or optimize or full or hash or check_hazards or target or fail_on or baseline)
         _report_bundle(Path(models[0]), chosen, output, has_options=more)
         return
     with proving(limits, check_hazards), progress_on_terminal() as progress:
-        loaded = [load(name) for name in _expanded(models, progress)]
-        if chosen in (Format.dot, Format.mermaid):
+        names = _expanded(models, recursive=recursive)
+        is_alone = len(names) == 1
+        loaded, broken = _loaded(names, progress, keep_going=not is_alone)
+        if chosen in (Format.dot, Format.mermaid) and loaded:
             put(_drawing(loaded[0], chosen, group, optimize), output, loaded[0].files)
             return
-        if len(loaded) == 1:
-            result: Report | Comparison = analyse(loaded[0], options, progress=progress)
+        result: Report | Comparison
+        if is_alone:
+            result = analyse(loaded[0], options, progress=progress)
         else:
-            result = compare(loaded, options, progress=progress)
-    named = (Path(word) for word in (baseline, target) if word is not None and Path(word).is_file())
-    _show(result, chosen, output, [*named, *(path for model in loaded for path in model.files)])
-    failures = list(gate.failures(result))
+            result = compare(loaded, options, progress=progress, keep_going=True)
+            result = replace(result, failures=(*broken, *result.failures))
+    if not isinstance(result, Comparison) or result.reports:
+        named = (Path(word) for word in (baseline, target, *names) if word is not None and Path(word).is_file())
+        _show(result, chosen, output, [*named, *(path for model in loaded for path in model.files)])
+    _exit(result, gate)
+
+
+def _exit(result: Report | Comparison, gate: Gate) -> None:
+    """Say which models there is no report of, and what fails the gate; exit with 2 or 1 where there are any."""
+    from graphkit.analysis.report import Comparison
+
+    failures = result.failures if isinstance(result, Comparison) else ()
     for failure in failures:
-        say(failure, is_error=True)
-    if failures:
-        raise SystemExit(1)
+        say(f"Error: {failure.problem}", is_error=True)
+    reasons = list(gate.failures(result))
+    for reason in reasons:
+        say(reason, is_error=True)
+    if failures or reasons:
+        raise SystemExit(2 if failures else 1)
 
 
 def _gate(strict: bool, fail_on: str, baseline: Path | None) -> Gate:
@@ -193,24 +210,45 @@ def _hazard_check(limits: Limits) -> HazardCheck:
     return partial(check_hazards, limits=limits)
 
 
-def _expanded(names: Sequence[str], progress: Callable[[str], None]) -> Iterator[str]:
-    """Yield the names, each as it is to be read, with each folder replaced by the models in it."""
+def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
+    """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
     from graphkit.errors import UsageError
 
     found: list[str] = []
     for name in names:
         if not name:
             raise UsageError("a model name is empty - name a model file or a folder")
-        if os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
-            inside = sorted(str(path) for path in Path(name).glob("*.onnx"))
-            if not inside:
-                raise UsageError(f"{name}: has no .onnx file in it - name a model file")
-            found += inside
-        else:
+        if not os.path.isdir(name):  # where Path.is_dir raises for a name that is too long
             found.append(name)
-    for name in found:
+            continue
+        paths = Path(name).glob("**/*.onnx" if recursive else "*.onnx")
+        inside = [path for path in paths if not any(part[:1] == "." for part in path.relative_to(name).parts)]
+        if not inside:
+            deeper = "" if recursive else ", or look into its folders with --recursive"
+            raise UsageError(f"{name}: has no .onnx file in it - name a model file{deeper}")
+        found += sorted(map(str, inside))
+    return found
+
+
+def _loaded(
+    names: Iterable[str], progress: Callable[[str], None], *, keep_going: bool
+) -> tuple[list[Model], list[Failure]]:
+    """Return the models that can be read, and what is wrong with the others."""
+    from graphkit.analysis.report import Failure
+    from graphkit.cli.piping import load
+    from graphkit.errors import ModelError
+
+    loaded: list[Model] = []
+    broken: list[Failure] = []
+    for name in names:
         progress(f"reading {name}")
-        yield name
+        try:
+            loaded.append(load(name))
+        except ModelError as error:
+            if not keep_going:
+                raise
+            broken.append(Failure(name, str(error)))
+    return loaded, broken
 
 
 def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:

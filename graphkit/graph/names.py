@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import PurePath
 
 from graphkit.graph.view import Node, Scope, all_scopes
 
@@ -14,6 +16,7 @@ __all__ = [
     "module_path",
     "names_in",
     "runs_of",
+    "short_paths",
 ]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
@@ -46,6 +49,23 @@ def runs_of(numbers: Sequence[int]) -> list[range]:
     """
     breaks = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
     return [range(numbers[low], numbers[low] + high - low) for low, high in itertools.pairwise(breaks) if high > low]
+
+
+def short_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Return each path by as many of its last parts as tell it from the others.
+
+    Example:
+        >>> short_paths(["a/encoder/model.onnx", "a/decoder/model.onnx", "a/vision.onnx"]).values()
+        dict_values(['encoder/model.onnx', 'decoder/model.onnx', 'vision.onnx'])
+    """
+    parts = {path: PurePath(path).parts for path in paths}
+    tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
+    return {path: _shortest(path, own, tails) for path, own in parts.items()}
+
+
+def _shortest(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> str:
+    alone = (parts[-count:] for count in range(1, len(parts)) if tails[parts[-count:]] == 1)
+    return next((str(PurePath(*tail)) for tail in alone), path)
 
 
 def module_path(node: Node) -> str:

@@ -18,7 +18,7 @@ from graphkit.analysis.hazards import Hazards
 from graphkit.analysis.interface import Interface
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.origins import Origins
-from graphkit.analysis.report import ComparisonRow, Report
+from graphkit.analysis.report import ComparisonRow, Failure, Report
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
@@ -89,6 +89,7 @@ def _report() -> Schema:
         "comparison": {"type": "array", "items": maker.of(ComparisonRow)},
         "fit": maker.of(Fit | None),
         "commands": texts,
+        "failures": {"type": "array", "items": maker.of(Failure)},
         "models": {"type": "array", "minItems": 1, "items": model},
     }
     return document_schema(Report.schema(), properties, maker.named, "Analyses of one or several models.")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
@@ -148,7 +149,10 @@ def test_symbols_fit_anything(dims: Sequence[Dim]) -> None:
 
 def test_models_of_the_same_name_are_told_apart(real_model: RealModel) -> None:
     models = [real_model(f"{folder}/decoder_model") for folder in ("opus-mt-en-fr", "nllb-600m")]
-    assert [name for name, _ in fit(models).roles] == [model.label for model in models]
+    assert [name for name, _ in fit(models).roles] == [
+        "opus-mt-en-fr/decoder_model.onnx",
+        "nllb-600m/decoder_model.onnx",
+    ]
 
 
 def variants(*names: str) -> Fit:
@@ -179,3 +183,65 @@ def variants(*names: str) -> Fit:
 def test_files_of_a_variant_pair_with_each_other(names: tuple[str, ...], pairs: set[tuple[str, str]]) -> None:
     links = variants(*names).links
     assert {(link.source, link.target) for link in links if link.source != link.target} == pairs
+
+
+def encoder(width: int = 8) -> Model:
+    proto = opaque("encoder", {"input_ids": ["b", "s"]}, {"last_hidden_state": ["b", "s", width]}).proto
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    return Model.from_proto(proto)
+
+
+def in_folder(model: Model, path: str) -> Model:
+    return Model.from_proto(model.proto, Path(path))
+
+
+def links(*models: Model) -> set[tuple[str, str]]:
+    return {(link.source, link.target) for link in fit(models).links if link.source != link.target}
+
+
+def test_models_of_other_folders_have_nothing_to_do_with_each_other() -> None:
+    models = [
+        in_folder(model, f"{folder}/{name}.onnx")
+        for folder in ("a", "b", "c")
+        for name, model in (("encoder", encoder()), ("first", first_step({"present_key_0": LONG})))
+    ]
+    alone = in_folder(later_steps({"past_key_0": SHORT}), "d/later.onnx")
+    found = fit([*models, alone])
+    assert {(link.source, link.target) for link in found.links} == {
+        (f"{folder}/encoder.onnx", f"{folder}/first.onnx") for folder in "abc"
+    }
+    assert found.findings() == ()
+
+
+def test_files_of_the_same_name_in_folders_of_their_own_are_a_pipeline() -> None:
+    models = [
+        in_folder(encoder(), "x/encoder/model.onnx"),
+        in_folder(first_step({"present_key_0": LONG}), "x/first/model.onnx"),
+        in_folder(later_steps({"past_key_0": SHORT}), "x/later/model.onnx"),
+    ]
+    assert links(*models) == {
+        ("encoder/model.onnx", "first/model.onnx"),
+        ("encoder/model.onnx", "later/model.onnx"),
+        ("first/model.onnx", "later/model.onnx"),
+    }
+
+
+def test_of_several_encoders_in_a_folder_the_one_that_fits_feeds_a_decoder() -> None:
+    models = [
+        in_folder(encoder(16), "m/a.onnx"),
+        in_folder(encoder(), "m/b.onnx"),
+        in_folder(first_step({"present_key_0": LONG}), "m/c.onnx"),
+    ]
+    assert links(*models) == {("b.onnx", "c.onnx")}
+
+
+def test_of_several_encoders_that_fit_the_one_of_the_same_name_feeds_a_decoder() -> None:
+    models = [in_folder(encoder(), f"m/{name}_encoder.onnx") for name in ("bart", "t5")]
+    models.append(in_folder(first_step({"present_key_0": LONG}), "m/t5_decoder.onnx"))
+    assert links(*models) == {("t5_encoder.onnx", "t5_decoder.onnx")}
+
+
+def test_no_encoder_of_several_fits() -> None:
+    models = [in_folder(encoder(width), f"m/{width}.onnx") for width in (16, 32)]
+    models.append(in_folder(first_step({"present_key_0": LONG}), "m/first.onnx"))
+    assert fit(models).findings() == ("nothing gives first.onnx: encoder_hidden_states",)

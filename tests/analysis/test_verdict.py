@@ -14,6 +14,7 @@ from graphkit.analysis.report import compare, report
 from graphkit.analysis.sections import SECTION_NAMES, ReportOptions
 from graphkit.analysis.verdict import Verdict, sized, verdict_lines
 from graphkit.cli import main
+from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.render.blocks import Lines
 from graphkit.render.lines import ROWS
@@ -115,8 +116,17 @@ def test_a_command_is_never_cut() -> None:
 
 def test_commands_leave_room_for_findings() -> None:
     found = [Finding(kind, "here", "wrong") for kind in KIND_NAMES]
-    lines = lines_of(*found, commands=("x" * 200, "y" * 200, "z" * 200))
-    assert [line[:1] for line in lines] == ["A", "t", "w", "f", "a", "x"]
+    lines = lines_of(*found, commands=("x", "y", "z"))
+    assert [line[:1] for line in lines] == ["A", "t", "w", "f", "a", "x", "y", "z"]
+
+
+def test_a_verdict_is_the_same_however_long_its_path_is(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 200) / ("y" * 200)
+    folder.mkdir(parents=True)
+    (folder / "m.onnx").write_bytes(resolve(MERGED).read_bytes())
+    (tmp_path / "m.onnx").write_bytes(resolve(MERGED).read_bytes())
+    texts = [verdict(load(path / "m.onnx")).to_text(80).replace(f"{path}/", "") for path in (folder, tmp_path)]
+    assert texts[0] == texts[1]
 
 
 def test_notes_are_no_faults() -> None:
