@@ -28,7 +28,7 @@ __all__ = [
 
 VERSION = 1
 ALIGNMENT = 64  # bytes: a cache line
-FeedKind = Literal["user", "tokens", "mask", "state", "length", "indices"]
+FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
 Access = Literal["none", "read", "write", "read and write"]
 When = Literal["init", "once", "step", "reorder"]
@@ -41,7 +41,8 @@ class Feed:
     Attributes:
         kind: `user`: whoever calls. `tokens`: the tokens for the decoder, [batch, tokens]. `mask`: 1 for each of these
             that counts, 0 for padding; ones unless the caller gives another. `state`: the state. `length`: how many
-            slots are in use, of one element. `indices`: the row of the state that each row becomes.
+            slots are in use, of one element. `kept`: for how many of the last tokens the method gives logits, of one
+            element; 0 for all of them. `indices`: the row of the state that each row becomes.
         of: The state or the length, by name.
     """
 

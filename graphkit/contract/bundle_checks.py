@@ -20,8 +20,8 @@ FED = ("user", "tokens", "mask")  # what a caller gives
 KINDS = {
     "init": (),
     "reorder": ("state", "indices"),
-    "once": (*FED, "state", "length"),
-    "step": (*FED, "state", "length"),
+    "once": (*FED, "state", "length", "kept"),
+    "step": (*FED, "state", "length", "kept"),
 }
 
 
@@ -148,6 +148,8 @@ def _input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterato
         yield "is a state without a name"
     elif source.kind == "length" and (source.of not in lengths or (port.dtype, port.shape) != ("int64", (1,))):
         yield f"is length '{source.of}', which is not there or another tensor"
+    elif source.kind == "kept" and (port.dtype, port.shape) != ("int64", (1,)):
+        yield "is no count of logits"
     elif source.kind == "indices" and (port.dtype != "int64" or len(port.shape) != 1):
         yield "is no list of rows"
     elif source.kind in FED and math.prod(max(1, dim) for dim in port.shape if isinstance(dim, int)) > MOST_FED:

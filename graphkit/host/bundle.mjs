@@ -24,7 +24,8 @@ export class BundleError extends Error { name = 'BundleError'; }
  * The methods of a bundle, and the state of one user. Inputs go by name: numbers, nested or typed arrays, or tensors;
  * `tokens` and `mask` also name the decoder's, by default its start token, and ones. `encode`, for an encoder-decoder,
  * `prefill`, for a decoder alone, or `start`, for either, starts a sequence; `step` goes on with a token, one for each
- * row, or [batch, tokens]. They return the logits, [batch, tokens, vocabulary]. `reorder([0, 0])` makes rows of the
+ * row, or [batch, tokens]. They return the logits, [batch, tokens, vocabulary]; what starts a sequence, those of the
+ * last token alone, unless it is told `{ allLogits: true }`. `reorder([0, 0])` makes rows of the
  * state copies of others; `reset` gives it its initial value; `fork` returns one for another user, with the same
  * sessions. `state` has views of the arena until the next call: rows in use, slots so far. `generate` returns, for each
  * row, the tokens of the largest mean of log probabilities, or, for one beam, greedy ones. `ids` and `mask` are the
@@ -57,9 +58,11 @@ export class Bundle {
   get state() { return Object.fromEntries([...this.#states].map(([name, state]) => [name, this.#view(state)])); }
   get length() { return this.#length; }
   fork() { return new Bundle(this.#ort, this.contract, this.#sessions, this.#inPlace); }
-  encode(inputs) { return this.start(inputs, 'encode'); }
-  prefill(inputs) { return this.start(inputs, 'prefill'); }
-  start(inputs = {}, name = '') { return this.#alone(() => this.#decode(this.#method('once', name), inputs)); }
+  encode(inputs, options) { return this.start(inputs, { ...options, name: 'encode' }); }
+  prefill(inputs, options) { return this.start(inputs, { ...options, name: 'prefill' }); }
+  start(inputs = {}, { name = '', allLogits = false } = {}) {
+    return this.#alone(() => this.#decode(this.#method('once', name), inputs, { kept: allLogits ? 0 : 1 }));
+  }
   step(tokens, { mask } = {}) { return this.#alone(() => this.#decode(this.#method('step'), { tokens, mask })); }
   reorder(rows) { return this.#alone(() => this.#reorder([...rows])); }
   reset() { return this.#alone(() => this.#reset()); }
@@ -70,7 +73,7 @@ export class Bundle {
       const users = once.inputs.filter(({ source }) => source.kind === 'user');
       if (ids != null) given[users.find((port) => !isMask(port))?.name ?? 'tokens'] = asRows(ids);
       if (mask != null) given[users.find(isMask)?.name ?? 'mask'] = asRows(mask);
-      const first = lastOf(await this.#decode(once, given, beams));
+      const first = lastOf(await this.#decode(once, given, { beams, kept: 1 }));
       const steps = Math.min(maxNewTokens, this.contract.lengths[0].most - this.length + 1);
       const rows = first.map((logits) => ({ open: [{ text: [], score: 0, logits }], ended: [] }));
       for (let step = 1; ; step += 1) {
@@ -118,10 +121,11 @@ export class Bundle {
     await this.#run(method, { [portOf(method, 'indices').name]: this.#tensor('int64', rows, [rows.length]) }, false);
     this.#rows = rows.length;
   }
-  async #decode(method, given, beams = 1) {
+  async #decode(method, given, { beams = 1, kept = 0 } = {}) {
     const [starts, { sizes: { batch }, lengths: [{ most }] }] = [method.when === 'once', this.contract];
     need(starts || this.#rows, 'no sequence is started - call encode or prefill first');
-    const feeds = this.#feeds(method, given, starts);
+    const [feeds, choice] = [this.#feeds(method, given, starts), portOf(method, 'kept')];
+    if (choice) feeds[choice.name] = this.#tensor('int64', [kept], [1]);
     const [rows] = feeds[portOf(method, 'tokens').name].dims;
     need(starts || rows === this.#rows, `${rows} rows, and the sequence has ${this.#rows} - give a token for each`);
     need(rows * beams <= batch, `${rows * beams} rows, and the bundle takes ${batch} - make one of a larger --batch`);

@@ -96,7 +96,12 @@ class Bundle:
     # Methods
 
     def encode(
-        self, tokens: Tokens | None = None, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike
+        self,
+        tokens: Tokens | None = None,
+        *,
+        mask: npt.ArrayLike | None = None,
+        all_logits: bool = False,
+        **inputs: npt.ArrayLike,
     ) -> np.ndarray:
         """Start a sequence: run the encoder on a source, and the decoder on its first tokens.
 
@@ -104,30 +109,40 @@ class Bundle:
             tokens: What the decoder starts with: a token, one for each row, or [batch, tokens]; by default the start
                 token of the export.
             mask: 1 for each of these that counts, 0 for padding, [batch, tokens]; ones by default.
+            all_logits: Whether to give the logits of each token; by default those of the last one alone, where the
+                bundle can choose.
             inputs: What the encoder reads, by name: `input_ids=...`, `attention_mask=...`; a mask is ones by default.
 
         Returns:
-            The logits of the decoder, [batch, tokens, vocabulary].
+            The logits of the decoder, [batch, 1, vocabulary], or [batch, tokens, vocabulary].
 
         Raises:
             UsageError: An input is missing or does not fit, or it is too long. The state is as before.
             RunError: onnxruntime fails.
         """
-        return self._start("encode", tokens, mask, inputs)
+        return self._start("encode", tokens, mask, inputs, all_logits=all_logits)
 
-    def prefill(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike) -> np.ndarray:
+    def prefill(
+        self, tokens: Tokens, *, mask: npt.ArrayLike | None = None, all_logits: bool = False, **inputs: npt.ArrayLike
+    ) -> np.ndarray:
         """Start a sequence of a decoder-only model: run it on a prompt.
 
         Args, results and errors are those of `encode`.
         """
-        return self._start("prefill", tokens, mask, inputs)
+        return self._start("prefill", tokens, mask, inputs, all_logits=all_logits)
 
     def start(
-        self, tokens: Tokens | None = None, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike
+        self,
+        tokens: Tokens | None = None,
+        *,
+        mask: npt.ArrayLike | None = None,
+        all_logits: bool = False,
+        **inputs: npt.ArrayLike,
     ) -> np.ndarray:
         """Start a sequence, with `encode` or `prefill`, whichever the bundle has."""
         method = self.contract.method("once")
-        return self._start(method.name if method is not None else "encode", tokens, mask, inputs)
+        name = method.name if method is not None else "encode"
+        return self._start(name, tokens, mask, inputs, all_logits=all_logits)
 
     def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:
         """Run the decoder on the next token of each row.
@@ -268,7 +283,13 @@ class Bundle:
         return method
 
     def _start(
-        self, name: str, tokens: Tokens | None, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+        self,
+        name: str,
+        tokens: Tokens | None,
+        mask: npt.ArrayLike | None,
+        inputs: Mapping[str, npt.ArrayLike],
+        *,
+        all_logits: bool,
     ) -> np.ndarray:
         method = self._method("once")
         if method.name != name:
@@ -280,7 +301,7 @@ class Bundle:
         if as_array("tokens", tokens).ndim == 0:  # for each row
             arrays = [as_array(given, array) for given, array in inputs.items()]
             tokens = np.full((max((len(array) for array in arrays if array.ndim > 1), default=1), 1), tokens)
-        return _first(self._decode(method, tokens, mask, inputs))
+        return _first(self._decode(method, tokens, mask, inputs, kept=0 if all_logits else 1))
 
     def _decode(
         self,
@@ -288,8 +309,9 @@ class Bundle:
         tokens: Tokens | None,
         mask: npt.ArrayLike | None,
         inputs: Mapping[str, npt.ArrayLike],
+        kept: int = 0,
     ) -> dict[str, np.ndarray]:
-        fed = checked_feeds(method, self.contract.sizes, tokens, mask, inputs)
+        fed = checked_feeds(method, self.contract.sizes, tokens, mask, inputs, kept)
         feeds, state = fed.arrays, self._state
         rows = max(state.rows, 1) if fed.rows is None else fed.rows
         for change in method.changes:

@@ -37,6 +37,7 @@ def checked_feeds(
     tokens: Tokens | None,
     mask: npt.ArrayLike | None,
     inputs: Mapping[str, npt.ArrayLike],
+    kept: int = 0,
 ) -> Feeds:
     """Return what a caller feeds to a method; a mask that is left out is ones.
 
@@ -46,6 +47,7 @@ def checked_feeds(
         tokens: Its tokens.
         mask: 1 for each of these that counts, 0 for padding.
         inputs: Its other inputs, by name.
+        kept: For how many of the last tokens it is to give logits, where it can choose; 0 for all of them.
 
     Raises:
         UsageError: Something is missing, or does not fit.
@@ -74,6 +76,10 @@ def checked_feeds(
             given = _default(method, port, sizes)
         feeds[port.name] = _fitting(method, port, given, sizes, most)
     rows = next((len(array) for array in feeds.values() if array.ndim), None)
+    kinds = {port.source.kind: port.name for port in method.inputs if port.source is not None}
+    if "kept" in kinds:
+        feeds[kinds["kept"]] = np.array([kept], np.int64)
+        sizes[kinds["kept"]] = kept or feeds[kinds["tokens"]].shape[1]
     return Feeds(feeds, sizes, sizes.get("batch", rows))
 
 

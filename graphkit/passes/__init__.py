@@ -62,6 +62,7 @@ from graphkit.passes.shapes.merge_chains import MergeChains
 from graphkit.passes.shapes.merge_slices import MergeSlices
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.state.keep_last_logits import KeepLastLogits
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.fixpoint import Rewrite
@@ -141,4 +142,5 @@ PASSES: tuple[type[Pass], ...] = (
     LayerNormToPrimitives,
     GeluToTanh,
     UpdateCacheInPlace,
+    KeepLastLogits,
 )

@@ -5,33 +5,34 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError
 from graphkit.graph.names import counted
 from graphkit.host.bundle import Bundle
-from graphkit.host.search import Stepper, beam_search, greedy_search
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS, start, tried
-from graphkit.verify.bundle_original import GrowingPipeline
-from graphkit.verify.bundle_prompts import Prompt, prompts
+from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
+from graphkit.verify.bundle_recording import Recording, Search, record, search_of
 from graphkit.verify.counting import numbered
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.original_pipeline import Originals
 
 __all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
 
-Search = Callable[[Stepper, np.ndarray, int, "int | None"], list[list[int]]]
 BLOCK = 1 << 22  # elements that are compared at a time: the logits of a long prompt fill gigabytes
 TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
+LEVELS = 2  # times as far as onnxruntime's two levels are apart on the export, where that is more
+SEARCHED = 12  # tokens
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,9 @@ def verify_bundle(
 ) -> BundleProof:
     """Prove that a bundle gives what its originals give.
 
+    The originals decode each prompt once at each of onnxruntime's levels. How far these two are apart is what the
+    runtime alone makes of the digits, and as much is allowed where it is more than the tolerance.
+
     Args:
         originals: The models that it was made of.
         folder: The bundle.
@@ -164,71 +168,96 @@ def verify_bundle(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     folder = Path(folder)
-    runs: list[BundleRun] = []
-    notes: list[str] = []
-    checks: dict[str, str] = {}
+    contract = read_bundle(folder / "bundle.json")
+    batch = contract.sizes["batch"]
     models = [model for model in (originals.encoder, originals.first, originals.step) if model is not None]
     fused = max(tolerance, *map(level_tolerance, models))
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     if any(map(rounds_activations, models)):
         tolerance = max(tolerance, fused)
-    plain = 0.0 if exact else tolerance
+    made = prompts(contract, originals, seed)
+    beams = sorted({1, min(3, batch)})
+    most = contract.lengths[0].most - made[0].tokens.shape[1] + 1
     with isolation(limits):
-        for optimized in (False, True):
-            level = f"proving: {'default' if optimized else 'plain'} level"
-            progress(level)
-            pipeline = GrowingPipeline(originals, optimize=optimized)
-            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
-            made = prompts(bundle.contract, originals, seed)
-            told = numbered(made, level, progress, "prompt")
-            runs += [_run(pipeline, bundle, prompt, optimized, fused if optimized else plain) for prompt in told]
-            if not optimized:
-                checks = _checked(pipeline, bundle, made, folder, plain, notes, progress)
+        recorded = partial(record, originals, made, progress=progress)
+        rows = [1, 0, 0][:batch] if batch > 1 else []
+        truth = recorded(optimize=False, beams=beams, steps=min(most, SEARCHED), rows=rows)
+        at_default = recorded(optimize=True)
+    apart = min(_apart(made, truth, at_default), fused)
+    near = max(tolerance, LEVELS * apart)
+    notes = list(_notes(made, apart, near, tolerance))
+    plain = 0.0 if exact else near
+    runs: list[BundleRun] = []
+    checks: dict[str, str] = {}
+    for optimized, expected in ((False, truth), (True, at_default)):
+        bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
+        level = f"proving: {'default' if optimized else 'plain'} level"
+        for number in numbered(range(len(made)), level, progress, "prompt"):
+            prompt = made[number]
+            allowed = fused if optimized else plain if prompt.all_logits else near
+            runs.append(_run(bundle, prompt, expected.logits[number], allowed, optimized=optimized))
+        if not optimized:
+            checks = _checked(bundle, made, folder, progress)
+            checks |= _searches(bundle, made[0].first_row(), truth, notes)
+            checks |= _choices(bundle, made, truth, near)
     return BundleProof(plain, fused, tuple(runs), checks, tuple(notes))
 
 
-def _checked(
-    pipeline: GrowingPipeline,
-    bundle: Bundle,
-    made: Sequence[Prompt],
-    folder: Path,
-    allowed: float,
-    notes: list[str],
-    progress: Callable[[str], None],
-) -> dict[str, str]:
+def _notes(made: Sequence[Prompt], apart: float, near: float, tolerance: float) -> Iterator[str]:
+    if near > tolerance:
+        yield f"onnxruntime's two levels differ by {apart:.1e} on the export: {near:.1e} is allowed."
+    if long := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
+        lengths = " and ".join(f"{length:,}" for length in long)
+        yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {near:g}."
+
+
+def _apart(made: Sequence[Prompt], one: Recording, other: Recording) -> float:
+    """Return how far the two levels of onnxruntime are apart on the originals."""
+    found = 0.0
+    for prompt, plain, default in zip(made, one.logits, other.logits, strict=True):
+        for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
+            found = max(found, distance(_counted(logits, prompt, number), _counted(same, prompt, number)))
+    return found
+
+
+def _counted(logits: np.ndarray, prompt: Prompt, number: int) -> np.ndarray:
+    """Return the logits of tokens that are no padding, of a prompt or of a step after it."""
+    if number or not prompt.all_logits or prompt.mask.all():
+        return logits
+    return np.asarray(logits[prompt.mask.astype(bool)])
+
+
+def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
     """Try what must hold besides right logits; return what is wrong by what was tried, "" for nothing."""
     checks = {}
+    short = [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST]
     for number, (name, check) in enumerate(CHECKS.items(), start=1):
         progress(f"checking {number} of {len(CHECKS)}: {name}")
-        checks[name] = tried(partial(check, bundle, made, folder))
+        checks[name] = tried(partial(check, bundle, short, folder))
     progress("searching for tokens")
-    checks |= _searches(pipeline, bundle, made, notes)
-    if bundle.contract.sizes["batch"] > 1:
-        checks["rows that are reordered"] = _reordered(pipeline, bundle, made, allowed)
     return checks
 
 
-def _run(pipeline: GrowingPipeline, bundle: Bundle, prompt: Prompt, optimized: bool, allowed: float) -> BundleRun:
-    """Run a prompt and given tokens through both."""
-    worst, failure = 0.0, ""
-    counts = prompt.mask.astype(bool)
-    expected = pipeline.start(prompt.tokens, prompt.mask, prompt.inputs)
+def _run(
+    bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, *, optimized: bool
+) -> BundleRun:
+    """Decode a prompt and given tokens with the bundle, and compare the logits with those of the originals."""
+    worst, steps = 0.0, 0
     actual, failure = _given(lambda: start(bundle, prompt))
-    steps = 0
-    for steps, tokens in enumerate([*prompt.steps, None]):
+    for steps, logits in enumerate(expected):
         if failure:
             break
-        is_same_shape = expected.shape == actual.shape
-        found = distance(_of(expected, counts), _of(actual, counts)) if is_same_shape else float("inf")
+        is_same_shape = logits.shape == actual.shape
+        found = (
+            distance(_counted(logits, prompt, steps), _counted(actual, prompt, steps)) if is_same_shape else math.inf
+        )
         worst = max(worst, found)
         if not found <= allowed:
             where = "the prompt" if steps == 0 else f"step {steps}"
             failure = f"the logits of {where} differ by {found:.1e}"
-        elif tokens is not None:
-            counts = np.ones_like(tokens, bool)
-            expected = pipeline.step(tokens)
-            actual, failure = _given(partial(bundle.step, tokens))
+        elif steps < len(prompt.steps):
+            actual, failure = _given(partial(bundle.step, prompt.steps[steps]))
     rows, length = prompt.tokens.shape
     return BundleRun(optimized, rows, prompt.is_padded, prompt.source, length, steps, worst, failure)
 
@@ -239,11 +268,6 @@ def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:
         return call(), ""
     except GraphkitError as error:
         return np.empty(0), str(error)
-
-
-def _of(logits: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the logits of tokens that count, without a copy where all do."""
-    return logits if counts.all() else logits[counts]
 
 
 def distance(expected: np.ndarray, actual: np.ndarray) -> float:
@@ -269,49 +293,53 @@ def distance(expected: np.ndarray, actual: np.ndarray) -> float:
     return worst / max(1.0, varies)
 
 
-def _searches(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt], notes: list[str]) -> dict[str, str]:
-    """Decode greedily and by beams with both, and compare the tokens."""
+def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]) -> dict[str, str]:
+    """Decode greedily and by beams, and compare the tokens with those of the originals."""
     found: dict[str, str] = {}
-    one = made[0].first_row()
-    most = bundle.contract.lengths[0].most - one.tokens.shape[1] + 1
-    beams = min(3, bundle.contract.sizes["batch"])
-    seen: list[list[int]] = []
-    steps = min(most, 12)
-    for width in sorted({1, beams}):
-        search = greedy_search if width == 1 else partial(beam_search, beams=beams)
-        expected = search(pipeline, pipeline.start(one.tokens, one.mask, one.inputs)[:, -1], steps, None)
-        name = "greedy tokens" if width == 1 else f"tokens of {beams} beams"
-        found[name] = tried(partial(_same_tokens, search, bundle, one, steps, expected))
-        seen += expected
-    if all(len(set(tokens)) == 1 for tokens in seen):
+    for width, expected in truth.tokens.items():
+        name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
+        found[name] = tried(partial(_same_tokens, search_of(width), bundle, prompt, expected))
+    if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
         notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
-    if beams == 1:
+    if max(truth.tokens) == 1:
         notes.append("A bundle of one row has no beams to try.")
     return found
 
 
-def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, steps: int, expected: list[list[int]]) -> str:
+def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, expected: list[list[int]]) -> str:
     """Search with a bundle, and compare the tokens."""
-    actual = search(bundle, start(bundle, prompt)[:, -1], steps, None)
+    actual = search(bundle, start(bundle, prompt)[:, -1], len(expected[0]), None)
     return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
 
 
-def _reordered(pipeline: GrowingPipeline, bundle: Bundle, made: Sequence[Prompt], allowed: float) -> str:
+def _choices(bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: float) -> dict[str, str]:
+    """Check what a caller may choose: rows in another order, and the logits of the last token alone."""
+    found: dict[str, str] = {}
+    pair = next((prompt for prompt in made if len(prompt.tokens) == 2 and prompt.steps), None)
+    if truth.reordered and pair is not None:
+        found["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed))
+    long = max((prompt for prompt in made if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
+    method = bundle.contract.method("once")
+    if method is not None and any(port.source is not None and port.source.kind == "kept" for port in method.inputs):
+        found["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed))
+    return found
+
+
+def _reordered(bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float) -> str:
     """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
-    prompt = max((each for each in made if len(each.tokens) == 2), key=lambda each: min(len(each.steps), 2))
-    if not prompt.steps:
-        return ""
-    rows = [1, 0, 0][: bundle.contract.sizes["batch"]]
-    pipeline.start(prompt.tokens, prompt.mask, prompt.inputs)
-    pipeline.reorder(rows)
-    steps = [tokens[rows] for tokens in prompt.steps[:2]]
-    expected = [pipeline.step(tokens) for tokens in steps]
+    rows = [1, 0, 0][: len(expected[0])]
+    start(bundle, prompt)
+    bundle.reorder(rows)
+    actual = [bundle.step(tokens[rows]) for tokens in prompt.steps[: len(expected)]]
+    worst = max(distance(*pair) for pair in zip(expected, actual, strict=True))
+    return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
 
-    def differences() -> str:
-        start(bundle, prompt)
-        bundle.reorder(rows)
-        pairs = [(one, bundle.step(tokens)) for one, tokens in zip(expected, steps, strict=True)]
-        worst = max(distance(one, other) for one, other in pairs)
-        return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
 
-    return tried(differences)
+def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
+    """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
+    pairs = []
+    for chosen in (prompt, replace(prompt, all_logits=False)):
+        logits = start(bundle, chosen)[:, -1:]
+        pairs.append([logits, *(bundle.step(tokens) for tokens in prompt.steps[:1])])
+    worst = max(distance(*pair) for pair in zip(*pairs, strict=True))
+    return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"

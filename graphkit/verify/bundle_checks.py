@@ -30,8 +30,9 @@ def tried(check: Callable[[], str]) -> str:
 
 
 def start(bundle: Bundle, prompt: Prompt) -> np.ndarray:
-    """Run a bundle on a prompt, and return its logits."""
-    return bundle.start(prompt.tokens, mask=prompt.mask if prompt.has_mask else None, **prompt.inputs)
+    """Run a bundle on a prompt, and return its logits: those of each token, or of the last one of a long prompt."""
+    mask = prompt.mask if prompt.has_mask else None
+    return bundle.start(prompt.tokens, mask=mask, all_logits=prompt.all_logits, **prompt.inputs)
 
 
 def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
@@ -217,11 +218,14 @@ def _refusals(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
         return "a step before a start is taken"
     _decoded(fork, prompt)
     before = {name: fork.state[name].tobytes() for name in fork.state}
-    rows = len(prompt.tokens)
+    rows, length = len(prompt.tokens), fork.contract.lengths[0]
     if not _refuses(fork, np.ones((rows + 1, 1), np.int64)):
         return "a step of other rows is taken"
-    free = fork.contract.lengths[0].most - fork.length
-    if free == 0 and not _refuses(fork, np.ones((rows, 1), np.int64)):
+    if before != {name: fork.state[name].tobytes() for name in fork.state}:
+        return "a refused step changes state"
+    fork.state.lengths[length.name][0] = length.most
+    before = {name: fork.state[name].tobytes() for name in fork.state}
+    if not _refuses(fork, np.ones((rows, 1), np.int64)):
         return "a step past the last slot is taken"
     return "" if before == {name: fork.state[name].tobytes() for name in fork.state} else "a refused step changes state"
 

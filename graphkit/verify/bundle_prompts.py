@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +14,12 @@ from graphkit.model import Model
 from graphkit.verify.inputs import index_bound
 from graphkit.verify.original_pipeline import Originals, nearest_length
 
-__all__ = ["Prompt", "drawn", "prompts", "token_bound"]
+__all__ = ["LONGEST", "Prompt", "drawn", "prompts", "token_bound"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
+LONGEST = 600  # tokens of a prompt that is tried with padding, and again in each check
+COMPARED = 32 << 20  # bytes of logits that are compared token by token
 VOCABULARY = 64  # tokens below this will do, where there are so many; other integers too
 
 
@@ -32,6 +35,8 @@ class Prompt:
         has_mask: Whether the bundle takes the mask.
         source: Positions of the source; 0 without an encoder.
         is_padded: Whether the last row is padded.
+        logit_bytes: Bytes of the logits of a token.
+        all_logits: Whether the logits of each token are compared, not of the last one alone.
     """
 
     tokens: np.ndarray
@@ -41,6 +46,8 @@ class Prompt:
     has_mask: bool
     source: int
     is_padded: bool
+    logit_bytes: int
+    all_logits: bool
 
     def first_row(self) -> Prompt:
         """Return it without the other rows."""
@@ -103,6 +110,8 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     made: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
         rows = (1, 2) if batch > 1 else (1, 1) if maker.takes_padding(length) else (1,)
+        if length > LONGEST:
+            rows = rows[:1]  # padding is tried at shorter ones
         for place, count in enumerate(rows):
             source = maker.sources[len(made) % len(maker.sources)]
             made.append(maker.make(length, count, slots, source, is_padded=place > 0))
@@ -126,6 +135,10 @@ class _Maker:
             nearest = {nearest_length(originals.encoder, length) for length in lengths}
             lengths = {length for length in nearest if length is not None and length <= most} or {most}
         self.sources = sorted(lengths, reverse=True)
+        logits = next(port for port in method.outputs if not port.writes)
+        sizes = (dim for dim in logits.shape[2:] if isinstance(dim, int))
+        self.logit_bytes = math.prod(sizes) * np.dtype(logits.dtype).itemsize
+        self.can_choose = "kept" in kinds
 
     def takes_padding(self, length: int) -> bool:
         """Whether one row of a prompt can be padded."""
@@ -140,7 +153,9 @@ class _Maker:
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self._tokens((rows, 1)) for _ in range(count))
-        return Prompt(tokens, mask, self._inputs(rows, source, is_padded), steps, self.has_mask, source, padded)
+        compares_all = not self.can_choose or tokens.size * self.logit_bytes <= COMPARED
+        inputs = self._inputs(rows, source, is_padded)
+        return Prompt(tokens, mask, inputs, steps, self.has_mask, source, padded, self.logit_bytes, compares_all)
 
     def _tokens(self, shape: Sequence[int]) -> np.ndarray:
         return drawn(self.tokens, shape, self.bounds[self.tokens.name], self.random)

@@ -14,6 +14,7 @@ from graphkit.passes.fold import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
 from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
@@ -25,6 +26,7 @@ from graphkit.workflows.originals import Pipeline
 __all__ = ["MethodModel", "derive_methods"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
+COUNTS: Mapping[str, str] = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class MethodModel:
         file: The file that the model goes to.
         reads: The state that each input is, by the name of the input.
         writes: The state that each output is, by the name of the output.
-        kinds: What other inputs are: `tokens`, `mask` or `length`; the others are the user's.
+        kinds: What other inputs are: `tokens`, `mask`, `length` or `kept`; the others are the user's.
         whole: The states that it replaces as a whole.
         changes: What was done, a sentence each.
         length: What the number of slots in use is called.
@@ -96,11 +98,12 @@ def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel
     prepared = _prepared(model, update)
     later = _in_place(prepared, UpdateCacheInPlace(slots, update, symbolic=1))
     if not _has_rings(later.model, model, slots):
-        step = _method("step", "step", "decode.onnx", later, model)
+        step = _method("step", "step", "decode.onnx", _last_logits(later), model)
         return replace(step, name="prefill", when="once"), step
     start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1, symbolic=1))
     ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
-    return _method("prefill", "once", "prefill.onnx", start, model), _method("step", "step", "step.onnx", ringed, model)
+    prefill = _method("prefill", "once", "prefill.onnx", _last_logits(start), model)
+    return prefill, _method("step", "step", "step.onnx", ringed, model)
 
 
 def _has_rings(made: Model, original: Model, slots: int) -> bool:
@@ -119,7 +122,7 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
     both, kept = joined(ahead.model, behind.model, wanted)
     told = "the encoder and the first step of the decoder are one model"
     draft = _Draft(both, (told,), ahead.is_exact and behind.is_exact)
-    return _encode(_in_place(draft, in_place), behind.model, step, kept), after
+    return _encode(_last_logits(_in_place(draft, in_place)), behind.model, step, kept), after
 
 
 def _with_tokens(decoder: Model) -> Model:
@@ -173,6 +176,12 @@ def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
     return draft.then(kept.model, outcome.changes)
 
 
+def _last_logits(draft: _Draft) -> _Draft:
+    """Return a method that gives the logits of as many tokens as its caller asks for, where it can be made so."""
+    outcome = KeepLastLogits().run(draft.model)
+    return draft.then(outcome.model, outcome.changes)
+
+
 def _run(model: Model, step: Pass) -> Outcome:
     outcome = step.run(model)
     if outcome.model is model:
@@ -199,8 +208,8 @@ def _method(
             reads[value.name] = value.name
         elif plain != value.name and _role(original, plain) == "mask":
             reads[value.name] = plain
-        elif value.name == LENGTH:
-            kinds[value.name] = "length"
+        elif value.name in COUNTS:
+            kinds[value.name] = COUNTS[value.name]
         elif role in ("encoder mask", "encoder state"):
             reads[value.name] = value.name
         elif role in ("tokens", "mask"):
@@ -232,8 +241,8 @@ def _encode(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -
             if _role(step, plain) != "mask":
                 raise UsageError(f"no input of the decoder's later steps takes the mask '{plain}' of its first step")
             reads[value.name] = kinds[plain] = plain
-        elif value.name == TOKENS:
-            kinds[value.name] = "tokens"
+        elif value.name in (TOKENS, KEPT):
+            kinds[value.name] = "tokens" if value.name == TOKENS else "kept"
     kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
     whole = set(kept.values())
     for value in model.graph.outputs:

@@ -39,6 +39,7 @@ MEANINGS: Mapping[FeedKind, str] = {
     "tokens": "the new tokens for the decoder",
     "mask": "1 for each new token that counts, 0 for padding",
     "length": "how many slots are in use",
+    "kept": "for how many of the last tokens to give logits; 0 for all of them",
     "indices": "the row that each row of the state becomes",
     "user": "what the model computes on",
     "state": "the state",
@@ -292,7 +293,7 @@ class _Part:
         return dtype_name(self.shapes[value].dtype)
 
 
-_KINDS: Mapping[str, FeedKind] = {"tokens": "tokens", "mask": "mask", "length": "length", "user": "user"}
+_KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
 
 
 def _loop(parts: Sequence[_Part]) -> Iterator[str]:

@@ -81,10 +81,18 @@ def test_a_source_and_its_mask_are_told_apart_by_their_names(opened: Opened) -> 
 
 def test_tokens_come_one_by_one_or_many_at_a_time(opened: Opened) -> None:
     bundle, other = opened("causal"), opened("causal")
-    together = bundle.prefill([[1, 2, 3, 4, 5]])
+    together = bundle.prefill([[1, 2, 3, 4, 5]], all_logits=True)
     single = [other.prefill(1), *(other.step(token) for token in (2, 3, 4, 5))]
     np.testing.assert_allclose(together, np.concatenate(single, 1), rtol=0, atol=1e-5)
     assert bundle.length == other.length == 5
+
+
+def test_a_prompt_gives_the_logits_of_its_last_token(opened: Opened) -> None:
+    bundle, other = opened("causal"), opened("causal")
+    last, whole = bundle.prefill([[1, 2, 3]]), other.prefill([[1, 2, 3]], all_logits=True)
+    assert (last.shape, whole.shape) == ((1, 1, 11), (1, 3, 11))
+    np.testing.assert_allclose(last, whole[:, -1:], rtol=0, atol=1e-5)
+    assert bundle.step([[4, 5]]).shape == (1, 2, 11)
 
 
 def test_padding_on_the_left_changes_nothing(opened: Opened) -> None:

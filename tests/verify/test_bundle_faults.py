@@ -323,3 +323,25 @@ def with_fewer_slots(folder: Path) -> str:
     """Return what the check finds."""
     bundle = Bundle(folder, threads=1, optimize=False)
     return CHECKS["fewer slots change nothing"](bundle, prompts(bundle.contract, Originals(), 0), folder)
+
+
+def test_logits_of_another_token_than_the_last(copy_of: BundleOf) -> None:
+    """Where all logits are asked for, all is right."""
+
+    def one_earlier(graph: onnx.GraphProto) -> None:
+        reader = node_of(graph, "Neg", output="first_kept")
+        constant(graph, "two", [2])
+        insert(graph, reader, [helper.make_node("Mul", ["logits_kept", "two"], ["twice"])])
+        node_of(graph, "Neg", output="first_kept").input[0] = "twice"
+        slice_ = next(node for node in graph.node if "first_kept" in node.input)
+        constant(graph, "second", [-1])
+        insert(graph, slice_, [helper.make_node("Cast", ["logits_kept"], ["some"], to=9)])
+        slice_ = next(node for node in graph.node if "first_kept" in node.input)
+        insert(graph, slice_, [helper.make_node("Where", ["some", "second", slice_.input[2]], ["end_kept"])])
+        next(node for node in graph.node if "first_kept" in node.input).input[2] = "end_kept"
+
+    folder = copy_of("causal")
+    edit(folder / "decode.onnx", one_earlier)
+    found = proof(folder).findings()
+    assert len(found) == 1
+    assert found[0].startswith("the logits of the last token alone: they differ by ")

@@ -1,0 +1,95 @@
+"""What the originals of a bundle give: decoded once at each level, and compared with every variant of the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from graphkit.host.search import Stepper, beam_search, greedy_search
+from graphkit.verify.bundle_original import GrowingPipeline
+from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.counting import numbered
+from graphkit.verify.original_pipeline import Originals
+
+__all__ = ["Recording", "Search", "record", "search_of"]
+
+Search = Callable[[Stepper, np.ndarray, int, "int | None"], list[list[int]]]
+WHOLE = 256 << 20  # bytes of logits that a prompt may have to run at once
+PART = 64 << 20  # bytes of logits of a part of a longer one
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What the originals give at one level.
+
+    Attributes:
+        logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.
+        tokens: Of each search, by its number of beams: the tokens of each row.
+        reordered: The logits of steps after the rows of the first prompt of two rows have changed places.
+    """
+
+    logits: Sequence[Sequence[np.ndarray]]
+    tokens: Mapping[int, list[list[int]]]
+    reordered: Sequence[np.ndarray]
+
+
+def record(
+    originals: Originals,
+    prompts: Sequence[Prompt],
+    *,
+    optimize: bool,
+    beams: Sequence[int] = (),
+    steps: int = 0,
+    rows: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Recording:
+    """Decode the prompts with the originals.
+
+    Args:
+        originals: The models.
+        prompts: What to decode, with given tokens for the steps.
+        optimize: Whether onnxruntime may fuse operators.
+        beams: Numbers of beams to search for tokens with, from the first row of the first prompt.
+        steps: The most tokens of a search.
+        rows: The row that each row becomes; none where a bundle takes one row alone.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    name = f"proving: the export, {'default' if optimize else 'plain'} level"
+    pipeline = GrowingPipeline(originals, optimize=optimize)
+    logits = [_decoded(pipeline, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
+    first = prompts[0].first_row()
+    tokens = {width: search_of(width)(pipeline, _start(pipeline, first)[:, -1], steps, None) for width in beams}
+    reordered: list[np.ndarray] = []
+    pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
+    if rows and pair is not None:
+        _start(pipeline, pair)
+        pipeline.reorder(rows)
+        reordered = [pipeline.step(given[list(rows)]) for given in pair.steps[:2]]
+    return Recording(logits, tokens, reordered)
+
+
+def search_of(beams: int) -> Search:
+    """Return the search with so many beams; one beam is greedy."""
+    return greedy_search if beams == 1 else partial(beam_search, beams=beams)
+
+
+def _decoded(pipeline: GrowingPipeline, prompt: Prompt) -> list[np.ndarray]:
+    return [_start(pipeline, prompt), *(pipeline.step(tokens) for tokens in prompt.steps)]
+
+
+def _start(pipeline: GrowingPipeline, prompt: Prompt) -> np.ndarray:
+    """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
+    tokens, mask = prompt.tokens, prompt.mask
+    length, part = tokens.shape[1], tokens.shape[1]
+    if prompt.logit_bytes * tokens.size > WHOLE and pipeline.decoder.first is pipeline.decoder.later:
+        part = max(1, PART // (prompt.logit_bytes * len(tokens)))
+    logits = pipeline.start(tokens[:, :part], mask[:, :part], prompt.inputs)
+    for at in range(part, length, part):
+        logits = pipeline.step(tokens[:, at : at + part], mask[:, at : at + part])
+    return logits if prompt.all_logits else logits[:, -1:].copy()
