@@ -75,6 +75,11 @@ class Blockers(Judged):
     as_is: Share
     frozen: Share
 
+    @property
+    def open_nodes(self) -> int:
+        """Of how many nodes something is not known."""
+        return len({(obstacle.scope, obstacle.node) for obstacle in self.unknown})
+
     def heading(self) -> str:
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"
 
@@ -108,9 +113,7 @@ class Blockers(Judged):
 
     def _verdict(self) -> str:
         if not self.blockers:
-            open_ = (
-                f"; of {_count(len({(o.scope, o.node) for o in self.unknown}))} it is not known" if self.unknown else ""
-            )
+            open_ = f"; of {_count(self.open_nodes)} it is not known" if self.unknown else ""
             return f"0 blockers: nothing is known that keeps {self.target} from any of {_count(self.nodes)}{open_}."
         return f"{self.target} does not take {self.as_is.nodes:,} of {_count(self.nodes)}."
 

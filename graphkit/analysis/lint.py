@@ -142,7 +142,7 @@ class Lint:
                 continue
             met.add(dtype)
             name = dtype_name(dtype)
-            fact = self.target.dtypes[name]
+            fact = self.target.dtype(name)
             if fact is None or fact.verdict == "unknown":
                 yield self._obstacle(node, "dtype", name, "no source says", value), False
             elif fact.verdict == "refused":

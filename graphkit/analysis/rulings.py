@@ -13,7 +13,7 @@ from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.view import Node, Value
 from graphkit.shapes import Shapes
 from graphkit.targets import Condition, Fact, Target, Verdict, tflite_spellings
-from graphkit.targets.target import ANYTHING
+from graphkit.targets.target import ANYTHING, joint_verdict
 
 __all__ = ["Ruling", "ruling"]
 
@@ -30,12 +30,21 @@ class Ruling:
 
 def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
     """Return what a target says of a node's operator."""
+    if target.others:
+        return _joint([(other.name, ruling(node, other, shapes)) for other in target.others])
     if target.tflite is not None and node.operator not in target.operators:
         return _by_tflite(node, target, shapes)
     fact = target.operators[node.operator]
     if fact is None:
         return Ruling("unknown", "no source says")
     return _by_fact(node, fact, shapes)
+
+
+def _joint(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
+    """Return what targets say together, and which of them say so."""
+    verdict = joint_verdict([said.verdict for _, said in rulings])
+    names = ", ".join(name for name, said in rulings if said.verdict == verdict)
+    return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
 
 
 def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:

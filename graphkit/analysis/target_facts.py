@@ -8,10 +8,11 @@ from typing import ClassVar, Literal
 
 from onnx.defs import get_all_schemas
 
+from graphkit.dtypes import BITS, dtype_name
 from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.targets import NAMES, Facts, Limit, Spelling, Target, load_target, tflite_spellings
-from graphkit.targets.target import ANYTHING
+from graphkit.targets.target import ANYTHING, joint_verdict
 
 __all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", "Targets", "target_facts", "targets"]
 
@@ -170,16 +171,44 @@ def target_facts(target: Target) -> TargetFacts:
         target.description,
         _counts(target),
         tuple(_limit(text, getattr(target, name)) for name, text in LIMITS.items()),
-        (
-            *_facts("Operators of ONNX", target.operators, "as in TFLite" if target.tflite is not None else "unknown"),
-            *(_facts("Operators of TFLite", target.tflite) if target.tflite is not None else ()),
-            *_facts("Dtypes of data", target.dtypes),
-        ),
+        (*(_joint_facts(target) if target.others else _own_facts(target)),),
         tuple(
             SourceRow(one.key, one.title, one.url, one.date.isoformat())
             for one in (*target.sources, *sorted(used, key=str))
         ),
     )
+
+
+def _own_facts(target: Target) -> Iterator[FactRow]:
+    yield from _facts("Operators of ONNX", target.operators, "as in TFLite" if target.tflite is not None else "unknown")
+    if target.tflite is not None:
+        yield from _facts("Operators of TFLite", target.tflite)
+    yield from _facts("Dtypes of data", target.dtypes)
+
+
+def _joint_facts(target: Target) -> Iterator[FactRow]:
+    """Yield what targets say together, by those that refuse it, whatever the node."""
+    for of, names, answer in (
+        ("Operators of ONNX", _operators(), _answer),
+        ("Dtypes of data", sorted(map(dtype_name, BITS)), _dtype_answer),
+    ):
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            refusing = tuple(other.name for other in target.others if answer(other, name) == "refused")
+            groups.setdefault(refusing, []).append(name)
+        for refusing, members in sorted(groups.items()):
+            if refusing:
+                yield FactRow(of, "refused", tuple(members), f"by {', '.join(refusing)}", "", "")
+        yield FactRow(of, "as in the others", ("all others",), "", "", "")
+
+
+def _dtype_answer(target: Target, name: str) -> Answer:
+    fact = target.dtype(name)
+    return "unknown" if fact is None else fact.verdict
+
+
+def _operators() -> list[str]:
+    return sorted({schema.name for schema in get_all_schemas() if not schema.domain})
 
 
 def _limit(text: str, limit: Limit | None) -> LimitRow:
@@ -200,13 +229,16 @@ def _facts(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRo
 
 
 def _counts(target: Target) -> OperatorCounts:
-    names = {schema.name for schema in get_all_schemas() if not schema.domain}
-    answers = [_answer(target, name) for name in names]
+    answers = [_answer(target, name) for name in _operators()]
     return OperatorCounts(*(answers.count(one) for one in ("allowed", "in part", "refused", "unknown")))
 
 
 def _answer(target: Target, name: str) -> Answer:
     """Return whether a target takes an operator, whatever the node."""
+    if target.others:
+        answers = [_answer(other, name) for other in target.others]
+        verdict = joint_verdict(["allowed" if answer == "in part" else answer for answer in answers])
+        return "in part" if verdict == "allowed" and "in part" in answers else verdict
     if target.tflite is None or name in target.operators:
         fact = target.operators[name]
         if fact is None:

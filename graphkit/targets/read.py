@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -71,7 +72,51 @@ def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
 
 
 def _target(root: Section) -> Target:
-    root.only("name", "description", "sources", *LIMITS, "operators", "dtypes", "tflite")
+    return _together(root) if "together" in root else _with_facts(root)
+
+
+def _together(root: Section) -> Target:
+    """Return the target that refuses what any of some others refuses.
+
+    Raises:
+        TargetError: One of these is none, or is made of others itself.
+    """
+    root.only("name", "description", "together")
+    names = root.texts("together")
+    if odd := [name for name in names if name not in NAMES or name == root.text("name")]:
+        raise root.wrong("together", f"'{odd[0]:.40}' is no other target", f"write some of {', '.join(NAMES)}")
+    others = tuple(map(_built_in, names))
+    if joint := [other.name for other in others if other.others]:
+        raise root.wrong("together", f"'{joint[0]}' is made of others itself", "name these")
+    ranks, opsets, static = (
+        [_of(other, limit) for other in others if (limit := getattr(other, name)) is not None]
+        for name in ("max_rank", "max_opset", "static_shapes")
+    )
+    return Target(
+        name=root.text("name"),
+        description=root.text("description"),
+        sources=tuple(_named(other, source) for other in others for source in other.sources),
+        max_rank=min(ranks, key=_value, default=None),
+        max_opset=min(opsets, key=_value, default=None),
+        static_shapes=max(static, key=_value, default=None),
+        others=others,
+    )
+
+
+def _value(limit: Limit) -> int:
+    return limit.value
+
+
+def _of(target: Target, limit: Limit) -> Limit:
+    return replace(limit, source=_named(target, limit.source))
+
+
+def _named(target: Target, source: Source) -> Source:
+    return replace(source, key=f"{target.name}: {source.key}")
+
+
+def _with_facts(root: Section) -> Target:
+    root.only("name", "description", "sources", *LIMITS, "operators", "dtypes", "tflite", "together")
     name, description = root.text("name"), root.text("description")
     sources = _sources(root)
     return Target(

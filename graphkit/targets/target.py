@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from typing import Literal
 
-__all__ = ["ANYTHING", "Condition", "Fact", "Facts", "Limit", "Source", "Spelling", "Target", "Verdict"]
+__all__ = [
+    "ANYTHING",
+    "Condition",
+    "Fact",
+    "Facts",
+    "Limit",
+    "Source",
+    "Spelling",
+    "Target",
+    "Verdict",
+    "joint_verdict",
+]
 
 Verdict = Literal["allowed", "refused", "unknown"]
 
@@ -81,6 +92,16 @@ class Condition:
 
 
 ANYTHING = Condition()
+
+
+def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return what targets say together.
+
+    What any refuses is refused. What more of them say nothing of than take is unknown.
+    """
+    if "refused" in verdicts:
+        return "refused"
+    return "allowed" if verdicts.count("allowed") >= max(1, verdicts.count("unknown")) else "unknown"
 
 
 @dataclass(frozen=True)
@@ -163,6 +184,7 @@ class Target:
         operators: Of ONNX; they come before what is said of TFLite.
         dtypes: Of data that is not constant.
         tflite: Operators of TFLite, None for a compiler that does not take TFLite.
+        others: The targets of which it refuses what any refuses; empty for one that has facts of its own.
 
     A limit is None where no source says it.
     """
@@ -177,6 +199,18 @@ class Target:
     operators: Facts = Facts()
     dtypes: Facts = Facts()
     tflite: Facts | None = None
+    others: tuple[Target, ...] = ()
+
+    def dtype(self, name: str) -> Fact | None:
+        """Return what is said of a dtype of data, None where no source says anything."""
+        if not self.others:
+            return self.dtypes[name]
+        facts = [(other, other.dtype(name)) for other in self.others]
+        verdict = joint_verdict(["unknown" if fact is None else fact.verdict for _, fact in facts])
+        said = [(other.name, fact) for other, fact in facts if fact is not None and fact.verdict == verdict]
+        if not said:
+            return None
+        return Fact(verdict, (name,), replace(said[0][1].source, key=", ".join(other for other, _ in said)))
 
     @property
     def needs_static_shapes(self) -> bool:

@@ -85,10 +85,22 @@ class LowerReport(Result):
     def _judged(self) -> tuple[str, ...]:
         return self.judged.findings() if self.judged is not None else ()
 
+    def _verdict(self) -> str:
+        """Return how many nodes the target refuses, and of how many no source says."""
+        found = [file.blockers for file in self.files]
+        refused, unknown = sum(len(each.blockers) for each in found), sum(each.open_nodes for each in found)
+        open_ = (
+            f"of {unknown:,} of {counted(sum(each.nodes for each in found), 'node(s)')} no source says"
+            if unknown
+            else ""
+        )
+        if refused:
+            return f"refuses {counted(refused, 'node(s)')}" + (f"; {open_}" if open_ else "")
+        return f"is not known to refuse anything: {open_} whether it takes them" if open_ else "refuses nothing"
+
     def blocks(self) -> Iterator[Block]:
-        left = sum(len(file.blockers.blockers) for file in self.files)
-        models, refused = counted(len(self.files), "model(s)"), counted(left, "node(s)") if left else "nothing"
-        done = f"Lowered to {models} for {self.target}, which refuses {refused}."
+        models = counted(len(self.files), "model(s)")
+        done = f"Lowered to {models} for {self.target}, which {self._verdict()}."
         yield proof_outcome(done, self.proof, faults=(*self._refused(), *self._judged()))
         names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
         yield Prose(f"Wrote {', '.join([*names, *self.tables, CONTRACT, GUIDE])}. {GUIDE} says what the host does.")
@@ -100,15 +112,20 @@ class LowerReport(Result):
                 Column("Inputs", "number"),
                 Column("Outputs", "number"),
                 Column("Blockers", "number"),
+                Column("Unknown", "number"),
             ),
-            [(f.name, f.nodes, f.rank, f.inputs, f.outputs, len(f.blockers.blockers)) for f in self.files],
+            [
+                (f.name, f.nodes, f.rank, f.inputs, f.outputs, len(f.blockers.blockers), f.blockers.open_nodes)
+                for f in self.files
+            ],
         )
         if self.state_bytes:
             yield Prose(f"The host keeps {self.state_bytes:,} bytes of state.")
         yield from map(Prose, self.notes)
         for file in self.files:
-            if file.blockers.blockers:
-                yield Heading(f"What {self.target} refuses of {file.name}")
+            if file.blockers.blockers or file.blockers.unknown:
+                refused = "refuses" if file.blockers.blockers else "may refuse"
+                yield Heading(f"What {self.target} {refused} of {file.name}")
                 yield from file.blockers.blocks()
         yield Heading("What was done")
         yield Rows(

@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.shapes import DimSpec
 from graphkit.targets import Target, load_target
 
-GENERIC = load_target("generic-npu")
+PLAIN = load_target(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 RealModel = Callable[[str], Model]
 
 
@@ -49,9 +49,9 @@ STEP = model("""(int64[1, 4] ids, float[1, 4, 2] x) => (float[2, 2, 1, 1, 4] y, 
     [five] y = Reshape (a, shape)
 }""")
 STEP_TEXT = """\
-Blockers for generic-npu
+Blockers for plain-npu
 
-Warning: generic-npu does not take 3 of 7 nodes.
+Warning: plain-npu does not take 3 of 7 nodes.
 
 Stays on the CPU  Nodes  Of all  MACs  Of all
 ──────────────────────────────────────────────
@@ -97,15 +97,15 @@ look  Gather     2  int64
 
 
 def test_blockers_by_cause_with_the_pass_that_removes_each() -> None:
-    found = blockers(STEP, GENERIC)
+    found = blockers(STEP, PLAIN)
     assert found.to_text() == STEP_TEXT
     assert found.macs == "32"  # 4 x 4 scores of 2
     refused = ("Gather", "Where", "rank 5", "int64")
-    assert found.findings() == tuple(f"generic-npu refuses 1 node: {what}" for what in refused)
+    assert found.findings() == tuple(f"plain-npu refuses 1 node: {what}" for what in refused)
 
 
 def test_blockers_as_json() -> None:
-    plain = json.loads(blockers(STEP, GENERIC).to_json())
+    plain = json.loads(blockers(STEP, PLAIN).to_json())
     assert plain["blockers"][0] == {
         "scope": "",
         "node": "look",
@@ -125,16 +125,16 @@ def test_blockers_as_json() -> None:
 def test_markdown_and_html_escape_names_of_a_model() -> None:
     hostile = model("(float[2] x) => (float[2] y) { y = Trilu (x) }")
     hostile.proto.graph.node[0].name = "<b>|`x`\x1b[31m"
-    found = blockers(Model.from_proto(hostile.proto), GENERIC)
+    found = blockers(Model.from_proto(hostile.proto), PLAIN)
     assert "<b>" not in found.to_html()
     assert "\x1b" not in found.to_text() + found.to_markdown() + found.to_html()
     assert "operator: Trilu" in found.to_markdown()
 
 
 def test_no_blockers() -> None:
-    found = blockers(model("(float[1, 2] x) => (float[1, 2] y) { y = Relu (x) }"), GENERIC)
+    found = blockers(model("(float[1, 2] x) => (float[1, 2] y) { y = Relu (x) }"), PLAIN)
     assert found.to_text() == (
-        "Blockers for generic-npu\n\n0 blockers: nothing is known that keeps generic-npu from any of 1 node.\n\n"
+        "Blockers for plain-npu\n\n0 blockers: nothing is known that keeps plain-npu from any of 1 node.\n\n"
         "Stays on the CPU  Nodes  Of all  MACs  Of all\n──────────────────────────────────────────────\n"
         "as it is              0     0 %     0\n\n"
     )
@@ -157,7 +157,7 @@ DYNAMIC = model("""(float[b, n, 8] x, float[8, 4] w) => (float[A, B, C] y, int64
 
 
 def test_shape_arithmetic_that_folding_removes_is_told_apart() -> None:
-    found = blockers(DYNAMIC, GENERIC)
+    found = blockers(DYNAMIC, PLAIN)
     assert (found.nodes, found.folded) == (3, 6)  # Shape, Gather, Concat, Identity and two Casts that change nothing
     assert rows(found) == [
         ("Reshape#5", "dynamic shape", "dims of the inputs", "freeze-dims"),
@@ -172,14 +172,14 @@ def test_shape_arithmetic_that_folding_removes_is_told_apart() -> None:
 
 
 def test_dims_that_are_given_count_as_frozen() -> None:
-    found = blockers(DYNAMIC, GENERIC, DimSpec.of(dims={"b": 2, "n": 5}))
+    found = blockers(DYNAMIC, PLAIN, DimSpec.of(dims={"b": 2, "n": 5}))
     assert rows(found) == []
-    assert found.heading() == "Blockers for generic-npu at b=2, n=5"
+    assert found.heading() == "Blockers for plain-npu at b=2, n=5"
     assert (found.macs, found.as_is) == ("320", found.frozen)
-    by_input = blockers(DYNAMIC, GENERIC, DimSpec.of(inputs={"x": (2, 5, 8)}))
+    by_input = blockers(DYNAMIC, PLAIN, DimSpec.of(inputs={"x": (2, 5, 8)}))
     assert (by_input.macs, by_input.dims) == ("320", "x=2x5x8")
     with pytest.raises(UsageError, match="no input has a dim 'c'"):
-        blockers(DYNAMIC, GENERIC, DimSpec.of(dims={"c": 1}))
+        blockers(DYNAMIC, PLAIN, DimSpec.of(dims={"c": 1}))
 
 
 def test_dims_that_depend_on_data_have_no_pass() -> None:
@@ -191,7 +191,7 @@ def test_dims_that_depend_on_data_have_no_pass() -> None:
             k = Gather (s, i)
             [made] y = ConstantOfShape (k)
         }"""),
-        GENERIC,
+        PLAIN,
     )
     assert rows(found) == [
         ("where", "operator", "NonZero", None),
@@ -294,7 +294,7 @@ BRANCHES = model("""(bool go, float[2, 2] x, float[2, 2] w) => (float[2, 2] y, f
 
 
 def test_what_is_in_a_branch_stays_with_its_if() -> None:
-    found = blockers(BRANCHES, GENERIC)
+    found = blockers(BRANCHES, PLAIN)
     assert rows(found) == [
         ("choose", "control flow", "If", "specialize-input"),
         ("choose/else_branch/lower", "operator", "Trilu", "tril-to-constant"),
@@ -311,16 +311,14 @@ def test_a_loop_has_no_pass() -> None:
             c = Neg (a)
         }>
     }""")
-    assert rows(blockers(text, GENERIC)) == [("again", "control flow", "Loop", None)]
+    assert rows(blockers(text, PLAIN)) == [("again", "control flow", "Loop", None)]
 
 
 def test_a_function_of_the_model_is_to_be_inlined() -> None:
     parsed = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
         g (float[2] x) => (float[2] y) { [call] y = local.twice (x) }
         <domain: "local", opset_import: ["" : 18]> twice (a) => (b) { b = Trilu (a) }""")
-    assert rows(blockers(Model.from_proto(parsed), GENERIC)) == [
-        ("call", "function", "local.twice", "inline-functions")
-    ]
+    assert rows(blockers(Model.from_proto(parsed), PLAIN)) == [("call", "function", "local.twice", "inline-functions")]
 
 
 def test_an_opset_that_is_too_new() -> None:
@@ -411,7 +409,7 @@ def test_a_custom_operator_is_unknown() -> None:
 )
 def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | None) -> None:
     words = "<float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64 one = {1}, int64 zero = {0}, float floor = {-9}>"
-    found = blockers(model(f"{io} {words} {{ {body} }}"), GENERIC)
+    found = blockers(model(f"{io} {words} {{ {body} }}"), PLAIN)
     assert [one.pass_name for one in found.blockers if one.cause == "operator"] == [pass_name]
 
 
@@ -428,19 +426,19 @@ def test_every_row_of_the_table_has_a_cause_and_an_operator() -> None:
 
 
 def test_dims_of_length_0_are_dims() -> None:
-    found = blockers(model("(float[0, 2] x, float[2, 3] w) => (float[0, 3] y) { y = MatMul (x, w) }"), GENERIC)
+    found = blockers(model("(float[0, 2] x, float[2, 3] w) => (float[0, 3] y) { y = MatMul (x, w) }"), PLAIN)
     assert (rows(found), found.macs, found.as_is.part) == ([], "0", None)
 
 
 def test_a_model_without_nodes() -> None:
-    found = blockers(model("(float[2] x) => (float[2] x) { }"), GENERIC)
+    found = blockers(model("(float[2] x) => (float[2] x) { }"), PLAIN)
     assert found.to_text() == (
-        "Blockers for generic-npu\n\n0 blockers: nothing is known that keeps generic-npu from any of 0 nodes.\n\n"
+        "Blockers for plain-npu\n\n0 blockers: nothing is known that keeps plain-npu from any of 0 nodes.\n\n"
     )
 
 
 def test_real_models(real_model: RealModel) -> None:
-    found = blockers(real_model("opus-mt-en-fr/decoder_with_past_model"), GENERIC)
+    found = blockers(real_model("opus-mt-en-fr/decoder_with_past_model"), PLAIN)
     assert found.frozen.nodes < 10 < found.folded
     assert found.uncounted == ()
     assert {one.pass_name for one in found.blockers} <= {"extract-embedding", "extract-host-values", "freeze-dims"}
@@ -467,5 +465,5 @@ def test_an_attribute_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_pixels_of_whole_numbers_are_data() -> None:
     text = "(uint8[4, 2] image, bool[4, 2] c) => (float y) <float floor = {-9}> {"
-    found = blockers(model(f"{text} f = Cast <to = 1> (image) y = Where (c, f, floor) }}"), GENERIC)
+    found = blockers(model(f"{text} f = Cast <to = 1> (image) y = Where (c, f, floor) }}"), PLAIN)
     assert [one.pass_name for one in found.blockers] == ["masked-fill-to-add"]

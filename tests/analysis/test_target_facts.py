@@ -88,7 +88,7 @@ def test_the_list_of_targets() -> None:
     found = targets()
     assert [one.name for one in found.targets] == list(NAMES)
     lines = found.to_text().splitlines()
-    assert any(line.startswith("generic-npu      4        yes      unknown") for line in lines)
+    assert any(line.startswith("generic-npu      4        yes      19") for line in lines)
     assert any("Vela" in line or "vela" in line for line in lines)
     assert max(map(len, lines)) <= 80
 

@@ -198,7 +198,8 @@ def test_a_model_can_be_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     made = verdict(load(CAUSAL), ReportOptions(only=("verdict",), target=load_target("generic-npu")))
     assert made.commands == (
-        "graphkit lower example:causal-attention -o causal-attention.lowered --target generic-npu --src-len 32",
+        "graphkit lower example:causal-attention -o causal-attention.lowered --target generic-npu --src-len 32 "
+        "--gelu-to-tanh",
     )
     assert run(made.commands[0], monkeypatch) == 0
 

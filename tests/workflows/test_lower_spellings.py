@@ -31,7 +31,8 @@ from graphkit.verify.lowering import verify_lowering
 from graphkit.verify.original_pipeline import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
-OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
+PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
+OPTIONS = LowerOptions(PLAIN, src_len=6, max_cache_len=5)
 
 
 def lowered(model: onnx.ModelProto, folder: Path, options: LowerOptions = OPTIONS) -> LowerReport:
@@ -298,8 +299,8 @@ def test_padding_is_tested_where_there_are_two_lengths(tmp_path: Path) -> None:
 
 def test_the_folder_that_one_is_in_has_its_name_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(saved(encoder(TEXT, TABLE, PADDED), tmp_path / "model"))
-    report = lower_folder(".", tmp_path / "out", replace(OPTIONS, verify=False))
-    assert report.heading() == "Lowering of model for generic-npu"
+    report = lower_folder(".", tmp_path / "out", replace(OPTIONS, target="rk3588", verify=False))
+    assert report.heading() == "Lowering of model for rk3588"
 
 
 def test_a_length_of_text_is_given_once(tmp_path: Path) -> None:
