@@ -115,21 +115,40 @@ def test_imports_point_downwards() -> None:
     assert [(file, target) for file, own, target in inside() if RANK[target] >= RANK[own]] == []
 
 
-def test_no_circle_of_imports() -> None:
-    """Imports inside functions count too: they would only hide a circle. What is imported for types alone does not."""
+@cache
+def network() -> nx.DiGraph:
+    """Return which module imports which, in functions too; what is imported for types alone does not count."""
     modules = {
         f"graphkit.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__"): tree
         for file, tree in trees().items()
     }
-    network = nx.DiGraph()
+    found = nx.DiGraph()
     for module, tree in modules.items():
         for node in statements(tree, at_run_time=True):
             named = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             plain = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             targets = [name if name in modules else name.rpartition(".")[0] for name in named] + plain
-            network.add_edges_from((module, target) for target in targets if target in modules)
-    assert network.has_edge("graphkit.shapes.algebra", "graphkit.shapes.expr")
-    assert [sorted(found) for found in nx.strongly_connected_components(network) if len(found) > 1] == []
+            found.add_edges_from((module, target) for target in targets if target in modules)
+    return found
+
+
+def test_no_circle_of_imports() -> None:
+    """An import inside a function would only hide a circle."""
+    assert network().has_edge("graphkit.shapes.algebra", "graphkit.shapes.expr")
+    assert [sorted(found) for found in nx.strongly_connected_components(network()) if len(found) > 1] == []
+
+
+REWRITING = {"contract", "host", "passes", "rewrite", "targets", "workflows"}
+ORACLE = "graphkit.verify.oracle"
+
+
+def test_the_oracle_shares_no_code_with_what_rewrites() -> None:
+    """What runs the original in a proof is told nothing by what it checks, and tells it nothing."""
+    reached = {room for module in nx.descendants(network(), ORACLE) for room in module.split(".")[1:2]}
+    assert "runtime" in reached
+    assert reached & REWRITING == set()
+    readers = {module.split(".")[1] for module in network().predecessors(ORACLE)}
+    assert readers == {"verify"}
 
 
 def test_results_are_rendered_without_knowing_them() -> None:

@@ -4,7 +4,7 @@ from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.split import SplitProof, verify_split

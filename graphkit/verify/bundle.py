@@ -25,7 +25,7 @@ from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
 from graphkit.verify.counting import numbered
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance, rounds_activations
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 
 __all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
 

@@ -17,12 +17,12 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle import BundleProof, BundleRun, distance
 from graphkit.verify.bundle_checks import tried
-from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.counting import numbered
 from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
 
 __all__ = ["Chain", "verify_methods"]
 
@@ -109,13 +109,13 @@ class _Originals:
         self.sessions = {
             chain.name: [_opened(model, optimize) for model in chain.models] for chain in chains if not chain.cache
         }
-        self.caches: dict[str, GrowingPipeline] = {}
+        self.caches: dict[str, Oracle] = {}
         for cache in dict.fromkeys(chain.cache for chain in chains if chain.cache):
             own = [chain for chain in chains if chain.cache == cache]
             first = next((chain for chain in own if chain.when == "once"), own[0])
             later = next((chain for chain in own if chain.when == "step"), own[0])
-            pipeline = Originals(None, first.models[0], later.models[0])
-            self.caches[cache] = GrowingPipeline(pipeline, optimize=optimize)
+            pair = Originals(None, first.models[0], later.models[0])
+            self.caches[cache] = Oracle(pair, optimize=optimize, prepack=optimize)
         self.state: Arrays = {}
         self.started: set[str] = set()
 
@@ -133,10 +133,10 @@ class _Originals:
         chain = self.chains[name]
         if chain.cache:
             (tokens,) = feed.values()
-            pipeline = self.caches[chain.cache]
+            oracle = self.caches[chain.cache]
             is_start = chain.when == "once" or chain.cache not in self.started
             self.started.add(chain.cache)
-            logits = pipeline.start(tokens, np.ones_like(tokens), {}) if is_start else pipeline.step(tokens)
+            logits = oracle.start(tokens, np.ones_like(tokens), {}) if is_start else oracle.step(tokens)
             roles = chain.models[0].roles
             return {roles.logits.name: logits} if roles.logits is not None else {}
         known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}

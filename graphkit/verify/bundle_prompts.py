@@ -12,7 +12,8 @@ from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.verify.inputs import index_bound
-from graphkit.verify.original_pipeline import Originals, nearest_length
+from graphkit.verify.nearest import nearest_length
+from graphkit.verify.originals import Originals
 
 __all__ = ["LONGEST", "Prompt", "drawn", "prompts", "token_bound"]
 

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from graphkit.host.search import Stepper, beam_search, greedy_search
-from graphkit.verify.bundle_original import GrowingPipeline
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.counting import numbered
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
 
 __all__ = ["Recording", "Search", "record", "search_of"]
 
@@ -61,16 +61,16 @@ def record(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
-    pipeline = GrowingPipeline(originals, optimize=optimize)
-    logits = [_decoded(pipeline, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize)
+    logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
     first = prompts[0].first_row()
-    tokens = {width: search_of(width)(pipeline, _start(pipeline, first)[:, -1], steps, None) for width in beams}
+    tokens = {width: search_of(width)(oracle, _start(oracle, first)[:, -1], steps, None) for width in beams}
     reordered: list[np.ndarray] = []
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if rows and pair is not None:
-        _start(pipeline, pair)
-        pipeline.reorder(rows)
-        reordered = [pipeline.step(given[list(rows)]) for given in pair.steps[:2]]
+        _start(oracle, pair)
+        oracle.reorder(rows)
+        reordered = [oracle.step(given[list(rows)]) for given in pair.steps[:2]]
     return Recording(logits, tokens, reordered)
 
 
@@ -79,17 +79,17 @@ def search_of(beams: int) -> Search:
     return greedy_search if beams == 1 else partial(beam_search, beams=beams)
 
 
-def _decoded(pipeline: GrowingPipeline, prompt: Prompt) -> list[np.ndarray]:
-    return [_start(pipeline, prompt), *(pipeline.step(tokens) for tokens in prompt.steps)]
+def _decoded(oracle: Oracle, prompt: Prompt) -> list[np.ndarray]:
+    return [_start(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
 
 
-def _start(pipeline: GrowingPipeline, prompt: Prompt) -> np.ndarray:
+def _start(oracle: Oracle, prompt: Prompt) -> np.ndarray:
     """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
     tokens, mask = prompt.tokens, prompt.mask
     length, part = tokens.shape[1], tokens.shape[1]
-    if prompt.logit_bytes * tokens.size > WHOLE and pipeline.decoder.first is pipeline.decoder.later:
+    if prompt.logit_bytes * tokens.size > WHOLE and oracle.goes_on_as_it_starts:
         part = max(1, PART // (prompt.logit_bytes * len(tokens)))
-    logits = pipeline.start(tokens[:, :part], mask[:, :part], prompt.inputs)
+    logits = oracle.start(tokens[:, :part], mask[:, :part], prompt.inputs)
     for at in range(part, length, part):
-        logits = pipeline.step(tokens[:, at : at + part], mask[:, at : at + part])
+        logits = oracle.step(tokens[:, at : at + part], mask[:, at : at + part])
     return logits if prompt.all_logits else logits[:, -1:].copy()

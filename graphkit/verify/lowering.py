@@ -22,7 +22,8 @@ from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import AlteredHost, Scene
 from graphkit.verify.lowering_signs import lost_bias, signs
 from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
-from graphkit.verify.original_pipeline import Originals, Reference
+from graphkit.verify.one_sequence import OneSequence
+from graphkit.verify.originals import Originals
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
 
@@ -157,10 +158,11 @@ class _Proof:
         self.progress = progress
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, _Isolated(folder))
+        self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
         self.allowance = Allowance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
-        self.reference = Reference(originals)
+        self.reference = OneSequence(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
         self.user = {

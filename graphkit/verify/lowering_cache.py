@@ -20,7 +20,7 @@ def cache_order(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
     for token in scene.tokens[:steps]:
         scene.reference.step(token)
         scene.host.step(token)
-    cache = scene.reference.cache or {}
+    cache = scene.reference.cache
     for name, state in scene.host.state.items():
         axis, known = scene.host.axis[name], cache[names[name]]
         part = state[tuple(slice(size) for size in known.shape)]

@@ -78,9 +78,9 @@ def _moments(scene: Scene) -> list[_Moment]:
     """Return the first steps of the original; what does not grow in its cache is known before the first of them."""
     moments = []
     for past, token in enumerate(scene.tokens[:STEPS]):
-        before = dict(scene.reference.cache or {})
+        before = dict(scene.reference.cache)
         logits = scene.reference.step(token)
-        moments.append(_Moment(token, past, before or dict(scene.reference.cache or {}), logits))
+        moments.append(_Moment(token, past, before or dict(scene.reference.cache), logits))
     return moments
 
 
@@ -88,7 +88,7 @@ def _slots(scene: Scene) -> dict[str, Slot] | None:
     """Return which place of the original's cache each state is, None where one is none."""
     step = scene.reference.originals.step
     pasts = {value.name: entry.slot for value, entry in step.roles.pasts.items()} if step is not None else {}
-    known = set(scene.reference.cache or {})
+    known = set(scene.reference.cache)
     names = {name: pasts[name] for name in scene.host.state if pasts.get(name) in known}
     return names if names.keys() == scene.host.state.keys() else None
 
@@ -228,7 +228,7 @@ def _is_same_at_two_positions(scene: Scene, names: Mapping[str, Slot]) -> bool:
     for _ in range(2):
         scene.host.step(scene.tokens[0])
         scene.reference.step(scene.tokens[0])
-    cache = scene.reference.cache or {}
+    cache = scene.reference.cache
     for name, axis in scene.host.axis.items():
         if axis is not None:
             mine, theirs = (np.moveaxis(x, axis, 0) for x in (scene.host.state[name], cache[names[name]]))

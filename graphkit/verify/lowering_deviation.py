@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.lowering import verify_lowering
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 
 __all__ = ["Deviation", "deviation"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from graphkit.contract import Port
 from graphkit.host import Host
 from graphkit.host.numpy_host import Ids, Tokens
-from graphkit.verify.original_pipeline import Reference
+from graphkit.verify.one_sequence import OneSequence
 
 __all__ = ["NOISE", "STEPS", "AlteredHost", "Scene"]
 
@@ -91,7 +91,7 @@ class Scene:
     """
 
     host: AlteredHost
-    reference: Reference
+    reference: OneSequence
     source: list[int]
     tokens: list[int]
     user: Mapping[str, np.ndarray]

@@ -25,7 +25,7 @@ from graphkit.save import save_models
 from graphkit.verify.bundle import BundleProof, verify_bundle
 from graphkit.verify.bundle_chains import Chain, verify_methods
 from graphkit.verify.evidence import proof_outcome
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle

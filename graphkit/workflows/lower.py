@@ -26,7 +26,7 @@ from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
 from graphkit.verify.lowering import verify_lowering
 from graphkit.verify.lowering_deviation import deviation
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches

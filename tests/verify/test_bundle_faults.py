@@ -22,7 +22,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle import BundleProof, verify_bundle
 from graphkit.verify.bundle_checks import CHECKS
 from graphkit.verify.bundle_prompts import prompts
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
 KEY = "past_key_values.0.key"
@@ -33,7 +33,7 @@ def _one_process() -> Iterator[None]:
     """Run the originals of all tests in one process, and everything on one thread: others would wait in busy loops."""
     with isolation(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("graphkit.verify.bundle.Bundle", partial(Bundle, threads=1))
-        patch.setattr("graphkit.verify.bundle_original.IsolatedSession", partial(IsolatedSession, threads=1))
+        patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
         yield
 
 

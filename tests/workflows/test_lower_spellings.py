@@ -28,7 +28,7 @@ from graphkit.contract import read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
 from graphkit.verify.lowering import verify_lowering
-from graphkit.verify.original_pipeline import Originals
+from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")

@@ -1,0 +1,49 @@
+"""The original pipeline of a lowering: one sequence through the oracle, text without padding, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from graphkit.graph.kv import Slot
+from graphkit.verify.nearest import nearest_length
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
+
+__all__ = ["OneSequence"]
+
+
+class OneSequence:
+    """The oracle for one sequence.
+
+    Args:
+        originals: The models.
+    """
+
+    def __init__(self, originals: Originals) -> None:
+        self.originals = originals
+        self._oracle = Oracle(originals)
+
+    @property
+    def cache(self) -> Mapping[Slot, np.ndarray]:
+        """What is past; empty before the first token."""
+        return self._oracle.cache
+
+    def nearest_source(self, length: int) -> int | None:
+        """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
+        encoder = self.originals.encoder
+        return length if encoder is None else nearest_length(encoder, length)
+
+    def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the encoder on token ids, or on what the user gives, and return its outputs, by name."""
+        encoder = self.originals.encoder
+        tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
+        return self._oracle.encode({**{value.name: np.array([source]) for value in tokens}, **user})
+
+    def step(self, token: int) -> np.ndarray:
+        """Run one token and return its logits."""
+        ids = np.array([[token]])
+        logits = self._oracle.step(ids) if self.cache else self._oracle.first(ids, np.ones_like(ids))
+        last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
+        return last

@@ -1,0 +1,219 @@
+"""The oracle of proofs: runs an export as its own runtime does, as `generate` of transformers and optimum do.
+
+The mask of the encoder goes to the decoder as it is, in samples or frames where the encoder takes these. The decoder
+itself joins what is new to what is past, at each step.
+
+Nothing of what rewrites models imports this module, and it imports nothing of that: an assumption that both shared
+would prove itself. A test keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.kv import Slot
+from graphkit.graph.types import TensorType, declared_type
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.verify.decoding import Decoder
+from graphkit.verify.originals import Originals
+
+__all__ = ["Oracle"]
+
+Arrays = dict[str, np.ndarray]
+
+
+class Oracle:
+    """Encoder and decoder as they were exported, for rows of tokens with padding.
+
+    Args:
+        originals: The models.
+        optimize: Whether onnxruntime may fuse operators.
+        prepack: Whether it may pick other kernels for weights, whose last digits differ.
+
+    Attributes:
+        cache: What is past, by place; empty before the first tokens.
+
+    Raises:
+        ModelError: onnxruntime does not load a model.
+    """
+
+    def __init__(self, originals: Originals, *, optimize: bool = False, prepack: bool = True) -> None:
+        self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
+        self._encoder = originals.encoder
+        self._session = None if originals.encoder is None else self._opened(originals.encoder)
+        self._decoder = self._decoder_of(originals)
+        self.cache: dict[Slot, np.ndarray] = {}
+        self._inputs: Mapping[str, np.ndarray] = {}
+        self._given: Arrays = {}  # what decoders read of the encoder, by role
+        self._mask = np.ones((0, 0), np.int64)
+
+    def _opened(self, model: Model) -> IsolatedSession:
+        source = model if model.path is None or self._is_changed else model.path
+        return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
+
+    def _decoder_of(self, originals: Originals) -> Decoder | None:
+        first, step = originals.first, originals.step
+        if first is None or step is None:
+            return None
+        opened = self._opened(first)
+        return Decoder(first, step, opened, opened if first is step else self._opened(step))
+
+    @property
+    def goes_on_as_it_starts(self) -> bool:
+        """Whether one decoder is for the first tokens and for later ones, so that a prompt can run in parts."""
+        return self._decoder is not None and self._decoder.first is self._decoder.later
+
+    def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Forget what is past, run the encoder, and return its outputs by name; none without an encoder.
+
+        Args:
+            inputs: Inputs by name. A mask that is not among them is ones, as a tokenizer makes it of one sequence;
+                positions count from 0; token types are 0.
+        """
+        self._inputs, self._given, self.cache = inputs, {}, {}
+        if self._encoder is None or self._session is None:
+            return {}
+        feed = _encoder_feed(self._encoder, inputs)
+        outputs = self._session.run(feed)
+        roles = self._encoder.roles
+        states = [value.name for value, role in roles.outputs.items() if role == "encoder state"]
+        hidden = self._given["encoder state"] = outputs[states[0] if states else next(iter(outputs))]
+        mask = roles.first("mask")
+        self._given["encoder mask"] = np.ones(hidden.shape[:2], np.int64) if mask is None else feed[mask.name]
+        if (tokens := roles.first("tokens")) is not None:
+            self._given["encoder tokens"] = feed[tokens.name]
+        return outputs
+
+    def start(self, tokens: np.ndarray, mask: np.ndarray, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Run the encoder on its inputs and the decoder on its first tokens, and return their logits."""
+        self.encode(inputs)
+        return self.first(tokens, mask)
+
+    def first(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Run the decoder on its first tokens.
+
+        Args:
+            tokens: Ids, [batch, tokens].
+            mask: 1 for each that counts, 0 for padding, [batch, tokens].
+
+        Returns:
+            The logits, [batch, tokens, vocabulary].
+        """
+        assert self._decoder is not None
+        model, self._mask = self._decoder.first, mask
+        feed = {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
+        outputs, self.cache = self._decoder.start(feed)
+        return _logits(model, outputs)
+
+    def step(self, tokens: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Run the decoder on the next tokens, [batch, tokens]; return their logits."""
+        assert self._decoder is not None
+        tokens = tokens.reshape(len(self._mask), -1)
+        self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
+        model = self._decoder.later
+        outputs, self.cache = self._decoder.step(self._feed(model, tokens), self.cache)
+        return _logits(model, outputs)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Let each row be a copy of another."""
+        assert self._decoder is not None
+        chosen = np.asarray(rows)
+        model = self._decoder.later
+        batch = {entry.slot: _batch_axis(model, value) for value, entry in model.roles.pasts.items()}
+        self.cache = {slot: np.take(array, chosen, batch.get(slot, 0)) for slot, array in self.cache.items()}
+        self._given = {role: array[chosen] for role, array in self._given.items()}
+        self._mask = self._mask[chosen]
+
+    def _feed(self, model: Model, tokens: np.ndarray) -> Arrays:
+        """Return what a decoder is fed besides what is past."""
+        feed, count = {}, tokens.shape[1]
+        known = {
+            "tokens": tokens,
+            "mask": self._mask,
+            "positions": np.maximum(np.cumsum(self._mask, 1) - 1, 0)[:, -count:],
+            "token types": np.zeros_like(tokens),
+            **self._given,
+        }
+        for value, role in model.roles.inputs.items():
+            declared = declared_type(value)
+            if role in ("past", "condition") or declared is None:
+                continue
+            made = known.get(role, self._inputs.get(value.name))
+            if made is None:
+                raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
+            feed[value.name] = made.astype(helper.tensor_dtype_to_np_dtype(declared.dtype))
+        return feed
+
+
+def _encoder_feed(model: Model, inputs: Mapping[str, np.ndarray]) -> Arrays:
+    """Return what runs once is fed: what is given, and what a tokenizer or feature extractor makes beside it."""
+    feed: Arrays = {}
+    tokens = next((inputs[value.name] for value in model.roles.all("tokens") if value.name in inputs), None)
+    like = next(iter(inputs.values()), np.ones((1, 1))) if tokens is None else tokens
+    for value, role in model.roles.inputs.items():
+        declared = declared_type(value)
+        if declared is None:
+            continue
+        kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+        if value.name in inputs:
+            feed[value.name] = inputs[value.name].astype(kind)
+        elif role == "positions":
+            feed[value.name] = np.broadcast_to(np.arange(like.shape[1]), like.shape[:2]).astype(kind)
+        elif role == "token types":
+            feed[value.name] = np.zeros(like.shape[:2], kind)
+        elif role == "mask" and (tokens is not None or declared.rank == 2):
+            feed[value.name] = np.ones(like.shape[:2], kind)
+        elif role in ("mask", "image mask"):
+            feed[value.name] = np.ones(_sizes(model, declared, inputs), kind)
+        else:
+            raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
+    return feed
+
+
+def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray]) -> list[int]:
+    """Return the dims of an input, symbols as other inputs have them; 1 for what these do not have."""
+    known: dict[object, int] = {}
+    for value in model.roles.inputs:
+        other, array = declared_type(value), inputs.get(value.name)
+        if other is not None and other.dims is not None and array is not None:
+            known.update(zip(other.dims, array.shape, strict=True))
+    return [dim if isinstance(dim, int) else known.get(dim, 1) for dim in declared.dims or ()]
+
+
+def _empty_past(model: Model, rows: int) -> Arrays:
+    """Return a past of no positions, by input.
+
+    Raises:
+        ModelError: The shape of an input is not declared.
+    """
+    found = {}
+    for value, entry in model.roles.pasts.items():
+        declared = declared_type(value)
+        if declared is None or declared.dims is None:
+            raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
+        shape = [
+            dim if isinstance(dim, int) else rows if model.roles.axis(value, axis) == "batch" else 1
+            for axis, dim in enumerate(declared.dims)
+        ]
+        if entry.axis is not None:
+            shape[entry.axis] = 0
+        found[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
+    return found
+
+
+def _batch_axis(model: Model, value: Value) -> int:
+    declared = declared_type(value)
+    axes = range(len(declared.dims or ())) if declared is not None else ()
+    return next((axis for axis in axes if model.roles.axis(value, axis) == "batch"), 0)
+
+
+def _logits(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    if model.roles.logits is None:
+        raise ModelError("nothing tells which of its outputs is the logits", file=model.label, hint="name it 'logits'")
+    return np.asarray(outputs[model.roles.logits.name])
