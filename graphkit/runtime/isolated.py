@@ -19,7 +19,7 @@ from graphkit.runtime.process import DiedError
 from graphkit.runtime.session import RunError, check_files, content, load_error
 from graphkit.runtime.worker import Message
 
-__all__ = ["IsolatedSession"]
+__all__ = ["MAX_TIMEOUTS", "IsolatedSession"]
 
 MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
 MAX_DEATHS = 4  # runs of a session that may end the process
@@ -103,7 +103,7 @@ class IsolatedSession:
 
     def _death(self, error: DiedError, arrays: Mapping[str, np.ndarray]) -> RunError:
         died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")
-        died.signal = error.signal
+        died.signal, died.timed_out = error.signal, error.timed_out
         return died
 
     def _failure(self, answer: Message) -> RunError:

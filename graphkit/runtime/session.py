@@ -26,10 +26,12 @@ class RunError(ModelError):
 
     Attributes:
         signal: The one that ended the process that the model ran in, such as SIGFPE.
+        timed_out: Whether the run took too long.
     """
 
     message: str = ""
     signal: str = ""
+    timed_out: bool = False
 
     @classmethod
     def of(cls, message: str, label: str, what: str = "onnxruntime fails") -> RunError:

@@ -12,6 +12,7 @@ import numpy as np
 from graphkit.errors import ModelError
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.runtime.isolated import MAX_TIMEOUTS
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, check_files
@@ -127,12 +128,12 @@ class _Comparison:
     progress: Callable[[str], None]
 
     def run(self) -> ModelComparison:
-        given = self._given()
         told = dict(self.options.names)
         b = self.other if isinstance(self.other, Model) else None
-        check_given(given, self.model, b)
+        given = self._given(b)
         own = {name: array for name, array in given.items() if name in self.model.graph.values}
         failure: RunError | None = None
+        timeouts = 0
         for feed in feeds(self.model, b, self.spec, own, self._inputs_told(told), self.options.seed):
             side = Side(self.model, feed)
             theirs = None if b is None else Side(b, renamed(self.model, b, feed, given, told))
@@ -140,16 +141,23 @@ class _Comparison:
                 return self._compare(side, theirs, told)
             except RunError as error:
                 failure = failure or error
+                timeouts += error.timed_out
+                if timeouts == MAX_TIMEOUTS:
+                    break
         raise failure or ModelError(
             "no sizes were found at which it may run", file=self.model.label, hint="give some with --dim or --input"
         )
 
-    def _given(self) -> dict[str, np.ndarray]:
+    def _given(self, b: Model | None) -> dict[str, np.ndarray]:
+        """Return the arrays for inputs; those of a file are checked before they are read."""
         if self.inputs is None:
             return {}
         if isinstance(self.inputs, Mapping):
-            return {name: np.asarray(array) for name, array in self.inputs.items()}
+            arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
+            check_given(arrays, self.model, b)
+            return arrays
         file = ArrayFile(self.inputs, self.options.limits)
+        check_given({name: file.claimed(name) for name in file.names}, self.model, b)
         return {name: file.read(name) for name in file.names}
 
     def _inputs_told(self, told: Mapping[str, str]) -> dict[str, str]:
@@ -220,6 +228,8 @@ class _Comparison:
         (one, two), mine, theirs = self._arrays(pair, a, b)
         if one.dtype.kind in "OUS" or two.dtype.kind in "OUS":
             return []
+        if two.size > one.size and not any(two.strides):
+            return [Cause("dims", f"dims: B has {list(two.shape)}, and A {list(one.shape)}.")]
         if not np.isfinite(two[two > -np.inf]).all() and np.isfinite(one[one > -np.inf]).all():
             return [Cause("unknown", "B has NaNs or infinities where A has none.")]
         case = Case.of(one, two, tolerance, mine, theirs)
@@ -240,7 +250,7 @@ class _Comparison:
         if b is not None and isinstance(pair.b, Value):
             two, theirs = _part(b, pair.b)
             return (one, two), mine, theirs
-        return (one, self._dumps.read(pair.theirs)), mine, None
+        return (one, self._dumps.beside(pair.theirs, one)), mine, None
 
     def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.runtime.limits import Limits
 from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.layers.stepping import Steps
 from graphkit.workflows.compare import CompareOptions, compare_models
@@ -452,7 +455,7 @@ def npy(header: str) -> bytes:
     ("header", "message"),
     [
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000)}", "are not to be held"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}", "it ends after 0 of 28 bytes"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (7, 4)}", "it ends after 0 of 112 bytes"),
         ("{'descr': '|O', 'fortran_order': False, 'shape': (7,)}", "holds no plain numbers"),
         ("__import__('os')", "it cannot be read"),
     ],
@@ -460,8 +463,9 @@ def npy(header: str) -> bytes:
 def test_what_an_array_claims_is_checked(tmp_path: Path, header: str, message: str) -> None:
     with zipfile.ZipFile(tmp_path / "inputs.npz", "w") as file:
         file.writestr("x.npy", npy(header))
+    same = twins("left", "right", a=np.eye(4, dtype=np.float32), b=np.eye(4, dtype=np.float32))
     with pytest.raises(ModelError, match=message):
-        compare_models(layer(), layer(), inputs=tmp_path / "inputs.npz")
+        compare_models(same, same, inputs=tmp_path / "inputs.npz")
 
 
 def test_inputs_of_another_dtype_or_name_are_errors() -> None:
@@ -508,3 +512,57 @@ def test_bisection_runs_few_nodes_twice(place: int, most: float, monkeypatch: py
         found = compare_models(chain(-1), chain(place), options=CompareOptions(bisect=bisecting))
         assert found.divergences[0].tensor == f"v{place + 1}"
     assert counts[True] <= most * counts[False]
+
+
+def deflated(path: Path, name: str, dims: tuple[int, ...]) -> Path:
+    """Write an .npz file of zeros, which is a thousandth of what it holds."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {dims}}}"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open(f"{name}.npy", "w", force_zip64=True) as f:
+        f.write(npy(header))
+        for _ in range(int(np.prod(dims)) * 4 >> 20):
+            f.write(bytes(1 << 20))
+    return path
+
+
+MANY = Limits(memory=16 << 30)  # which allows arrays of 1 GB
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [((64, 1 << 17), "and the model takes [n, 4]"), ((1, 3, 1 << 20), "and the model takes 2 dims")],
+)
+def test_inputs_of_other_dims_are_not_read(tmp_path: Path, dims: tuple[int, ...], message: str) -> None:
+    one = twins("left", "right", a=np.eye(4, dtype=np.float32), b=np.eye(4, dtype=np.float32))
+    path = deflated(tmp_path / "inputs.npz", "x", dims)
+    tracemalloc.start()
+    with pytest.raises(UsageError, match=re.escape(message)):
+        compare_models(one, one, inputs=path, options=CompareOptions(limits=MANY))
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def test_a_dump_of_other_dims_is_not_read(tmp_path: Path) -> None:
+    one = twins("left", "right", a=np.eye(4, dtype=np.float32), b=np.eye(4, dtype=np.float32))
+    path = deflated(tmp_path / "dumps.npz", "left", (64, 1 << 17))
+    tracemalloc.start()
+    found = compare_models(one, path, options=CompareOptions(limits=MANY))
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    assert told(found, "left") == "dims: B has [64, 131072], and A [12, 4]."
+
+
+def test_a_model_that_loops_ends_in_two_timeouts() -> None:
+    found = model(
+        """never_ends (int64[n] x) => (int64[n] y) {
+            y = Loop (trips, yes, x) <body = again (int64 number, bool go, int64[n] a) => (bool on, int64[n] b) {
+                on = Identity (go)
+                b = Neg (a)
+            }>
+        }""",
+        trips=np.array(1 << 62),
+        yes=np.array(True),
+    )
+    start = time.monotonic()
+    with pytest.raises(ModelError, match=r"it does not finish in 0\.5 s"):
+        compare_models(found, found, options=CompareOptions(limits=Limits(seconds=0.5)))
+    assert time.monotonic() - start < 60  # 12 sizes would be tried

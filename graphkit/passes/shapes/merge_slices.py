@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphkit.graph.slice_bounds import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
@@ -81,7 +82,10 @@ def _bounds(editor: Editor, node: Node) -> Bounds | None:
 
 def _integers(editor: Editor, value: Value | None) -> list[int] | None:
     array = numbers(editor.shapes[value]) if value is not None and value.is_constant else None
-    return None if array is None or array.ndim != 1 else [int(number) for number in array]
+    if array is None or array.ndim != 1:
+        return None
+    found = [int(number) for number in array]
+    return found if all(-INT64_MAX - 1 <= number <= INT64_MAX for number in found) else None
 
 
 def _slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> None:

@@ -12,7 +12,7 @@ from graphkit.constraints.input_matching import fed_inputs, fixed_by, given_shap
 from graphkit.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
+from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model
 from graphkit.shapes import DimSpec
 from graphkit.verify.assignments import assignments
@@ -88,7 +88,7 @@ def check_given(given: Feed, a: Model, b: Model | None) -> None:
     """Check that arrays are what the models take.
 
     Raises:
-        UsageError: One is no input of either, or has another dtype or rank.
+        UsageError: One is no input of either, or has another dtype or other dims.
     """
     for name, array in given.items():
         values = [model.graph.values.get(name) for model in (a, b) if model is not None]
@@ -103,6 +103,10 @@ def check_given(given: Feed, a: Model, b: Model | None) -> None:
             if declared.dtype and helper.tensor_dtype_to_np_dtype(declared.dtype) != array.dtype:
                 want = dtype_name(declared.dtype)
                 raise UsageError(f"--inputs: '{name}' is {array.dtype}, and the model takes {want} - convert it")
-            if declared.dims is not None and len(declared.dims) != array.ndim:
-                have = list(array.shape)
+            if declared.dims is None:
+                continue
+            have = list(array.shape)
+            if len(declared.dims) != array.ndim:
                 raise UsageError(f"--inputs: '{name}' has dims {have}, and the model takes {len(declared.dims)} dims")
+            if any(isinstance(dim, int) and dim != size for dim, size in zip(declared.dims, have, strict=True)):
+                raise UsageError(f"--inputs: '{name}' has dims {have}, and the model takes {shape_text(declared.dims)}")

@@ -63,7 +63,7 @@ class Reader:
         self.steps += 1
         mine = self.one.values([pair.a for pair in some])
         if isinstance(self.two, ArrayFile):
-            return zip(mine, map(self.two.read, [pair.theirs for pair in some]), strict=True)
+            return zip(mine, map(self.two.beside, [pair.theirs for pair in some], mine), strict=True)
         return zip(mine, self.two.values([pair.b for pair in some if isinstance(pair.b, Value)]), strict=True)
 
     def keep(self) -> None:

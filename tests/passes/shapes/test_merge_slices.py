@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import numpy as np
+import onnx.numpy_helper
 import pytest
 from rewriting import check, constants, lines, model_of
 
@@ -70,4 +72,12 @@ KEPT = {
 
 @pytest.mark.parametrize("model", KEPT.values(), ids=KEPT)
 def test_they_stay(model: Model) -> None:
+    assert PASS.run(model).model is model
+
+
+def test_a_step_that_no_int64_holds_stays() -> None:
+    model = graph("a = Slice (x, zero, last, two, steps) y = Slice (a, one, end, one)")
+    steps = onnx.numpy_helper.from_array(np.array([1 << 63], np.uint64), "steps")  # which onnxruntime refuses
+    model.proto.graph.initializer.append(steps)
+    model = Model.from_proto(model.proto)
     assert PASS.run(model).model is model
