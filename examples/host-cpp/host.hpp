@@ -153,14 +153,15 @@ public:
     }
 
     // The tokens that greedy decoding gives for each sequence; prompts may differ in length.
-    Ids generate(const Ids& sources, const Ids& prompts, std::size_t steps, std::int64_t end) {
+    Ids generate(const Ids& sources, const Ids& prompts, std::size_t steps, const std::vector<std::int64_t>& ends) {
         for (const std::vector<std::int64_t>& prompt : prompts) {
             if (prompt.empty()) throw std::invalid_argument("the prompt is empty");
         }
         start(sources);
         Ids found(prompts.size());
         const auto goes_on = [&](const std::vector<std::int64_t>& tokens) {
-            return tokens.empty() || (tokens.size() < steps && tokens.back() != end);
+            if (tokens.empty()) return true;
+            return tokens.size() < steps && std::find(ends.begin(), ends.end(), tokens.back()) == ends.end();
         };
         const auto is_empty = [](const std::vector<std::int64_t>& tokens) { return tokens.empty(); };
         while (std::any_of(found.begin(), found.end(), goes_on)) {

@@ -42,7 +42,8 @@ int main(int count, char** words) {
         }
         host::Host host(words[1], replay);
         const host::Ids prompts(host::Host::batch(), {std::stoll(words[5])});
-        for (const auto& tokens : host.generate(sources, prompts, std::stoull(words[4]), HOST_TOKEN_END)) {
+        const std::vector<std::int64_t> ends(HOST_END_TOKENS, HOST_END_TOKENS + HOST_END_TOKEN_COUNT);
+        for (const auto& tokens : host.generate(sources, prompts, std::stoull(words[4]), ends)) {
             for (std::int64_t token : tokens) std::cout << token << "\n";
         }
         for (const host::Bytes& bytes : host.state) append(bytes);

@@ -199,7 +199,8 @@ class BundleContract:
         opset: Of the models.
         sizes: The largest that each size may be: `batch`, `source`, `tokens`, `slots`, and other names in the shapes of
             inputs.
-        tokens: `pad`, `start`, `end`; None where the export does not say.
+        tokens: `pad` and `start`; None where the export does not say.
+        ends: The tokens of which any ends a sequence; empty where the export does not say.
         arena: Bytes of the state.
         lengths, states, methods: What there is.
         positions: Who counts positions, in one sentence.
@@ -211,6 +212,7 @@ class BundleContract:
     opset: int
     sizes: Mapping[str, int]
     tokens: Mapping[str, int | None]
+    ends: tuple[int, ...]
     arena: int
     lengths: tuple[Length, ...]
     states: tuple[StateTensor, ...]

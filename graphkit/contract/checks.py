@@ -12,7 +12,7 @@ __all__ = ["problems"]
 
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
 MOST = 1 << 48  # elements
-TOKENS = ("pad", "start", "end")
+TOKENS = ("pad", "start")
 CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length")}
 BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
 

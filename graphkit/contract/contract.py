@@ -138,7 +138,8 @@ class Contract:
             the tokens that the decoder takes: one more than slots, unless the model has fewer; `layers`, `heads` and
             `head_dim` of the cache of the self-attention; `vocabulary`, the logits. 0 where there is none, or where
             layers differ.
-        tokens: `pad`, `start`, `end`; None where the model does not say.
+        tokens: `pad` and `start`; None where the model does not say.
+        ends: The tokens of which any ends a sequence; empty where the model does not say.
         floor: What is added to scores that do not count.
         methods, tables, states: What there is.
         loop: What the host does, in order.
@@ -149,6 +150,7 @@ class Contract:
     target: str
     sizes: Mapping[str, int]
     tokens: Mapping[str, int | None]
+    ends: tuple[int, ...]
     floor: float
     methods: tuple[Method, ...]
     tables: tuple[Table, ...]

@@ -77,7 +77,7 @@ export class Bundle {
       const steps = Math.min(maxNewTokens, this.contract.lengths[0].most - this.length + 1);
       const rows = first.map((logits) => ({ open: [{ text: [], score: 0, logits }], ended: [] }));
       for (let step = 1; ; step += 1) {
-        rows.forEach((row, at) => advance(row, at * row.open.length, eos ?? this.contract.tokens.end, beams));
+        rows.forEach((row, at) => advance(row, at * row.open.length, [eos ?? this.contract.ends].flat(), beams));
         if (step === steps || rows.every(({ ended }) => ended.length >= beams)) break;
         const open = rows.flatMap((row) => row.open);
         if (beams > 1) await this.#reorder(open.map(({ source }) => source));
@@ -194,7 +194,7 @@ export class Bundle {
   }
 }
 /** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */
-function advance(row, begin, end, beams) {
+function advance(row, begin, ends, beams) {
   const [found, count] = [[], beams > 1 ? 2 * beams : 1];
   for (const [at, { text, score, logits }] of row.open.entries()) {
     const most = logits.reduce((a, b) => Math.max(a, b));
@@ -206,8 +206,8 @@ function advance(row, begin, end, beams) {
       found.sort((one, other) => other.score - one.score).splice(count);
     });
   }
-  const next = found.filter(({ text }) => text.at(-1) !== end);
-  row.ended.push(...found.filter(({ text }) => text.at(-1) === end));
+  const next = found.filter(({ text }) => !ends.includes(text.at(-1)));
+  row.ended.push(...found.filter(({ text }) => ends.includes(text.at(-1))));
   const none = () => ({ text: [...row.open[0].text, 0], score: -Infinity, source: begin }); // where too few go on
   row.open = Array.from({ length: beams }, (_, at) => next[at] ?? none());
 }

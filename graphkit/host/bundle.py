@@ -15,7 +15,7 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.host.bound_methods import BoundMethods, Sessions
 from graphkit.host.bundle_state import BundleState
 from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
-from graphkit.host.search import beam_search, greedy_search
+from graphkit.host.search import beam_search, end_tokens, greedy_search
 
 __all__ = ["Bundle"]
 
@@ -234,7 +234,7 @@ class Bundle:
         ids: npt.ArrayLike | None = None,
         *,
         max_new_tokens: int,
-        eos: int | None = None,
+        eos: int | Sequence[int] | None = None,
         beams: int = 1,
         prompt: Tokens | None = None,
         mask: npt.ArrayLike | None = None,
@@ -245,7 +245,7 @@ class Bundle:
         Args:
             ids: Token ids, [batch, tokens] or of one row: of the source for an encoder, else the prompt.
             max_new_tokens: The most tokens to give.
-            eos: A token to stop at, which is given too; by default that of the export.
+            eos: A token to stop at, or several of which any stops, which is given too; by default those of the export.
             beams: Beams of each row; 1 is greedy.
             prompt: What the decoder beside an encoder starts with; by default the start token of the export.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
@@ -256,7 +256,7 @@ class Bundle:
         """
         if max_new_tokens < 1 or beams < 1:
             raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
-        end = self.contract.tokens.get("end") if eos is None else eos
+        ends = self.contract.ends if eos is None else end_tokens(eos)
         method, most = self._method("once"), self.contract.sizes["batch"]
         given = inputs if ids is None else {**inputs, **of_source(method, ids, mask)}
         if ids is not None and len(given) > len(inputs):
@@ -271,8 +271,8 @@ class Bundle:
         logits = self.start(prompt, mask=mask, **given)
         steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         if beams == 1:
-            return greedy_search(self, logits[:, -1], steps, end)
-        return beam_search(self, logits[:, -1], steps, end, beams)
+            return greedy_search(self, logits[:, -1], steps, ends)
+        return beam_search(self, logits[:, -1], steps, ends, beams)
 
     # How a method runs
 

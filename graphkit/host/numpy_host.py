@@ -12,6 +12,7 @@ import numpy as np
 from graphkit.contract import Contract, Method, Port, State, Table, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.masks import slots_mask, source_mask
+from graphkit.host.search import end_tokens
 from graphkit.runtime.limits import machine_memory
 
 __all__ = ["Host", "Run"]
@@ -109,14 +110,16 @@ class Host:
         logits = np.asarray(outputs[scores])
         return logits.reshape(-1) if self.batch == 1 else logits.reshape(self.batch, -1)
 
-    def generate(self, source: Sequence[int], prompt: Iterable[int], steps: int, end: int | None = None) -> list[int]:
+    def generate(
+        self, source: Sequence[int], prompt: Iterable[int], steps: int, end: int | Sequence[int] | None = None
+    ) -> list[int]:
         """Return the tokens that greedy decoding gives.
 
         Args:
             source: Token ids of the source; none for a decoder-only model.
             prompt: What the decoder starts with: a start token, or a prompt.
             steps: The most tokens to give.
-            end: A token to stop at.
+            end: A token to stop at, or several of which any stops; by default those of the contract.
 
         Raises:
             UsageError: The prompt is empty, or it or the source is too long; or the models run a batch.
@@ -126,7 +129,11 @@ class Host:
         return self.generate_batch([source] if len(source) else [], [list(prompt)], steps, end)[0]
 
     def generate_batch(
-        self, sources: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]], steps: int, end: int | None = None
+        self,
+        sources: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]],
+        steps: int,
+        end: int | Sequence[int] | None = None,
     ) -> list[list[int]]:
         """Return the tokens that greedy decoding gives for each sequence; prompts may differ in length.
 
@@ -139,14 +146,15 @@ class Host:
         self.start(sources)
         found: list[list[int]] = [[] for _ in given]
         most = self.contract.sizes["positions"]
-        while any(_goes_on(tokens, steps, end) for tokens in found):
+        ends = self.contract.ends if end is None else end_tokens(end)
+        while any(_goes_on(tokens, steps, ends) for tokens in found):
             if self.position >= most and all(found):
                 break
             at = self.position
             texts = [[*prompt, *tokens] for prompt, tokens in zip(given, found, strict=True)]
             logits = self.step([text[min(at, len(text) - 1)] for text in texts])
             for row, prompt, tokens in zip(logits.reshape(self.batch, -1), given, found, strict=True):
-                if at + 1 >= len(prompt) and _goes_on(tokens, steps, end):
+                if at + 1 >= len(prompt) and _goes_on(tokens, steps, ends):
                     tokens.append(int(row.argmax()))
         return found
 
@@ -215,13 +223,14 @@ class Host:
             state[(slice(None),) * axis + (self.position,)] = np.take(new, 0, axis)
 
 
-def _goes_on(tokens: Sequence[int], steps: int, end: int | None) -> bool:
-    return not tokens or (len(tokens) < steps and tokens[-1] != end)
+def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:
+    return not tokens or (len(tokens) < steps and tokens[-1] not in ends)
 
 
 def _filled(mask: np.ndarray, port: Port, shape: Sequence[int] = ()) -> np.ndarray:
     """Return a mask over the last axis, the same for all others, broadcast to its own shape or to one like it."""
-    return np.ascontiguousarray(np.broadcast_to(mask.astype(port.dtype), shape or port.shape)).reshape(port.shape)
+    typed = np.maximum(mask, np.finfo(port.dtype).min).astype(port.dtype)  # an infinite floor could give NaN
+    return np.ascontiguousarray(np.broadcast_to(typed, shape or port.shape)).reshape(port.shape)
 
 
 def _check_memory(contract: Contract, path: Path) -> None:

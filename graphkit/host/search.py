@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from graphkit.errors import UsageError
 
-__all__ = ["Stepper", "beam_search", "greedy_search"]
+__all__ = ["Stepper", "beam_search", "end_tokens", "greedy_search"]
 
 
 class Stepper(Protocol):
@@ -22,14 +22,19 @@ class Stepper(Protocol):
         """Let each row be a copy of another."""
 
 
-def greedy_search(bundle: Stepper, logits: np.ndarray, steps: int, end: int | None) -> list[list[int]]:
+def end_tokens(end: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of which any ends a row: one, or several."""
+    return (end,) if isinstance(end, (int, np.integer)) else tuple(end)
+
+
+def greedy_search(bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int]) -> list[list[int]]:
     """Return the most likely token of each row, again and again.
 
     Args:
         bundle: What steps.
         logits: Those of the first token, [rows, vocabulary].
         steps: The most tokens.
-        end: The token to stop at, None for none.
+        ends: The tokens of which any ends a row.
     """
     found: list[list[int]] = [[] for _ in logits]
     done = np.zeros(len(logits), bool)
@@ -38,14 +43,14 @@ def greedy_search(bundle: Stepper, logits: np.ndarray, steps: int, end: int | No
         for row, token in enumerate(tokens.tolist()):
             if not done[row]:
                 found[row].append(token)
-        done |= tokens == end if end is not None else False
+        done |= np.isin(tokens, list(ends))
         if done.all() or step == steps - 1:
             break
         logits = bundle.step(tokens)[:, -1]
     return found
 
 
-def beam_search(bundle: Stepper, logits: np.ndarray, steps: int, end: int | None, beams: int) -> list[list[int]]:
+def beam_search(bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int], beams: int) -> list[list[int]]:
     """Return the tokens of the best beam of each row: the largest mean of log probabilities.
 
     The arguments are those of `greedy_search`, and how many beams each row has. A row ends when it has as many ended
@@ -69,7 +74,7 @@ def beam_search(bundle: Stepper, logits: np.ndarray, steps: int, end: int | None
             for place in best.tolist():
                 beam, token = divmod(place, vocabulary)
                 text = [*open_ones[row][beam], token]
-                if token == end:
+                if token in ends:
                     ended[row].append((float(total[row, place]) / len(text), text))
                     continue
                 if kept < beams:

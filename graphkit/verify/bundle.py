@@ -308,7 +308,7 @@ def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]
 
 def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, expected: list[list[int]]) -> str:
     """Search with a bundle, and compare the tokens."""
-    actual = search(bundle, start(bundle, prompt)[:, -1], len(expected[0]), None)
+    actual = search(bundle, start(bundle, prompt)[:, -1], len(expected[0]), ())
     return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from graphkit.verify.originals import Originals
 
 __all__ = ["Recording", "Search", "record", "search_of"]
 
-Search = Callable[[Stepper, np.ndarray, int, "int | None"], list[list[int]]]
+Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
 WHOLE = 256 << 20  # bytes of logits that a prompt may have to run at once
 PART = 64 << 20  # bytes of logits of a part of a longer one
 
@@ -64,7 +64,7 @@ def record(
     oracle = Oracle(originals, optimize=optimize, prepack=optimize)
     logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
     first = prompts[0].first_row()
-    tokens = {width: search_of(width)(oracle, _start(oracle, first)[:, -1], steps, None) for width in beams}
+    tokens = {width: search_of(width)(oracle, _start(oracle, first)[:, -1], steps, ()) for width in beams}
     reordered: list[np.ndarray] = []
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if rows and pair is not None:

@@ -35,7 +35,7 @@ from graphkit.workflows.originals import Pipeline, find_pipeline
 __all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
 
 CONTRACT, DATA = "bundle.json", "bundle.data"
-NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None, "end": None}
+NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def bundle_folder(
     progress("making the methods")
     with isolation(options.limits):
         methods = export.methods(options)
-    contract, models = _completed(_contract(methods, export.tokens, options), methods)
+    contract, models = _completed(_contract(methods, export, options), methods)
     if not options.dry_run:
         progress("writing")
         _write(output, models, contract, overwrite=options.overwrite)
@@ -171,6 +171,10 @@ class _Export:
     def tokens(self) -> Mapping[str, int | None]:
         return NO_TOKENS if self.pipeline is None else self.pipeline.tokens
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return () if self.pipeline is None else self.pipeline.ends
+
     def methods(self, options: BundleOptions) -> tuple[MethodModel, ...]:
         if self.pipeline is None:
             return described_methods(self.chains, options.max_cache, options.update)
@@ -191,14 +195,13 @@ def _check(path: Path, output: Path, options: BundleOptions) -> None:
         raise UsageError(f"{output} is the folder of the export - name another one")
 
 
-def _contract(
-    methods: Sequence[MethodModel], tokens: Mapping[str, int | None], options: BundleOptions
-) -> BundleContract:
+def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOptions) -> BundleContract:
     sizes = BundleSizes(options.batch, options.max_cache, options.max_source, dict(options.dims))
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
-    return build_bundle(methods, sizes, tokens, DATA if has_data else "", opset)
+    contract = build_bundle(methods, sizes, export.tokens, DATA if has_data else "", opset)
+    return replace(contract, ends=export.ends)
 
 
 def _completed(contract: BundleContract, methods: Sequence[MethodModel]) -> tuple[BundleContract, dict[str, Model]]:

@@ -86,6 +86,7 @@ def build_bundle(
         opset,
         {"batch": sizes.batch, **largest},
         dict(tokens),
+        (),
         max((state.offset + state.places * state.stride for state in states), default=0),
         tuple(Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths),
         tuple(replace(state, symbolic=takes_fewer_slots(state, sizes.slots, made)) for state in states),

@@ -87,6 +87,7 @@ def build_contract(
         sizes.target.name,
         known,
         tokens,
+        pipeline.ends,
         sizes.floor,
         methods,
         tables,

@@ -20,7 +20,8 @@ __all__ = ["Pipeline", "by_tanh", "find_pipeline"]
 
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
 CONFIGURATIONS = ("generation_config.json", "config.json")
-KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"}
+KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id"}
+ENDS = "eos_token_id"
 ROLES = {
     "encoder": "encoder",
     "vision": "encoder",
@@ -41,7 +42,8 @@ class Pipeline:
         first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
         step: The decoder of later steps, None without a decoder.
         merged: Whether the decoder is a merged one, both `first` and `step`.
-        tokens: `pad`, `start` and `end`, None where nothing says.
+        tokens: `pad` and `start`, None where nothing says.
+        ends: The tokens of which any ends a sequence.
     """
 
     encoder: Model | None
@@ -49,6 +51,7 @@ class Pipeline:
     step: Model | None
     merged: bool
     tokens: Mapping[str, int | None]
+    ends: tuple[int, ...] = ()
 
 
 def find_pipeline(path: Path) -> Pipeline:
@@ -70,7 +73,9 @@ def find_pipeline(path: Path) -> Pipeline:
     if encoder is None and step is not None and step.roles.all("encoder state", "encoder tokens"):
         raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
     folder = path if path.is_dir() else path.parent
-    return Pipeline(encoder, first or step, step, merged is not None, _tokens(folder, [encoder, step]))
+    configurations = [_read(folder / name) for name in CONFIGURATIONS]
+    tokens = _tokens(configurations, [encoder, step])
+    return Pipeline(encoder, first or step, step, merged is not None, tokens, _ends(configurations))
 
 
 def by_tanh(pipeline: Pipeline) -> Pipeline:
@@ -109,20 +114,27 @@ def _role(model: Model) -> str:
     return ROLES[architecture(model).role]
 
 
-def _tokens(folder: Path, models: list[Model | None]) -> dict[str, int | None]:
-    """Return special tokens: of the configuration beside the models, padding also of what a model compares ids with."""
-    found: dict[str, int | None] = dict.fromkeys(KEYS)
-    for name in CONFIGURATIONS:
-        configuration = _read(folder / name)
-        for key, entry in KEYS.items():
-            value = configuration.get(entry)
-            value = value[0] if isinstance(value, list) and value else value  # models that end with one of several
-            if found[key] is None and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-                found[key] = value
+def _tokens(configurations: list[Mapping[str, object]], models: list[Model | None]) -> dict[str, int | None]:
+    """Return special tokens of the configurations beside the models; padding also of what a model compares ids with."""
+    found: dict[str, int | None] = {
+        key: next((ids[0] for each in configurations if (ids := _ids(each.get(entry)))), None)
+        for key, entry in KEYS.items()
+    }
     for model in models:
         if found["pad"] is None and model is not None and model.roles.decoder is None:
             found["pad"] = compared_token(model)
     return found
+
+
+def _ends(configurations: list[Mapping[str, object]]) -> tuple[int, ...]:
+    return next((ids for each in configurations if (ids := _ids(each.get(ENDS)))), ())
+
+
+def _ids(entry: object) -> tuple[int, ...]:
+    """Return the tokens of an entry, which is one or a list of them."""
+    listed = entry if isinstance(entry, list) else [entry]
+    ids = [each for each in listed if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+    return tuple(dict.fromkeys(ids))
 
 
 def _read(path: Path) -> Mapping[str, object]:

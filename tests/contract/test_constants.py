@@ -14,7 +14,6 @@ from graphkit.cli import app
 from graphkit.contract import Contract, Method, Port, Source, State, Table
 from graphkit.contract.constants import WRITERS
 from graphkit.errors import ModelError, UsageError
-from graphkit.host.masks import source_mask
 
 SMALL = Contract(
     "generic-npu",
@@ -28,7 +27,8 @@ SMALL = Contract(
         "head_dim": 4,
         "vocabulary": 11,
     },
-    {"pad": 0, "start": 7, "end": None},
+    {"pad": 0, "start": 7},
+    (5, 9),
     -255.0,
     (
         Method(
@@ -69,14 +69,15 @@ C = """\
 #define HOST_VOCABULARY 11 /* Logits of a step; 0 for none. */
 #define HOST_TOKEN_PAD 0 /* Pads the source; -1 where the export does not say. */
 #define HOST_TOKEN_START 7 /* Decoding starts with it; -1 where the export does not say. */
-#define HOST_TOKEN_END (-1) /* Decoding stops at it; -1 where the export does not say. */
 #define HOST_STATE_BYTES 96 /* Bytes of all states. */
+#define HOST_END_TOKEN_COUNT 2 /* Decoding stops at any of HOST_END_TOKENS. */
 #define HOST_MASK_FLOOR (-255.0f) /* Added to scores that do not count. */
-#define HOST_MASK_FLOOR_HALF 0xdbf8 /* The bits of that as a float16. */
+#define HOST_MASK_FLOOR_HALF 0xdbf8 /* The bits of the nearest finite float16. */
 #define HOST_MAX_RANK 4 /* The most dims of a tensor. */
 #define HOST_TABLE_COUNT 1
 #define HOST_STATE_COUNT 1
 #define HOST_METHOD_COUNT 1
+static const long long HOST_END_TOKENS[] = {5, 9};
 """
 C_DATA = """
 enum { /* places in HOST_TABLES */
@@ -339,8 +340,17 @@ def test_a_folder_without_a_contract_is_an_error(tmp_path: Path) -> None:
         app(["contract", str(tmp_path)], standalone_mode=False)
 
 
-@pytest.mark.parametrize("floor", [-1e9, -30000.0, -1 / 3, -65519.9999])
-def test_the_floor_as_a_float16_is_what_the_reference_host_adds(floor: float) -> None:
-    with np.errstate(over="ignore"):
-        bits = source_mask(0, 1, floor).astype(np.float16).view(np.uint16)
-    assert f"MASK_FLOOR_HALF: u16 = 0x{bits[0]:04x};" in WRITERS["rust"](replace(SMALL, floor=floor))
+@pytest.mark.parametrize("floor", [-1e9, -30000.0, -1 / 3, -65519.9999, -65504.0, -65505.0])
+def test_the_floor_as_a_float16_is_the_nearest_finite_one(floor: float) -> None:
+    bits = np.array(max(floor, -65504), np.float16).view(np.uint16)
+    assert f"MASK_FLOOR_HALF: u16 = 0x{int(bits):04x};" in WRITERS["rust"](replace(SMALL, floor=floor))
+    assert f"HOST_MASK_FLOOR_HALF 0x{int(bits):04x} " in WRITERS["c"](replace(SMALL, floor=floor))
+
+
+def test_no_end_token_is_none() -> None:
+    none = replace(SMALL, ends=())
+    assert "#define HOST_END_TOKEN_COUNT 0" in WRITERS["c"](none)
+    assert "pub const END_TOKENS: [i64; 0] = [];" in WRITERS["rust"](none)
+    assert "export const END_TOKENS: readonly number[] = [];" in WRITERS["typescript"](none)
+    assert "pub const END_TOKENS: [i64; 2] = [5, 9];" in WRITERS["rust"](SMALL)
+    assert "export const END_TOKENS: readonly number[] = [5, 9];" in WRITERS["typescript"](SMALL)

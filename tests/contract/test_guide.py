@@ -79,6 +79,7 @@ def contract(states: tuple[State, ...] = STATES) -> Contract:
         "generic-npu",
         {"batch": 1, "capacity": 4, "source": 0, "positions": 5},
         {},
+        (),
         -1e9,
         (STEP,),
         (Table("words", "words.bin", 0, "float32", 9, (16,), "the words"),),
@@ -101,6 +102,6 @@ def test_a_family_with_a_gap_or_with_other_shapes_is_written_out() -> None:
 def test_text_of_a_model_is_text() -> None:
     port = Port("x<b>", "float32", (1,), "<img src=x> [c](javascript:x) a|b", Source("user"))
     hostile = Method("once", "once.onnx", "once", (port,), (Port("y", "float32", (1,), "*y*"),))
-    made = Contract("t", {"capacity": 0, "source": 0}, {}, -1e9, (hostile,), (), (), (), "")
+    made = Contract("t", {"capacity": 0, "source": 0}, {}, (), -1e9, (hostile,), (), (), (), "")
     assert r"| `x<b>` | float32 | [1] | whoever calls: \<img src=x\> [c]\(javascript:x) a\|b |" in guide(made)
     assert r"| `y` | float32 | [1] | \*y\* |" in guide(made)

@@ -35,7 +35,7 @@ export async function decodes(bundle, { start, other, ids, tokens, prompt, mask 
   const options = { maxNewTokens: 9, eos: -1, prompt, mask };
   found.greedy = await bundle.generate(ids, options);
   found.beams = await bundle.generate(ids, { ...options, beams: 2 });
-  found.ended = await bundle.generate(ids, { ...options, beams: 2, eos: found.beams[0][3] });
+  found.ended = await bundle.generate(ids, { ...options, beams: 2, eos: [found.beams[0][3], 1 << 20] });
   await bundle.start(start);
   await bundle.reorder([1, 1, 0]);
   found.reordered = numbers(await bundle.step([...tokens[0], tokens[0][0]]));

@@ -331,6 +331,8 @@ def test_greedy_search_takes_the_largest_logit_and_stops_at_the_end(opened: Open
     end = found[2]
     stop = found.index(end) + 1
     assert bundle.generate([1, 2], max_new_tokens=20, eos=end) == [found[:stop]]
+    assert bundle.generate([1, 2], max_new_tokens=20, eos=(found[0] + 1, end)) == [found[:stop]]
+    assert bundle.generate([1, 2], max_new_tokens=20, eos=()) == [found]
 
 
 def test_beams_find_the_best_of_all_sequences(opened: Opened) -> None:

@@ -132,7 +132,7 @@ def in_python(bundle: graphkit.Bundle, inputs: dict[str, Any]) -> dict[str, Any]
     said["states"] = {name: array.copy() for name, array in bundle.state.items()}
     said["greedy"] = bundle.generate(ROWS, eos=-1, **options)
     said["beams"] = bundle.generate(ROWS, eos=-1, beams=2, **options)
-    said["ended"] = bundle.generate(ROWS, eos=said["beams"][0][3], beams=2, **options)
+    said["ended"] = bundle.generate(ROWS, eos=(said["beams"][0][3], 1 << 20), beams=2, **options)
     bundle.start(**inputs["start"])
     bundle.reorder([1, 1, 0])
     said["reordered"] = bundle.step([*STEPS[0], STEPS[0][0]])

@@ -199,7 +199,7 @@ def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -
     if host.contract.sizes["source"]:
         sources = [[5 + token for token in range(max(1, length - place))] for place in range(host.batch)]
     steps = 6 if not sources else length  # to a full cache, and one more
-    tokens = host.generate_batch(sources, [[3]] * host.batch, steps, host.contract.tokens["end"])
+    tokens = host.generate_batch(sources, [[3]] * host.batch, steps, host.contract.ends)
     words = [replay, folder, recorded, fed, str(steps), "3", *(",".join(map(str, source)) for source in sources)]
     printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
     assert [int(token) for token in printed.split()] == [token for each in tokens for token in each]

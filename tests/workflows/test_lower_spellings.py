@@ -500,12 +500,12 @@ def test_ids_of_an_encoder_that_are_no_tokens_are_declined(tmp_path: Path) -> No
         lowered(encoder(f'{TEXT}, int64[batch, length] "lang/0"', x, PADDED), tmp_path)
 
 
-@pytest.mark.parametrize(("text", "end"), [("[1, 106]", 1), ("-1", None), ("true", None), ("7", 7)])
-def test_the_end_token_is_the_first_of_several(text: str, end: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "ends"), [("[1, 106, 1]", (1, 106)), ("-1", ()), ("true", ()), ("7", (7,))])
+def test_any_of_several_tokens_ends_a_sequence(text: str, ends: tuple[int, ...], tmp_path: Path) -> None:
     folder = saved(decoder(FILLED), tmp_path / "model")
     (folder / "config.json").write_text(f'{{"eos_token_id": {text}}}')
     lower_folder(folder, tmp_path / "out", replace(OPTIONS, verify=False))
-    assert read_contract(tmp_path / "out" / "contract.json").tokens["end"] == end
+    assert read_contract(tmp_path / "out" / "contract.json").ends == ends
 
 
 def test_a_configuration_that_is_too_deep_is_an_error(tmp_path: Path) -> None:

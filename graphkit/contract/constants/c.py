@@ -97,12 +97,16 @@ def _lines(found: Facts) -> Iterator[str]:
     yield from ("#ifndef HOST_CONTRACT_H", "#define HOST_CONTRACT_H", "", "#include <stddef.h>", "")
     for number in found.numbers:
         yield f"#define HOST_{number.name.upper()} {_integer(number.value)} /* {comment(number.comment)} */"
+    ends = contract.ends
+    yield f"#define HOST_END_TOKEN_COUNT {len(ends)} /* Decoding stops at any of HOST_END_TOKENS. */"
     yield f"#define HOST_MASK_FLOOR ({found.floor!r}f) /* Added to scores that do not count. */"
-    yield f"#define HOST_MASK_FLOOR_HALF 0x{found.floor_half:04x} /* The bits of that as a float16. */"
+    yield f"#define HOST_MASK_FLOOR_HALF 0x{found.floor_half:04x} /* The bits of the nearest finite float16. */"
     shapes = [p.shape for m in contract.methods for p in (*m.inputs, *m.outputs)] + [s.shape for s in contract.states]
     yield f"#define HOST_MAX_RANK {max((1, *map(len, shapes)))} /* The most dims of a tensor. */"
     for group in (found.tables, found.states, found.methods):
         yield f"#define HOST_{group.what.upper()}_COUNT {len(group.items)}"
+    listed = ", ".join(map(str, ends or (-1,)))  # C has no empty arrays
+    yield f"static const long long HOST_END_TOKENS[] = {{{listed}}};"
     yield TYPES.format(kinds=_enumerated("SOURCE", KINDS), choices=_enumerated("BY", CHOICES)).rstrip("\n")
     for group in found.groups:
         if group.items:

@@ -45,7 +45,6 @@ SIZES = {
 TOKENS = {
     "pad": "Pads the source; -1 where the export does not say.",
     "start": "Decoding starts with it; -1 where the export does not say.",
-    "end": "Decoding stops at it; -1 where the export does not say.",
 }
 
 
@@ -104,7 +103,7 @@ class Facts:
         contract: The contract.
         numbers: Its numbers.
         floor: What is added to scores that do not count, as a float32 has it.
-        floor_half: The bits of that as a float16.
+        floor_half: The bits of that as a float16, the nearest finite one.
         tables, states, methods: Names for their places.
         inputs, outputs: The same for the ports of each method.
     """
@@ -173,12 +172,14 @@ def _half(number: float) -> int:
     try:
         return int(struct.unpack("<H", struct.pack("<e", number))[0])
     except OverflowError:
-        return 0xFC00 if number < 0 else 0x7C00  # infinite, as a float16 has it
+        return (
+            0xFBFF if number < 0 else 0x7BFF
+        )  # the largest finite one: a score that an infinity is added to may be NaN
 
 
 def _unique(reserved: Iterable[str]) -> Callable[[str], str]:
     """Return a function that makes text an identifier in lower case which nothing else has."""
-    taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h"}
+    taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h", "end_tokens", "end_token_count"}
     taken |= {f"{what}_count" for what in ("table", "state", "method")}
     taken |= {f"source_{kind}" for kind in ("none", *get_args(Kind))} | {f"by_{by}" for by in ("none", *get_args(By))}
 

@@ -131,8 +131,10 @@ def _lines(found: Facts) -> Iterator[str]:
     for number in found.numbers:
         kind = "i64" if number.name.startswith("token_") else "usize"
         yield from (f"/// {comment(number.comment)}", f"pub const {number.name.upper()}: {kind} = {number.value};")
+    ends = ", ".join(map(str, contract.ends))
+    yield from ("/// Decoding stops at any of these.", f"pub const END_TOKENS: [i64; {len(contract.ends)}] = [{ends}];")
     yield from ("/// Added to scores that do not count.", f"pub const MASK_FLOOR: f32 = {found.floor!r};")
-    yield "/// The bits of that as a float16."
+    yield "/// The bits of the nearest finite float16."
     yield f"pub const MASK_FLOOR_HALF: u16 = 0x{found.floor_half:04x};"
     yield TYPES.rstrip("\n")
     for group in found.groups:

@@ -107,8 +107,10 @@ def _lines(found: Facts) -> Iterator[str]:
     yield ""
     for number in found.numbers:
         yield from (f"/** {comment(number.comment)} */", f"export const {number.name.upper()} = {number.value};")
+    ends = ", ".join(map(str, contract.ends))
+    yield from ("/** Decoding stops at any of these. */", f"export const END_TOKENS: readonly number[] = [{ends}];")
     yield from ("/** Added to scores that do not count. */", f"export const MASK_FLOOR = {found.floor!r};")
-    yield "/** The bits of that as a float16. */"
+    yield "/** The bits of the nearest finite float16. */"
     yield f"export const MASK_FLOOR_HALF = 0x{found.floor_half:04x};"
     yield TYPES.rstrip("\n")
     for group in found.groups:
