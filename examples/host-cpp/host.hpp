@@ -251,7 +251,7 @@ private:
         std::vector<std::int64_t> rows;
         if (port.source == HOST_SOURCE_ROWS) {
             for (std::size_t i = 0; i < count; i++) {
-                const std::size_t row = port.by == HOST_BY_POSITION ? position : valid[i] - 1;
+                const std::size_t row = port.by == HOST_BY_POSITION ? position : place(port, ids[i], valid[i]);
                 rows.push_back(static_cast<std::int64_t>(row));
             }
         } else {
@@ -262,6 +262,18 @@ private:
             }
         }
         return looked_up(port.of, rows);
+    }
+
+    // The place of a source that chooses a row: its last token, its largest id, or the first of one token.
+    static std::size_t place(const HostPort& port, const std::vector<std::int64_t>& ids, std::size_t length) {
+        if (port.by == HOST_BY_LARGEST_ID) {
+            return static_cast<std::size_t>(std::max_element(ids.begin(), ids.end()) - ids.begin());
+        }
+        if (port.by == HOST_BY_FIRST_TOKEN) {
+            const auto found = std::find(ids.begin(), ids.end(), HOST_TOKEN_POOLED);
+            return found == ids.end() ? 0 : static_cast<std::size_t>(found - ids.begin());
+        }
+        return length - 1;
     }
 
     Bytes looked_up(int index, const std::vector<std::int64_t>& rows) const {

@@ -13,7 +13,7 @@ __all__ = ["problems"]
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
 MOST = 1 << 48  # elements
 TOKENS = ("pad", "start")
-CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length")}
+CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length", "largest_id", "first_token")}
 BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
 
 
@@ -93,6 +93,8 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield f"is not the output '{source.of}' of a method that runs before"
     if source.by not in CHOOSING.get(source.kind, (source.by,)):
         yield f"does not say what chooses from '{source.of}'"
+    if source.by == "first_token" and contract.tokens.get("pooled") is None:
+        yield "is chosen by a token, and tokens.pooled is missing"
     if source.kind in ("embedding", "rows"):
         table = next((table for table in contract.tables if table.name == source.of), None)
         if table is None or table.dtype != port.dtype or not _is_filled(port.shape, table.shape):
@@ -107,7 +109,7 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
 
 def _is_of_sequences(source: Source) -> bool:
     """Whether an input has a part for each sequence."""
-    return source.kind in ("embedding", "source_mask") or source.by == "valid_length"
+    return source.kind in ("embedding", "source_mask", "rows") and source.by != "position"
 
 
 def _is_shared(count: int, contract: Contract) -> bool:

@@ -13,7 +13,7 @@ __all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "Sta
 VERSION = 1
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
-By = Literal["source", "token", "type", "position", "valid_length"]
+By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Source:
             elsewhere. `state`: what the host keeps. `output`: what another method gave. `user`: whoever calls.
         of: The table, the state, or METHOD/OUTPUT.
         by: What chooses rows: the ids of the `source`, the `token`, the token `type` (0 unless the caller has pairs of
-            texts), the `position` or the `valid_length`.
+            texts), the `position` or the `valid_length`; or a place of the source: that of the first of its largest ids
+            (`largest_id`), or of the first of its tokens that is `tokens.pooled` (`first_token`; 0 without one).
         window: In a slots mask, how many tokens count, the new one included; 0 for all.
     """
 
@@ -138,7 +139,8 @@ class Contract:
             the tokens that the decoder takes: one more than slots, unless the model has fewer; `layers`, `heads` and
             `head_dim` of the cache of the self-attention; `vocabulary`, the logits. 0 where there is none, or where
             layers differ.
-        tokens: `pad` and `start`; None where the model does not say.
+        tokens: `pad` and `start`; None where the model does not say. Also `pooled`, where a row of a table is chosen by
+            the first place of that token.
         ends: The tokens of which any ends a sequence; empty where the model does not say.
         floor: What is added to scores that do not count.
         methods, tables, states: What there is.

@@ -12,6 +12,12 @@ from graphkit.render.markdown import escape
 __all__ = ["guide"]
 
 
+PLACES = {
+    "largest_id": "the first of the largest ids of the source",
+    "first_token": "the first token `tokens.pooled` of the source, 0 where there is none",
+}
+
+
 def guide(contract: Contract) -> str:
     """Return `HOST.md`."""
     return "\n".join(_lines(contract)) + "\n"
@@ -88,6 +94,8 @@ def _words(source: Source) -> str:
     if source.kind == "embedding":
         which = {"source": "each token of the source, then the padding token", "type": "the type of each token"}
         return f"rows of table '{source.of}' for {which.get(source.by, 'the token')}"
+    if source.by in PLACES:
+        return f"the row of table '{source.of}' at the place, counted from 0, of {PLACES[source.by]}"
     if source.kind == "rows":
         return f"row '{source.by}' of table '{source.of}'"
     if source.kind == "state":

@@ -6,10 +6,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from graphkit.contract import Contract, Method, Port, State, Table, read_contract
+from graphkit.contract import By, Contract, Method, Port, State, Table, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.masks import slots_mask, source_mask
 from graphkit.host.search import end_tokens
@@ -199,7 +200,11 @@ class Host:
             return _filled(np.stack(masks)[:, None], port, shape)
         rows = self.tables[source.of]
         if source.kind == "rows":
-            chosen = [self.position] if source.by == "position" else [valid - 1 for valid in self.valid]
+            chosen = (
+                [self.position]
+                if source.by == "position"
+                else [self._place(source.by, row, ids[row]) for row in range(self.batch)]
+            )
             return np.ascontiguousarray(np.resize(rows[np.array(chosen)], port.shape))
         count = math.prod(port.shape) // (self.batch * math.prod(rows.shape[1:]))
         padded = [self._padded(port, one, count) for one in ids]
@@ -207,6 +212,15 @@ class Host:
             if not 0 <= min(one) <= max(one) < len(rows):
                 raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {one}")
         return np.ascontiguousarray(rows[np.array(padded)]).reshape(port.shape)
+
+    def _place(self, by: By | Literal[""], row: int, ids: list[int]) -> int:
+        """Return the place of a source that chooses a row: of its largest id, of the first of a token, or its last."""
+        if by == "largest_id":
+            return ids.index(max(ids))
+        pooled = self.contract.tokens.get("pooled")
+        if by == "first_token":
+            return ids.index(pooled) if pooled in ids else 0
+        return self.valid[row] - 1
 
     def _padded(self, port: Port, ids: list[int], count: int) -> list[int]:
         """Return the rows that tokens choose, and behind them those that padding does."""

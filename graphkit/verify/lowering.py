@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,10 +24,12 @@ from graphkit.verify.lowering_signs import lost_bias, signs
 from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
 from graphkit.verify.one_sequence import OneSequence
 from graphkit.verify.originals import Originals
+from graphkit.verify.special_tokens import placed, places, special_tokens
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
 
 GREEDY = 16  # most tokens to decode greedily
+SPECIAL = 6  # steps with a special token
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class SourceRun:
         tokens: Different tokens among those that the original chose greedily.
         others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
         failure: Why it fails, "" for nothing.
+        token: The special token that was tried at several places of the source, and of what is decoded; None for none.
     """
 
     length: int
@@ -53,6 +56,7 @@ class SourceRun:
     tokens: int
     others: int
     failure: str
+    token: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class LoweringProof(Result):
         yield Table(
             (
                 Column("Source", "number"),
+                Column("Token", "number"),
                 Column("Encoder", "number"),
                 Column("Steps", "number"),
                 Column("Logits", "number"),
@@ -99,7 +104,15 @@ class LoweringProof(Result):
                 Column("Result"),
             ),
             [
-                (r.length or None, _number(r.encoder), r.steps, _number(r.logits), r.greedy, r.failure or "equal")
+                (
+                    r.length or None,
+                    r.token,
+                    _number(r.encoder),
+                    r.steps,
+                    _number(r.logits),
+                    r.greedy,
+                    r.failure or "equal",
+                )
                 for r in self.runs
             ],
         )
@@ -113,7 +126,16 @@ class LoweringProof(Result):
 
 
 def _at(run: SourceRun) -> str:
+    if run.token is not None:
+        return f"token {run.token} "
     return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
+
+
+def _places(where: Sequence[int]) -> str:
+    """Return places, counted from 1, in words."""
+    if not where:
+        return "no place"
+    return f"{'place' if len(where) == 1 else 'places'} {' and '.join(str(place + 1) for place in where)}"
 
 
 def _number(value: float | None) -> str:
@@ -165,6 +187,10 @@ class _Proof:
         self.reference = OneSequence(originals)
         self.differences: list[np.ndarray] = []  # of logits, at each step
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
+        self.special = special_tokens(originals.models, self.vocabulary)
+        pads = {self.contract.tokens["pad"], *self.special.pads}
+        everything = range(self.vocabulary)
+        self.plain = np.array([token for token in everything if token not in pads] or everything)
         self.user = {
             port.name: port
             for method in self.contract.methods
@@ -179,6 +205,7 @@ class _Proof:
             self.host.sequence = number % self.host.batch
             runs.append(self._one(length))
         self.host.sequence = 0
+        runs += [self._special(token, lengths[-1]) for token in (self.special if lengths else ())]
         failed = [run for run in runs if run.failure]
         found = list(leaks(self._scene(lengths[(len(lengths) - 1) // 2]), self.rng)) if lengths else []
         if failed:
@@ -190,6 +217,8 @@ class _Proof:
         notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
+        for token in self.special.pads:
+            notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
         if ties := sum(run.others for run in runs):
             times = counted(ties, "step(s)")
             notes.append(f"At {times} the two largest logits are as near as the tolerance: either token is right.")
@@ -215,17 +244,45 @@ class _Proof:
             yield f"The original does not run at every length up to {source}: it was compared at {told}."
 
     def _ids(self, count: int) -> list[int]:
-        pad = self.contract.tokens["pad"]
-        is_padded = pad is not None and pad < self.vocabulary and self.vocabulary > 1
-        drawn = self.rng.integers(0, self.vocabulary - is_padded, count).tolist()
-        return [token + (pad is not None and is_padded and token >= pad) for token in drawn]
+        """Return tokens of the whole vocabulary, but for those that pad."""
+        return [int(token) for token in self.rng.choice(self.plain, count)]
 
     def _given(self) -> dict[str, np.ndarray]:
         return {name: self.rng.normal(0, 1, port.shape).astype(port.dtype) for name, port in self.user.items()}
 
+    def _special(self, token: int, length: int) -> SourceRun:
+        """Run sources and prompts with a token at several places."""
+        steps = min(SPECIAL, self.contract.sizes["positions"])
+        found = SourceRun(length, None, 0, None, 0, 0, 0, "", token)
+        for where in places(length or steps):
+            source = placed(token, self._ids(length), where)
+            tokens = placed(
+                token, self._ids(steps), where if not length else [min(place, steps - 1) for place in where]
+            )
+            run = self._compared(source, self._given(), tokens)
+            failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
+            found = replace(
+                found,
+                encoder=max((each for each in (found.encoder, run.encoder) if each is not None), default=None),
+                logits=max((each for each in (found.logits, run.logits) if each is not None), default=None),
+                steps=found.steps + run.steps,
+                failure=found.failure or failure,
+            )
+        return found
+
     def _one(self, length: int) -> SourceRun:
-        source = self._ids(length)
-        user = self._given()
+        source, user = self._ids(length), self._given()
+        run = self._compared(source, user, self._ids(self.contract.sizes["positions"]))
+        if not self.contract.sizes["capacity"]:
+            return run
+        self.host.start(source, **user)
+        self.reference.start(source, {name: self.host.own(array) for name, array in user.items()})
+        greedy = min(GREEDY, run.steps)
+        chosen, others, differs = self._greedy(greedy)
+        return replace(run, greedy=greedy, tokens=len(set(chosen)), others=others, failure=run.failure or differs)
+
+    def _compared(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
+        """Run a source and the tokens of steps through both."""
         mine = {name: self.host.own(array) for name, array in user.items()}
         outputs = self.host.start(source, **user)
         expected = self.reference.start(source, mine)
@@ -240,15 +297,9 @@ class _Proof:
             if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
         if not self.contract.sizes["capacity"]:
-            return SourceRun(length, difference, 0, None, 0, 0, 0, failure)
-        steps = self.contract.sizes["positions"]
-        worst, at = self._forced(steps)
-        failure = failure or at
-        self.host.start(source, **user)
-        self.reference.start(source, mine)
-        greedy = min(GREEDY, steps)
-        chosen, others, differs = self._greedy(greedy)
-        return SourceRun(length, difference, steps, worst, greedy, len(set(chosen)), others, failure or differs)
+            return SourceRun(len(source), difference, 0, None, 0, 0, 0, failure)
+        worst, at = self._forced(tokens)
+        return SourceRun(len(source), difference, len(tokens), worst, 0, 0, 0, failure or at)
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self.contract.sizes["positions"])
@@ -259,8 +310,8 @@ class _Proof:
         size = self.contract.sizes["source"]
         return len(runs) > 1 and any(run.length == size and not run.failure for run in runs)
 
-    def _forced(self, steps: int) -> tuple[float, str]:
-        worst, failure, tokens = 0.0, "", self._ids(steps)
+    def _forced(self, tokens: Sequence[int]) -> tuple[float, str]:
+        worst, failure = 0.0, ""
         expected = [self.reference.step(token) for token in tokens]
         self.allowance.learn(expected)
         for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):

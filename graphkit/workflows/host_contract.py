@@ -79,6 +79,8 @@ def build_contract(
         **_cache_sizes(parts, pipeline),
     }
     tokens = dict(pipeline.tokens)
+    for part in parts:
+        tokens |= part.tokens
     if pad is not None:
         tokens["pad"] = pad
     methods = tuple(part.method for part in parts)

@@ -16,6 +16,7 @@ from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes
+from graphkit.workflows.compared_tokens import compared_tokens
 from graphkit.workflows.host_feeds import By, is_of_source, other_tokens, run_feed
 from graphkit.workflows.host_masks import columns_of, in_slots, raised, window_of
 from graphkit.workflows.lower_sizes import Setting
@@ -126,7 +127,10 @@ def _check_tokens(
     if not any(roles.get(value.name) in ("tokens", "encoder tokens") for value in part.graph.inputs):
         return
     number = 1 if which == "position" else setting.source
-    tokens: list[int | Sequence[int]] = [*other_tokens(setting), other_tokens(setting), other_tokens(setting)[::-1]]
+    plain = other_tokens(setting)
+    special = [token for token in compared_tokens(part) if token != setting.pad]
+    tokens: list[int | Sequence[int]] = [*plain, plain, plain[::-1], *special, *([token, *plain] for token in special)]
+    tokens += [[*plain, token] for token in special]
     runs = [session.run(run_feed(part, roles, setting, which, number, each)) for each in tokens]
     for each in wanted:
         if any(not np.array_equal(run[each.name], runs[0][each.name]) for run in runs):

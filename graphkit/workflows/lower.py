@@ -32,7 +32,7 @@ from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
-from graphkit.workflows.lower_sizes import LowerSizes
+from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
 from graphkit.workflows.lowering import Lowered, lower_model
 from graphkit.workflows.originals import Pipeline, by_tanh, find_pipeline
 from graphkit.workflows.score_range import largest_score
@@ -179,7 +179,26 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     dtypes = {value.constant.data_type for value in values if value.constant is not None}
     wanted = mask_floor(target, options.mask_floor)
     floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
-    return LowerSizes(options.batch, options.src_len, options.max_cache_len, dict(options.dims), floor, pad, target)
+    source = _source(pipeline, options)
+    return LowerSizes(options.batch, source, options.max_cache_len, dict(options.dims), floor, pad, target)
+
+
+def _source(pipeline: Pipeline, options: LowerOptions) -> int:
+    """Return the positions of the source, those that an export of a fixed length has.
+
+    Raises:
+        UsageError: The user asks for others.
+    """
+    fixed = fixed_length(pipeline.encoder) if pipeline.encoder is not None else None
+    if fixed is None or options.src_len == fixed:
+        return options.src_len
+    if options.src_len != DEFAULTS.src_len:
+        assert pipeline.encoder is not None
+        raise UsageError(
+            f"{pipeline.encoder.name} takes {fixed} tokens, not {options.src_len} - leave out --src-len, or export it "
+            "with a dynamic length"
+        )
+    return fixed
 
 
 def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:

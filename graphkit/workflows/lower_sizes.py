@@ -14,7 +14,7 @@ from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.targets import Target, load_target
 
-__all__ = ["LowerSizes", "Setting", "setting_of"]
+__all__ = ["LowerSizes", "Setting", "fixed_length", "setting_of"]
 
 MAX_REACH = 4096  # how far a length is looked for at which a model runs
 
@@ -71,6 +71,14 @@ class Setting:
         """Return all dims of one sequence where the cache holds so many tokens."""
         new = dict.fromkeys(self.past, past)
         return {**self.dims, **dict.fromkeys(self.batch, 1), **new, **dict.fromkeys(self.total, past + 1)}
+
+
+def fixed_length(model: Model) -> int | None:
+    """Return how many tokens a model takes where its export fixes that, else None."""
+    ids = model.roles.first("tokens")
+    declared = declared_type(ids) if ids is not None else None
+    dims = declared.dims if declared is not None else None
+    return dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
 
 
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:

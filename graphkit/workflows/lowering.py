@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -38,6 +38,7 @@ from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.host_tables import HostTable, host_tables
 from graphkit.workflows.lower_sizes import LowerSizes, setting_of
 from graphkit.workflows.lowered_interface import Interface
+from graphkit.workflows.pooling import pool_by_product
 
 __all__ = ["Lowered", "lower_model"]
 
@@ -61,6 +62,7 @@ class Lowered:
         changes: What was done, a sentence each.
         declined: What was not, and why.
         blockers: What the target still refuses.
+        tokens: Tokens that the host treats as no others, by what for.
     """
 
     method: Method
@@ -70,6 +72,7 @@ class Lowered:
     changes: tuple[str, ...]
     declined: tuple[Declined, ...]
     blockers: Blockers
+    tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
@@ -87,6 +90,7 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     lowering = _Lowering(name, model, sizes)
     lowering.extract_embeddings()
     lowering.insert_masks()
+    lowering.pool()
     lowering.extract_host_values()
     if lowering.is_decoder:
         lowering.fix_cache()
@@ -108,6 +112,7 @@ class _Lowering:
         self.interface = Interface(model)
         self.setting = setting_of(self.model, model, sizes, is_decoder=self.is_decoder)
         self.tables: dict[str, np.ndarray] = {}
+        self.tokens: dict[str, int] = {}
 
     def _decompose_attention(self) -> None:
         """Compute attentions by plain operators.
@@ -184,6 +189,21 @@ class _Lowering:
                 MASKS[kind],
             )
         self._run(step)
+
+    def pool(self) -> None:
+        """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
+        rows = {name: len(table) for name, table in self.tables.items()}
+        of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
+        vocabulary = min((rows[name] for name in of), default=0)
+        self.model, pooled = pool_by_product(self.model, self.setting, vocabulary)
+        for each in pooled:
+            name = f"{self.name}.{each.name}"
+            self.tables[name] = np.eye(each.shape[-1], dtype=helper.tensor_dtype_to_np_dtype(each.dtype))
+            meaning = f"1 at {each.words}, 0 elsewhere"
+            self.interface.sources[each.name] = Source("rows", name, each.by), meaning
+            self.changes.append(f"'{each.out}' is the product of '{each.name}', made by the host, and the states")
+            if each.token is not None:
+                self.tokens["pooled"] = each.token
 
     def extract_host_values(self) -> None:
         """Let the host make what depends on positions, lengths and masks alone."""
@@ -274,6 +294,7 @@ class _Lowering:
             tuple(self.changes),
             tuple(self.declined),
             blockers(self.model, self.sizes.target),
+            self.tokens,
         )
 
     def _fix_dims(self, table: HostTable) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.uses import readers
+from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.passes.npu.extract_embedding import id_input
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
@@ -148,10 +150,13 @@ def _read(path: Path) -> Mapping[str, object]:
 
 
 def compared_token(model: Model) -> int | None:
-    """Return the constant with which a model compares its token ids, None where it does not."""
+    """Return the constant with which a model compares its token ids, None where it does not.
+
+    A comparison whose place is looked for, such as that with an end-of-text token, tells nothing of padding.
+    """
     shapes = infer(model)
     for node in model.graph.nodes:
-        if not node.is_op("Equal"):
+        if not node.is_op("Equal") or _is_looked_for(node.outputs[0]):
             continue
         for value, other in (node.inputs[:2], node.inputs[1::-1]):
             ids = id_input(value)
@@ -161,3 +166,8 @@ def compared_token(model: Model) -> int | None:
             if data is not None and data.size == 1 and (token := number(data.item())) is not None:
                 return token
     return None
+
+
+def _is_looked_for(value: Value | None) -> bool:
+    found = readers(value, lambda node, _: node.is_op("Cast")) if value is not None else ()
+    return any(node.is_op("ArgMax") for node, _ in found)

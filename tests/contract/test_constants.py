@@ -69,6 +69,7 @@ C = """\
 #define HOST_VOCABULARY 11 /* Logits of a step; 0 for none. */
 #define HOST_TOKEN_PAD 0 /* Pads the source; -1 where the export does not say. */
 #define HOST_TOKEN_START 7 /* Decoding starts with it; -1 where the export does not say. */
+#define HOST_TOKEN_POOLED (-1) /* Its first place in the source chooses a row; -1 where no row is chosen by it. */
 #define HOST_STATE_BYTES 96 /* Bytes of all states. */
 #define HOST_END_TOKEN_COUNT 2 /* Decoding stops at any of HOST_END_TOKENS. */
 #define HOST_MASK_FLOOR (-255.0f) /* Added to scores that do not count. */

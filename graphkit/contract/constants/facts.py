@@ -45,6 +45,7 @@ SIZES = {
 TOKENS = {
     "pad": "Pads the source; -1 where the export does not say.",
     "start": "Decoding starts with it; -1 where the export does not say.",
+    "pooled": "Its first place in the source chooses a row; -1 where no row is chosen by it.",
 }
 
 
@@ -150,7 +151,7 @@ def facts(contract: Contract) -> Facts:
 
 
 def _token(contract: Contract, name: str) -> int:
-    token = contract.tokens[name]
+    token = contract.tokens.get(name)
     return -1 if token is None else token
 
 

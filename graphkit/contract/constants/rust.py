@@ -65,6 +65,8 @@ pub enum By {
     Type,
     Position,
     ValidLength,
+    LargestId,
+    FirstToken,
 }
 
 /// Who makes an input.

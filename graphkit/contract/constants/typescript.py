@@ -55,7 +55,7 @@ export interface State {
 }
 
 /** What chooses rows of a table. */
-export type By = "source" | "token" | "type" | "position" | "valid_length";
+export type By = "source" | "token" | "type" | "position" | "valid_length" | "largest_id" | "first_token";
 
 /** Who makes an input. A window of 0 means all tokens. */
 export type Source =

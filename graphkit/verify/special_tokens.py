@@ -1,0 +1,115 @@
+"""The tokens of an export that a model may treat as no others, and where a proof puts them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.graph.uses import readers
+from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.model import Model
+
+__all__ = ["Special", "placed", "places", "special_tokens"]
+
+MOST = 16  # tokens: some tokenizers add hundreds
+MOVES = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+CHOOSING = ("ArgMax", "ArgMin", "TopK")
+CONFIGURATIONS = ("generation_config.json", "config.json")
+NAMES = ("_token_id", "_token_index")
+MAX_BYTES = 1 << 26  # of a tokenizer's file
+
+
+class Special(tuple[int, ...]):
+    """Tokens, in order; `pads` are those that a model takes for padding by itself wherever they stand."""
+
+    pads: tuple[int, ...] = ()
+
+
+def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
+    """Return the special tokens of an export: those that ids are compared with, of its configuration and tokenizer.
+
+    Args:
+        models: Its models. The files beside them are read where they are there.
+        vocabulary: Tokens are below this.
+    """
+    compared = {token: nodes for model in models for token, nodes in _compared(model).items()}
+    pads = tuple(token for token, nodes in compared.items() if not any(map(_chooses, nodes)))
+    folders = dict.fromkeys(model.path.parent for model in models if model.path is not None)
+    named = [token for folder in folders for token in _named(folder)]
+    known = [token for token in dict.fromkeys([*compared, *named]) if 0 <= token < vocabulary and token not in pads]
+    found = Special(known[:MOST])
+    found.pads = tuple(token for token in pads if token < vocabulary)
+    return found
+
+
+def places(length: int) -> list[tuple[int, ...]]:
+    """Return where a token stands among so many: first, in the middle, last, twice, and nowhere."""
+    last = length - 1
+    return list(dict.fromkeys([(), (0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)]))
+
+
+def placed(token: int, ids: Sequence[int], where: Sequence[int]) -> list[int]:
+    """Return ids with a token at these places and nowhere else."""
+    other = token - 1 if token else 1
+    return [token if place in where else other if known == token else known for place, known in enumerate(ids)]
+
+
+def _compared(model: Model) -> dict[int, list[Node]]:
+    """Return the constants that a model compares its ids with, and the nodes that do."""
+    found: dict[int, list[Node]] = {}
+    for ids in model.roles.all("tokens", "encoder tokens"):
+        for node, index in readers(ids, lambda node, index: index == 0 and node.is_op(*MOVES)):
+            other = node.input(1 - index) if node.is_op(*COMPARING) else None
+            for token in _integers(model, other):
+                found.setdefault(token, []).append(node)
+    return found
+
+
+def _integers(model: Model, value: Value | None) -> list[int]:
+    tensor = unwrapped(value, MOVES).constant if value is not None else None
+    if tensor is None or int(np.prod(tensor.dims)) > MOST:
+        return []
+    return [int(number) for number in model.array(tensor).ravel()]
+
+
+def _chooses(node: Node) -> bool:
+    """Whether the place at which a comparison holds is looked for, rather than what is to be masked."""
+    outputs = [value for value in node.outputs if value is not None]
+    return any(
+        reader.is_op(*CHOOSING)
+        for value in outputs
+        for reader, _ in readers(value, lambda node, _: node.is_op(*MOVES, "Add", "And", "Mul", "Not", "Or", "Where"))
+    )
+
+
+def _named(folder: Path) -> Iterator[int]:
+    for name in CONFIGURATIONS:
+        yield from _of_configuration(_read(folder / name))
+    added = _read(folder / "tokenizer_config.json").get("added_tokens_decoder")
+    yield from (int(text) for text in added if text.isdecimal()) if isinstance(added, Mapping) else ()
+    listed = _read(folder / "tokenizer.json").get("added_tokens")
+    for entry in listed if isinstance(listed, list) else ():
+        token = entry.get("id") if isinstance(entry, Mapping) else None
+        if isinstance(token, int):
+            yield token
+
+
+def _of_configuration(plain: Mapping[str, object]) -> Iterator[int]:
+    for name, entry in plain.items():
+        if isinstance(entry, dict):
+            yield from _of_configuration(entry)
+        elif name.endswith(NAMES):
+            yield from (token for token in (entry if isinstance(entry, list) else [entry]) if type(token) is int)
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    """Return a file of JSON, nothing where it is none: these files are no part of what is proven."""
+    try:
+        plain = json.loads(path.read_bytes()) if path.is_file() and path.stat().st_size <= MAX_BYTES else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
