@@ -11,6 +11,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.compose import compose
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
@@ -26,8 +27,8 @@ OF_ENCODER = ("encoder mask", "encoder state")
 def joined(encoder: Model, first: Model, wanted: Mapping[str, str]) -> tuple[Model, Mapping[str, str]]:
     """Return encoder and first step as one model, and which of its outputs later steps read.
 
-    A mask of the cross-attention that is as long as the encoder's mask is that. Where the encoder's output has another
-    length, as that of a sound, all of it counts, and so does all of the encoder's input: the masks are no inputs.
+    The mask of the encoder is that of the cross-attention too, as it is: its length is that of the encoder's input. For
+    an encoder without one, all of its output counts, and so the mask of the cross-attention is no input.
 
     Args:
         encoder: The encoder.
@@ -44,16 +45,16 @@ def joined(encoder: Model, first: Model, wanted: Mapping[str, str]) -> tuple[Mod
         raise UsageError(f"{first.name} does not read one output of {encoder.name} - export both together")
     own, mask, renamed = first.roles.first("encoder mask"), encoder.roles.first("mask"), dict[str, str]()
     cross = ""
-    if own is not None and mask is not None and _are_as_long(encoder, mask, given):
+    if own is not None and mask is not None:
         cross = renamed[own.name] = mask.name
     elif own is not None:
         first, cross = _all_count(first, own, states[0])
-        if mask is not None:
-            encoder, _ = _all_count(encoder, mask, next(each for each in encoder.graph.inputs if each is not mask))
     of_decoder = {value.name for value in first.graph.inputs} - {states[0].name, own.name if own is not None else ""}
     if both := sorted(of_decoder & {value.name for value in encoder.graph.inputs}):
         raise UsageError(f"{encoder.name} and {first.name} each have an input '{both[0]}' - name one of them anew")
     model = compose(encoder, first, {states[0].name: given.name}, PREFIX)
+    if own is not None and mask is not None:
+        model = _of_one_type(model, f"{PREFIX}{mask.name}", own.name)
     inputs = [value.name for value in encoder.graph.inputs if value.tensor is None]
     outputs = [value.name for value in encoder.graph.outputs if value.name != given.name]
     renamed |= {f"{PREFIX}{name}": name for name in (*inputs, *outputs)}
@@ -62,10 +63,12 @@ def joined(encoder: Model, first: Model, wanted: Mapping[str, str]) -> tuple[Mod
     return _keeping(with_names(model, renamed), kept), {f"{name}_kept": name for name in kept}
 
 
-def _are_as_long(model: Model, mask: Value, output: Value) -> bool:
-    shapes = infer(model)
-    one, other = shapes[mask].dims, shapes[output].dims
-    return one is not None and other is not None and one[1:2] == other[1:2]
+def _of_one_type(model: Model, name: str, other: str) -> Model:
+    """Return a model that declares an input as it does another one, which becomes the same."""
+    proto = copy_proto(model)
+    inputs = {info.name: info for info in proto.graph.input}
+    inputs[other].type.CopyFrom(inputs[name].type)
+    return model.with_proto(proto)
 
 
 def _all_count(model: Model, mask: Value, like: Value) -> tuple[Model, str]:

@@ -22,6 +22,7 @@ from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.interface import with_names
 from graphkit.workflows.bundle_encoder import joined
 from graphkit.workflows.originals import Pipeline
+from graphkit.workflows.source_mask import with_mask_length
 
 __all__ = ["MethodModel", "derive_methods"]
 
@@ -79,6 +80,7 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
         first, step = split.first, split.with_past
     if pipeline.encoder is None:
         return _decoder_only(step, slots, update)
+    first, step = (with_mask_length(pipeline.encoder, decoder) for decoder in (first, step))
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 

@@ -31,6 +31,7 @@ from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import Expr, infer
 from graphkit.workflows.bundle_methods import MethodModel
+from graphkit.workflows.source_mask import MASK_LENGTH
 
 __all__ = ["BundleSizes", "build_bundle"]
 
@@ -139,11 +140,16 @@ class _Part:
     def symbols(self) -> Mapping[str, str]:
         """What each symbol of the inputs is called: `batch`, `source`, `tokens`, `slots`, or as it is."""
         roles, found = self.model.roles, dict.fromkeys(self._slots(), SLOTS)
+        has_own = any(
+            str(dim) == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
+        )
         for value in self.model.graph.inputs:
             for axis, dim in enumerate(self.shapes[value].dims or ()):
                 if dim.constant is None and dim.atom is not None and str(dim) not in found:
                     of_encoder = self.method.when == "once" and self.method.kinds.get(value.name) is None
                     name = SIZE_NAMES.get(roles.axis(value, axis), str(dim))
+                    if name == "source" and not of_encoder and has_own and str(dim) != MASK_LENGTH:
+                        name = str(dim)  # the output of the encoder, which is shorter than its mask
                     is_source = of_encoder and axis > 0 and name in ("source", "tokens", "other")
                     found[str(dim)] = "source" if is_source or name == "source" else name
         return found
