@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from graphkit.model import Model
 from graphkit.verify.inputs import index_bound
 from graphkit.verify.nearest import nearest_length
 from graphkit.verify.originals import Originals
+from graphkit.verify.special_tokens import special_tokens
 
 __all__ = ["LONGEST", "Prompt", "drawn", "prompts", "token_bound"]
 
@@ -21,7 +22,9 @@ STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
 LONGEST = 600  # tokens of a prompt that is tried with padding, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
-VOCABULARY = 64  # tokens below this will do, where there are so many; other integers too
+VOCABULARY = 64  # integers are below this where nothing tells more
+SPECIAL = 6  # tokens of which each is tried at each place
+PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class Prompt:
 def token_bound(port: BundlePort, method: BundleMethod, models: Sequence[Model]) -> int:
     """Return below which number the integers of an input are drawn.
 
-    That is 64, or fewer where the table has fewer rows that they are looked up in; for tokens whose table is not known,
-    where there are fewer logits.
+    That is how many rows the table has that they are looked up in; for tokens whose table is not known, how many logits
+    there are; else 64.
 
     Args:
         port: The input.
@@ -78,7 +81,7 @@ def token_bound(port: BundlePort, method: BundleMethod, models: Sequence[Model])
     if not any(known) and (is_tokens or any(tokens for _, tokens in own)):
         logits = next((port.shape[-1] for port in method.outputs if not port.writes and port.shape), None)
         known = [logits if isinstance(logits, int) else None]
-    return min([VOCABULARY, *(number for number in known if number)])
+    return min((number for number in known if number), default=VOCABULARY)
 
 
 def drawn(port: BundlePort, shape: Sequence[int], below: int, random: np.random.Generator) -> np.ndarray:
@@ -87,7 +90,7 @@ def drawn(port: BundlePort, shape: Sequence[int], below: int, random: np.random.
     if "mask" in port.name or port.dtype == "bool":
         made = np.ones(shape)
     elif np.dtype(port.dtype).kind in "iu":
-        made = random.integers(min(1, below - 1), below, tuple(shape))
+        made = random.integers(0, below, tuple(shape))
     else:
         made = random.standard_normal(shape)
     return made.astype(port.dtype)
@@ -116,6 +119,7 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
         for place, count in enumerate(rows):
             source = maker.sources[len(made) % len(maker.sources)]
             made.append(maker.make(length, count, slots, source, is_padded=place > 0))
+    made[1:1] = maker.special(originals.models, slots) if len(made) > 1 else []
     return made
 
 
@@ -136,6 +140,8 @@ class _Maker:
             nearest = {nearest_length(originals.encoder, length) for length in lengths}
             lengths = {length for length in nearest if length is not None and length <= most} or {most}
         self.sources = sorted(lengths, reverse=True)
+        encoder = originals.encoder
+        self.ids = [] if encoder is None else [value.name for value in encoder.roles.all("tokens")]
         logits = next(port for port in method.outputs if not port.writes)
         sizes = (dim for dim in logits.shape[2:] if isinstance(dim, int))
         self.logit_bytes = math.prod(sizes) * np.dtype(logits.dtype).itemsize
@@ -158,6 +164,19 @@ class _Maker:
         inputs = self._inputs(rows, source, is_padded)
         return Prompt(tokens, mask, inputs, steps, self.has_mask, source, padded, self.logit_bytes, compares_all)
 
+    def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
+        """Yield prompts of one row with special tokens at the first, a middle and the last place, and twice."""
+        found = special_tokens(models, self.bounds[self.tokens.name])
+        tokens = [*found.pads, *found][:SPECIAL]
+        for turn in range(len(tokens)):
+            named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
+            prompt = self.make(min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
+            for array in (prompt.tokens, *(prompt.inputs[name] for name in self.ids if name in prompt.inputs)):
+                _put(array[0], [named.get(name) for name in PATTERN])
+            for step, name in zip(prompt.steps, "ac", strict=False):
+                step[...] = named[name]
+            yield prompt
+
     def _tokens(self, shape: Sequence[int]) -> np.ndarray:
         return drawn(self.tokens, shape, self.bounds[self.tokens.name], self.random)
 
@@ -170,3 +189,10 @@ class _Maker:
             if "mask" in port.name and is_padded and array.ndim > 1:
                 array[-1, ..., max(1, shape[-1] * 2 // 3) :] = 0
         return made
+
+
+def _put(row: np.ndarray, tokens: Sequence[int | None]) -> None:
+    """Spread tokens over a row, the first and the last to its ends; None leaves what is there."""
+    for place, token in enumerate(tokens):
+        if token is not None:
+            row[round(place * (len(row) - 1) / (len(tokens) - 1))] = token

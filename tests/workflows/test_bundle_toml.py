@@ -191,7 +191,7 @@ def summing(folder: Path, rows: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("rows", "below"), [(1, 1), (5, 5), (100_000, 64)])
+@pytest.mark.parametrize(("rows", "below"), [(1, 1), (5, 5), (100_000, 100_000)])
 def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: int, tmp_path: Path) -> None:
     source = summing(tmp_path / "export", rows)
     report = made(source)
@@ -202,7 +202,8 @@ def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: in
     (chain,) = read_description(source / "bundle.toml")
     assert token_bound(port, method, chain.models) == below
     tokens = drawn(port, [2000], below, np.random.default_rng(0))
-    assert (tokens.min(), tokens.max()) == (min(1, below - 1), below - 1)
+    assert tokens.min() <= below // 100
+    assert below - 1 - below // 100 <= tokens.max() < below
 
 
 def test_a_method_that_does_not_run_is_found(tmp_path: Path) -> None:
