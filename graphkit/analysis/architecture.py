@@ -11,6 +11,7 @@ from typing import ClassVar
 import onnx
 
 from graphkit.analysis.kv_cache import KVCache, kv_cache
+from graphkit.graph.kv import tokens as words
 from graphkit.graph.names import module_path
 from graphkit.graph.types import declared_type
 from graphkit.graph.uses import lookups, table_entries
@@ -31,7 +32,13 @@ WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm
 AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 MAX_STEPS = 8
-DESCRIBED = {"vision": "vision model", "decoder-only": "decoder-only model"}
+DESCRIBED = {
+    "vision": "vision model",
+    "decoder-only": "decoder-only model",
+    "recurrent decoder": "step of a recurrent decoder",
+    "recurrent": "step of a recurrent model",
+}
+JOINED = {"decoder", "dec", "predictor", "prediction", "prednet"}  # words in what the joiner of a transducer reads
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Architecture(Result):
 
     Attributes:
         role: "encoder", "first-step decoder", "decoder with past", "merged decoder", "decoder-only",
-            "vision" or "other".
+            "recurrent decoder", "recurrent", "vision" or "other".
         reason: The evidence for the role.
         reads_encoder: Whether it is a decoder that reads what an encoder made.
         layers: Layers; of the decoder where there is a KV cache.
@@ -97,7 +104,7 @@ def architecture(model: ModelLike) -> Architecture:
     return Architecture(
         role,
         reason,
-        "decoder" in role and role != "decoder-only" and _reads_encoder(model),
+        "decoder" in role and role not in ("decoder-only", "recurrent decoder") and _reads_encoder(model),
         cache.layers if cache.layers is not None else _layers(model),
         heads,
         kv_heads,
@@ -117,7 +124,12 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
     if roles.pasts:
         if crosses:
             return "decoder with past", "it takes a KV cache and what an encoder made"
-        return "decoder-only", "it takes a KV cache, and nothing from an encoder"
+        state = ", recurrent state," if roles.states else ","
+        return "decoder-only", f"it takes a KV cache{state} and nothing from an encoder"
+    if roles.states and not roles.all("image"):
+        if tokens:
+            return "recurrent decoder", "it takes tokens and recurrent state, and no KV cache"
+        return "recurrent", "it takes recurrent state, which each step replaces"
     if cache.feeds or (crosses and tokens and logits):
         return "first-step decoder", "it gives a KV cache and takes none" if cache.feeds else "it reads an encoder"
     images = roles.all("image")
@@ -129,9 +141,16 @@ def _role(model: Model, cache: KVCache) -> tuple[str, str]:
         return "decoder-only", "it maps tokens to logits under a causal mask, without a KV cache"
     if any(node.is_op("LSTM", "GRU", "RNN") for node in all_nodes(model.scopes)):
         return "other", "it is recurrent"
+    if tokens and (joined := _for_joiner(model)):
+        return "other", f"it takes tokens and gives '{joined}', as the decoder of a transducer does"
     if tokens or roles.all("audio"):
         return "encoder", "it takes tokens or features, and has no KV cache and no causal mask"
     return "other", "its inputs and outputs are not tokens, images or a KV cache"
+
+
+def _for_joiner(model: Model) -> str:
+    """Return the output that the joiner of a transducer reads, "" for none."""
+    return next((value.name for value in model.graph.outputs if JOINED.intersection(words(value.name))), "")
 
 
 def _reads_encoder(model: Model) -> bool:

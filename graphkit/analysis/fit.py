@@ -153,6 +153,9 @@ class _Group:
                 yield from self._chosen(target, ("encoder", "vision"), _encoder_pairs)
                 yield from self._chosen(target, ("first-step decoder",), _cache_pairs)
                 yield from _cache_pairs(self.names, target, target)
+            starting = [name for name in self.names if first_states(self.names[name], self.names[target])]
+            for source in (*_of_a_variant(starting, self.variants, target), target):
+                yield from _state_pairs(self.names, source, target)
 
     def _chosen(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
         """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
@@ -210,6 +213,32 @@ def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[
     for slot, present in _presents(names[source]).items():
         if slot in pasts:
             yield source, present, target, pasts[slot]
+
+
+def _state_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
+    """Yield what becomes the recurrent state of a model: of the model itself, or of one that starts it."""
+    model = names[target]
+    after = {entry.past: entry.next for entry in model.roles.states}
+    given = after if source == target else first_states(names[source], model)
+    yield from ((source, state, target, past) for past, state in given.items())
+
+
+def first_states(first: Model, step: Model) -> dict[Value, Value]:
+    """Return the outputs of a model that starts a sequence which are the recurrent state of a step, by its input.
+
+    They have the names of the outputs of the step, or of its inputs; it is none where one is missing, or where the
+    model has recurrent state of its own.
+    """
+    outputs = {value.name: value for value in first.graph.outputs}
+    if first.roles.states or not first.roles.all("tokens", "embeddings", "audio"):
+        return {}
+    found = {
+        entry.past: outputs[name]
+        for entry in step.roles.states
+        for name in (entry.past.name, entry.next.name)
+        if name in outputs
+    }
+    return found if len(found) == len(step.roles.states) else {}
 
 
 def _presents(model: Model) -> dict[Slot, Value]:

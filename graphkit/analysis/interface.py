@@ -137,6 +137,8 @@ def interface(model: ModelLike) -> Interface:
         contradictions = declarations(model).notes
     meanings = {entry.past.name: _cache_meaning(entry, "past") for entry in cache if entry.past}
     meanings |= {entry.present.name: _cache_meaning(entry, "present") for entry in cache if entry.present}
+    meanings |= {entry.past.name: "recurrent state, from the step before" for entry in model.roles.states}
+    meanings |= {entry.next.name: "recurrent state, for the next step" for entry in model.roles.states}
     return Interface(
         _ports(model.graph, model.graph.inputs, meanings),
         _ports(model.graph, model.graph.outputs, meanings),

@@ -1,7 +1,8 @@
-"""The KV cache: its contract (what feeds what, what stays constant) and its memory."""
+"""The KV cache and recurrent state: their contract (what feeds what, what stays constant) and their memory."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import ClassVar
 
 from graphkit.analysis.cache_layout import Layout, cache_layout
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import counted
@@ -19,7 +20,7 @@ from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
 
-__all__ = ["Feed", "KVCache", "Memory", "kv_cache"]
+__all__ = ["Feed", "KVCache", "Memory", "StateFeed", "kv_cache"]
 
 DEFAULT_CONTEXT = 2048
 
@@ -60,8 +61,28 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class StateFeed:
+    """A family of recurrent states of one dtype and shape: inputs that outputs replace at each step.
+
+    Attributes:
+        input, output: Labels of what comes in and what goes out.
+        pairs: (input, output) names.
+        dtype: Such as `float32`.
+        shape: Its dims.
+        bytes: Of all of the family, for one sequence.
+    """
+
+    input: str
+    output: str
+    pairs: tuple[tuple[str, str], ...]
+    dtype: str
+    shape: tuple[Dim, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
 class KVCache(Judged):
-    """The cache of a decoder.
+    """The cache of a decoder, and recurrent state.
 
     Attributes:
         layers, kv_heads, head_dim: Sizes of the self-attention cache, None if unknown.
@@ -72,6 +93,7 @@ class KVCache(Judged):
         bytes_per_encoder_token: Of the cache that is as long as the encoder's output; 0 if there is none.
         fixed_bytes: Of cache tensors that do not grow.
         warnings: Ways to break the contract.
+        states: The recurrent state, one family a row.
     """
 
     title: ClassVar[str] = "KV cache"
@@ -86,6 +108,7 @@ class KVCache(Judged):
     fixed_bytes: int
     memory: tuple[Memory, ...]
     warnings: tuple[Finding, ...]
+    states: tuple[StateFeed, ...] = ()
 
     def found(self) -> tuple[Finding, ...]:
         return self.warnings
@@ -93,6 +116,7 @@ class KVCache(Judged):
     def blocks(self) -> Iterator[Block]:
         if not self.feeds:
             yield Prose("None: no input or output of this model is a KV cache.")
+            yield from self._states()
             return
         sizes = ((self.layers, "layer(s)"), (self.kv_heads, "KV head(s)"))
         parts = [counted(size, name) for size, name in sizes if size is not None]
@@ -104,8 +128,20 @@ class KVCache(Judged):
             title="Contract: each past takes the present of the step before",
         )
         yield from self._memory()
+        yield from self._states()
         for warning in self.warnings:
             yield Prose(warning.text, "warning")
+
+    def _states(self) -> Iterator[Block]:
+        if not self.states:
+            return
+        yield table(
+            "State:code | Next:note | Dtype | Shape:note | Tensors:number",
+            [(s.input, f"from {s.output}", s.dtype, shape_text(s.shape), len(s.pairs)) for s in self.states],
+            title="Recurrent state: each step replaces all of it",
+        )
+        total = sum(state.bytes for state in self.states)
+        yield Prose(f"{total:,} bytes of recurrent state for each sequence, however long it is.")
 
     def _memory(self) -> Iterator[Block]:
         if self.bytes_per_token is None:
@@ -169,6 +205,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         fixed_bytes=sum(lay.fixed_bytes or 0 for lay in layouts),
         memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
         warnings=tuple(_warnings(roles)),
+        states=tuple(_state_feeds(roles)),
     )
 
 
@@ -206,6 +243,20 @@ def _feeds(roles: Roles) -> tuple[Feed, ...]:
         Feed(_labels(past for past, _ in pairs), _labels(present for _, present in pairs), tuple(pairs), rule)
         for (_, _, rule), pairs in families.items()
     )
+
+
+def _state_feeds(roles: Roles) -> Iterator[StateFeed]:
+    """Yield families of recurrent states of one dtype and shape."""
+    families: dict[tuple[str, str, TensorType], list[tuple[str, str]]] = defaultdict(list)
+    for entry in roles.states:
+        if (declared := declared_type(entry.past)) is not None:
+            names = entry.past.name, entry.next.name
+            families[family_pattern(names[0]), family_pattern(names[1]), declared].append(names)
+    for (_, _, declared), pairs in families.items():
+        past, after = (_labels(column) for column in zip(*pairs, strict=True))
+        dims = declared.dims or ()
+        size = math.prod(dim for dim in dims if isinstance(dim, int)) * BITS.get(declared.dtype, 0) // 8
+        yield StateFeed(past, after, tuple(pairs), dtype_name(declared.dtype), dims, size * len(pairs))
 
 
 def _labels(names: Iterable[str]) -> str:

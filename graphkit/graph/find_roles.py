@@ -13,7 +13,8 @@ from onnx import TensorProto
 
 from graphkit.graph.kv import CROSS, CacheEntry, cache_entries, tokens
 from graphkit.graph.merged import merged_decoders
-from graphkit.graph.roles import Role, Roles, dim_at, may_be_pixels, rank
+from graphkit.graph.recurrent import StateEntry, recurrent_states
+from graphkit.graph.roles import MASKS, Role, Roles, dim_at, may_be_pixels, rank
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.uses import Use, lookups, table_entries, uses
 from graphkit.graph.view import Scope, Value
@@ -40,7 +41,32 @@ def find_roles(main: Scope) -> Roles:
     inputs = _crossing(_with_tokens(_sided(inputs, has_cache=bool(cache))), cache)
     presents = {entry.present for entry in cache}
     outputs: dict[Value, Role] = {v: "present" if v in presents else _output_role(v) for v in main.outputs}
-    return Roles(inputs, _with_logits(inputs, outputs), cache, merged)
+    outputs = _with_logits(inputs, outputs)
+    states = () if merged else _states(main, inputs, outputs, cache)
+    inputs |= dict.fromkeys((entry.past for entry in states), "state")
+    outputs |= dict.fromkeys((entry.next for entry in states), "next state")
+    taken = {value for entry in states for value in (entry.past, entry.next)}
+    cache = tuple(entry for entry in cache if entry.past not in taken and entry.present not in taken)
+    return Roles(inputs, outputs, cache, merged, states)
+
+
+def _states(
+    main: Scope, inputs: Mapping[Value, Role], outputs: Mapping[Value, Role], cache: Iterable[CacheEntry]
+) -> tuple[StateEntry, ...]:
+    """Return the recurrent state of a model: what is left where tokens, masks, caches and logits have their roles.
+
+    A model that takes nothing new besides, such as a part of the layers of a larger one, has none.
+    """
+    paired = {value for entry in cache if entry.past and entry.present for value in (entry.past, entry.present)}
+    kinds = ("other", "past", "present", "encoder state", "image")
+    named = {value for value in inputs if IMAGE.search(value.name)}
+    left, free = (
+        [v for v, role in roles.items() if role in kinds and v not in paired | named] for roles in (inputs, outputs)
+    )
+    states = recurrent_states(main, left, free, cache)
+    past = {entry.past for entry in states}
+    is_fed = any(role not in (*MASKS, "positions", "past") and value not in past for value, role in inputs.items())
+    return states if is_fed else ()
 
 
 def _input_role(value: Value) -> Role:

@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from graphkit.graph.kv import CacheEntry
 from graphkit.graph.merged import MergedDecoder
+from graphkit.graph.recurrent import StateEntry
 from graphkit.graph.types import Dim, TensorType, declared_dims, declared_type
 from graphkit.graph.view import Value, unwrapped
 
@@ -23,7 +24,7 @@ Role = Literal[
     "tokens", "embeddings", "mask", "positions", "token types",
     "encoder tokens", "encoder mask", "encoder state",
     "image", "image mask", "audio",
-    "past", "present", "condition", "logits", "other",
+    "past", "present", "state", "next state", "condition", "logits", "other",
 ]  # fmt: skip
 Axis = Literal["batch", "sequence", "past", "encoder", "total", "channels", "space", "other"]
 
@@ -40,12 +41,14 @@ class Roles:
         outputs: The role of each output; an "encoder state" is what a decoder takes.
         cache: The KV cache: which past goes with which present, of which layer.
         merged: The Ifs that hold both steps of a decoder.
+        states: The recurrent state: which input each output replaces.
     """
 
     inputs: Mapping[Value, Role]
     outputs: Mapping[Value, Role]
     cache: tuple[CacheEntry, ...]
     merged: tuple[MergedDecoder, ...]
+    states: tuple[StateEntry, ...] = ()
 
     def of(self, value: Value) -> Role:
         """Return the role of an input or output, "other" for any other value."""
@@ -96,6 +99,8 @@ class Roles:
         if (entry := self.pasts.get(value)) is not None:
             return self._cache_axis(entry, dims, at)
         role, last = self.inputs.get(value, "other"), len(dims) - 1
+        if role == "state":
+            return "other" if isinstance(dim, int) else "batch"
         if "batch" in str(dim) or (at == 0 and not (last == 0 and self._is_sequence(dim))):
             return "batch"
         if role in ("encoder mask", "mask"):

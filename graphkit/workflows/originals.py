@@ -28,6 +28,8 @@ ROLES = {
     "encoder": "encoder",
     "vision": "encoder",
     "other": "encoder",
+    "recurrent": "encoder",
+    "recurrent decoder": "encoder",
     "first-step decoder": "first",
     "decoder with past": "step",
     "decoder-only": "step",

@@ -45,7 +45,7 @@ def told(graph: str, opset: int = 17) -> Architecture:
         ("vit-qdq/model", "vision"),
         ("patchtst/model", "other"),
         ("search/beamsearch-gpt2", "other"),
-        ("search/loop-greedy", "other"),
+        ("search/loop-greedy", "recurrent"),
     ],
 )
 def test_the_role_of_a_real_model(model: str, role: str, real_model: RealModel) -> None:
@@ -120,7 +120,7 @@ vocabulary       262,144
 
 def test_unknown_sizes_are_not_shown(real_model: RealModel) -> None:
     assert architecture(real_model("search/loop-greedy")).to_text() == (
-        "Architecture\n\nRole: other (its inputs and outputs are not tokens, images or a KV cache).\n\n"
+        "Architecture\n\nRole: recurrent (it takes recurrent state, which each step replaces).\n\n"
     )
 
 
@@ -303,3 +303,63 @@ def test_the_vocabulary_is_the_table_that_tokens_look_up() -> None:
 
 def test_without_tokens_there_is_no_vocabulary() -> None:
     assert told("g (float[B,S,8] x) => (float[B,S,64] logits) { logits = Relu(x) }").vocabulary is None
+
+
+STEP = """
+step (%s, float[batch, 8] state) => (float[batch, 8] %s, float[batch, 8] state_out) {
+    %s
+    state_out = Add (state, row)
+    out = Tanh (state_out)
+    %s = Identity (out)
+}
+"""
+LOOKUP = "row = Gather (table, input_ids)"
+
+
+@pytest.mark.parametrize(
+    ("graph", "role", "described"),
+    [
+        (
+            STEP % ("int64[batch] input_ids, float[5, 8] table", "logits", LOOKUP, "logits"),
+            "recurrent decoder",
+            "step of a recurrent decoder",
+        ),
+        (
+            STEP % ("float[batch, 8] frame", "mel", "row = Relu (frame)", "mel"),
+            "recurrent",
+            "step of a recurrent model",
+        ),
+    ],
+)
+def test_a_step_that_takes_state_is_recurrent(graph: str, role: str, described: str) -> None:
+    found = told(graph)
+    assert (found.role, found.described, found.reads_encoder) == (role, described, False)
+
+
+def test_a_kv_cache_beside_state_makes_a_decoder() -> None:
+    found = told(
+        """
+        hybrid (int64[b, 1] input_ids, float[b, 2, past, 4] past_key_0, float[b, 8] state, float[5, 8] table)
+        => (float[b, 1, 8] logits, float[b, 2, total, 4] present_key_0, float[b, 8] state_out)
+        <float[1, 2, 1, 4] new = {0, 0, 0, 0, 0, 0, 0, 0}, int64[1] axis = {1}> {
+            row = Gather (table, input_ids)
+            flat = Squeeze (row, axis)
+            state_out = Add (state, flat)
+            present_key_0 = Concat <axis = 2> (past_key_0, new)
+            logits = Unsqueeze (state_out, axis)
+        }"""
+    )
+    assert (found.role, found.reason) == (
+        "decoder-only",
+        "it takes a KV cache, recurrent state, and nothing from an encoder",
+    )
+
+
+def test_the_decoder_of_a_transducer_without_state_is_no_encoder() -> None:
+    found = told(
+        """
+                context (int64[batch, 2] y) => (float[batch, 2, 3] decoder_out)
+                <float[2, 3] table = {0, 1, 2, 3, 4, 5}> { decoder_out = Gather (table, y) }"""
+    )
+    assert found.role == "other"
+    assert found.reason == "it takes tokens and gives 'decoder_out', as the decoder of a transducer does"

@@ -96,7 +96,7 @@ def test_a_hidden_state_of_another_width_does_not_fit(real_model: RealModel) -> 
 
 
 def test_models_that_have_nothing_to_do_with_each_other(real_model: RealModel) -> None:
-    found = fit([real_model("vit-qdq/model"), real_model("search/loop-greedy")])
+    found = fit([real_model("vit-qdq/model"), real_model("patchtst/model")])
     assert found.to_text() == (
         "How they fit together\n\nNo output of one model is recognised as an input of another.\n\n"
     )
@@ -245,3 +245,29 @@ def test_no_encoder_of_several_fits() -> None:
     models = [in_folder(encoder(width), f"m/{width}.onnx") for width in (16, 32)]
     models.append(in_folder(first_step({"present_key_0": LONG}), "m/first.onnx"))
     assert fit(models).findings() == ("nothing gives first.onnx: encoder_hidden_states",)
+
+
+STATES: Ports = {"conv_states": [2, "b", 8, 4], "ssm_states": [2, "b", 8, 3]}
+NEXT: Ports = {f"{name}_out": dims for name, dims in STATES.items()}
+
+
+def test_recurrent_state_is_linked_from_the_first_step_and_from_the_step_before() -> None:
+    first = opaque("first", {"input_ids": ["b", "s"]}, {"logits": ["b", "s", 9], **NEXT}, TensorProto.FLOAT)
+    step = opaque("step", {"input_ids": ["b", 1], **STATES}, {"logits": ["b", 1, 9], **NEXT})
+    for model in (first, step):
+        model.proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    models = [Model.from_proto(model.proto) for model in (first, step)]
+    found = fit(models)
+    assert found.findings() == ()
+    assert [(link.source, link.outputs, link.target, link.inputs) for link in found.links] == [
+        (source, f"{name}_out", "step", name) for source in ("first", "step") for name in STATES
+    ]
+
+
+def test_recurrent_state_that_does_not_fit_is_told() -> None:
+    first = opaque("first", {"input_ids": ["b", "s"]}, {"logits": ["b", "s", 9], "state_out": ["b", 7]})
+    step = opaque("step", {"input_ids": ["b", 1], "state": ["b", 8]}, {"logits": ["b", 1, 9], "state_out": ["b", 8]})
+    for model in (first, step):
+        model.proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    models = [Model.from_proto(model.proto) for model in (first, step)]
+    assert fit(models).findings() == ("first: state_out -> step: state: [b, 7] into [b, 8]",)

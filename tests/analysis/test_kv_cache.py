@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphkit.analysis.cache_layout import Layout, cache_layout
-from graphkit.analysis.kv_cache import Feed, KVCache, kv_cache
+from graphkit.analysis.kv_cache import Feed, KVCache, StateFeed, kv_cache
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.types import Dim, TensorType
 from graphkit.model import Model
@@ -268,11 +268,13 @@ def test_a_present_that_no_input_takes_is_told() -> None:
 
 
 def test_a_state_is_replaced() -> None:
-    found = kv_cache(opaque({"past_conv_state.0": ["b", 8, 3]}, {"present_conv_state.0": ["b", 8, 3]}))
-    assert contract(found) == [
-        ("past_conv_state.0", "present_conv_state.0", 1, "state: replaced by every step"),
-    ]
-    assert found.fixed_bytes == 8 * 3 * 4
+    dims: Dims = ["b", 8, 3]
+    inputs = {"x": ["b", 5], **{f"past_conv_state.{layer}": dims for layer in range(2)}}
+    found = kv_cache(opaque(inputs, {f"present_conv_state.{layer}": dims for layer in range(2)}))
+    pairs = tuple((f"past_conv_state.{layer}", f"present_conv_state.{layer}") for layer in range(2))
+    labels = "past_conv_state.{0-1}", "present_conv_state.{0-1}"
+    assert found.states == (StateFeed(*labels, pairs, "float32", ("b", 8, 3), 2 * 8 * 3 * 4),)
+    assert (found.feeds, found.fixed_bytes) == ((), 0)
 
 
 def test_a_dim_that_is_not_known_makes_the_memory_unknown() -> None:

@@ -1,0 +1,233 @@
+"""Find recurrent state: inputs of a fixed size that an output of the same shape and dtype replaces at each step.
+
+The nodes tell: an LSTM or GRU gives the next value of its initial state, and a window over the last inputs is cut from
+what is old and new. Or names do: `conv_states` and `conv_states_out`, `h` and `hn`, `state` and `stateN`. What is
+ambiguous is not linked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from graphkit.graph.kv import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, tokens
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Scope, Value, unwrapped
+
+__all__ = ["RECURRENT", "StateEntry", "recurrent_states", "replaces"]
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+DIRECTIONS = (
+    PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final", "r"}
+)  # that last one of WeNet
+NEXT = {"present", "new", "next", "updated"}  # which say of an output that it is the next value of something
+STATES = CACHE | {
+    "state",
+    "states",
+    "hidden",
+    "cell",
+    "conv",
+    "ssm",
+    "rnn",
+    "lstm",
+    "gru",
+    "recurrent",
+    "carry",
+    "cached",
+}
+STATES |= {"mem", "memory", "buffer", "h", "c", "hx", "cx"}
+ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
+CUTS = ("Slice", "Split")
+MOVES = (*CUTS, "Concat", "Gather", "Identity", "Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
+MAX_VALUES = 4096  # that a search for structure meets
+
+Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """A recurrent state: the input that it is, and the output that replaces it."""
+
+    past: Value
+    next: Value
+
+
+def recurrent_states(
+    scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], cache: Iterable[CacheEntry]
+) -> tuple[StateEntry, ...]:
+    """Return the recurrent states of a graph, in the order of its inputs.
+
+    Args:
+        scope: The graph.
+        inputs: Inputs that may be state: those of no other role.
+        outputs: Outputs that may be state.
+        cache: What looks like a KV cache: what is replaced as a whole is none.
+    """
+    found = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
+    left = [value for value in inputs if value not in found and _is_fixed(value)]
+    free = [value for value in outputs if value not in set(found.values())]
+    for test in TESTS:
+        pairs = _fitting(left, free, test)
+        times = Counter(value for pair in pairs for value in pair)
+        found |= {past: present for past, present in pairs if times[past] == times[present] == 1}
+        left, free = ([value for value in values if not times[value]] for values in (left, free))
+    order = {value: place for place, value in enumerate(scope.inputs)}
+    entries = (StateEntry(past, present) for past, present in found.items() if present is not None)
+    return tuple(sorted(entries, key=lambda entry: order[entry.past]))
+
+
+def replaces(past: Value, present: Value) -> bool:
+    """Whether an output has the dtype and the shape of an input; a dim that no input declares may be any size."""
+    before, after = declared_type(past), declared_type(present)
+    if before is None or after is None or before.dtype != after.dtype:
+        return False
+    if before.dims is None or after.dims is None or len(before.dims) != len(after.dims):
+        return False
+    inputs = past.scope.inputs
+    known = {dim for value in inputs if (declared := declared_type(value)) is not None for dim in declared.dims or ()}
+    return all(
+        one == other or not (isinstance(other, int) or other in known)
+        for one, other in zip(before.dims, after.dims, strict=True)
+    )
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether a value has the same size at each step: all of its dims are numbers, but for that of the batch."""
+    declared = declared_type(value)
+    if declared is None or declared.dims is None:
+        return False
+    varying = [dim for dim in declared.dims if not isinstance(dim, int)]
+    return not varying or (len(varying) == 1 and not GROWING.intersection(tokens(varying[0] or "")))
+
+
+def _is_state(entry: CacheEntry) -> bool:
+    """Whether what looks like a cache is replaced as a whole: by its name, or as a window of a fixed size is."""
+    past, present = entry.past, entry.present
+    if past is None or present is None or not _is_fixed(past) or not replaces(past, present):
+        return False
+    is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(tokens(past.name))
+    return entry.slot.kind == "state" or is_plain or past in _windows(present, is_cut_last=True)
+
+
+def _fitting(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:
+    """Return the inputs and outputs that a test finds to be one state, some perhaps more than once."""
+    of_input, of_output = test
+    keyed = [(value, key) for value in outputs for key in of_output(value)]
+    wanted = [(value, key) for value in inputs if (key := of_input(value)) is not None]
+    return [
+        (past, present)
+        for past, one in wanted
+        for present, other in keyed
+        if one == other and replaces(past, present) and unwrapped(present, ("Identity",)) is not past
+    ]
+
+
+def _name(value: Value) -> Hashable:
+    """Return the words of a name that do not say whether it comes in or goes out, None for none."""
+    words = tokens(value.name)
+    plain = tuple(word for word in words if word not in DIRECTIONS)
+    return plain or None
+
+
+def _state_name(value: Value) -> Hashable:
+    return plain if isinstance(plain := _name(value), tuple) and STATES.intersection(plain) else None
+
+
+def _names(value: Value) -> list[Hashable]:
+    return [plain] if (plain := _name(value)) is not None else []
+
+
+def _next_names(value: Value) -> list[Hashable]:
+    return _names(value) if NEXT.intersection(tokens(value.name)) else []
+
+
+def _initial_name(value: Value) -> Hashable:
+    """Return `h` for `h0` and `h_0`."""
+    plain = _state_name(value)
+    return plain[:-1] or None if isinstance(plain, tuple) and plain[-1] == "0" else plain
+
+
+def _last_names(value: Value) -> list[Hashable]:
+    """Return `h` for `hn` and `h_n`, and `state` for `stateN`."""
+    *first, last = tokens(value.name) or [""]
+    if last == "n" and first:
+        return [tuple(first)]
+    return [(*first, last[0])] if last in ("hn", "cn") else []
+
+
+def _of_recurrence(value: Value) -> Hashable:
+    """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
+    found, todo = set[tuple[Node, int]](), [value]
+    for met in todo:
+        for node, index in met.consumers:
+            if node.is_op(*RECURRENT) and index in (5, 6):
+                found.add((node, index - 4))
+            elif not node.is_op(*MOVES) or (index > 0 and not node.is_op("Concat")):
+                return None
+            else:
+                todo += [out for out in node.outputs if out is not None]
+        if len(todo) > MAX_VALUES:
+            return None
+    return frozenset(found) or None
+
+
+def _from_recurrence(value: Value) -> list[Hashable]:
+    """Return the outputs of recurrent nodes, their last states, that an output consists of."""
+    found, todo = set[tuple[Node, int]](), [value]
+    for met in todo:
+        node = met.producer
+        if node is not None and node.is_op(*RECURRENT) and met.output_index in (1, 2):
+            found.add((node, met.output_index))
+        elif node is None or not node.is_op(*MOVES) or len(todo) > MAX_VALUES:
+            return []
+        else:
+            todo += _moved(node)
+    return [frozenset(found)] if found else []
+
+
+def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
+    """Return the inputs that an output is joined and cut from, each in front of what is joined to it.
+
+    Args:
+        value: The output.
+        is_cut_last: Whether it must be cut after it is joined, as what is selected before may be one of many layers.
+    """
+    found, todo, seen = set[Value](), [(value, False, False)], set[tuple[Value, bool, bool]]()
+    while todo and len(seen) < MAX_VALUES:
+        met = todo.pop()
+        if met in seen:
+            continue
+        seen.add(met)
+        each, is_cut, is_joined = met
+        node = each.producer
+        if each.kind == "input" and is_cut and is_joined:
+            found.add(each)
+        if node is None or not node.is_op(*MOVES):
+            continue
+        is_join = node.is_op("Concat") and not _is_stack(node)
+        cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
+        todo += [(part, cut, joined) for part in (node.inputs[:1] if is_join else _moved(node)) if part is not None]
+    return found
+
+
+def _is_stack(node: Node) -> bool:
+    """Whether a Concat stacks tensors along a new axis, such as the states of layers."""
+    makers = [part.producer if part is not None else None for part in node.inputs]
+    return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
+
+
+def _moved(node: Node) -> list[Value]:
+    """Return what a node moves, without what says whereto."""
+    parts = node.inputs if node.is_op("Concat") else node.inputs[:1]
+    return [part for part in parts if part is not None]
+
+
+TESTS: tuple[Test, ...] = (
+    (_of_recurrence, _from_recurrence),
+    (_state_name, _names),
+    (_name, _next_names),
+    (_initial_name, _last_names),
+    (lambda past: past, _windows),
+)
