@@ -58,6 +58,12 @@ LANGUAGES = ("c", "rust", "typescript")
     help="Compute Gelus by tanh, for targets without Erf. This changes results; the report says by how much.",
 )
 @click.option(
+    "--dequantize",
+    is_flag=True,
+    help="Compute quantised products with floats, as a model that was quantised dynamically needs. This changes "
+    "results; the report says by how much.",
+)
+@click.option(
     "--mask-floor",
     type=float,
     help="Added to scores that do not count. Default: -1e9; for a target that takes quantised models only, -255, or "
@@ -94,6 +100,7 @@ def lower(
     batch: int,
     kv_layout: KvLayout,
     gelu_to_tanh: bool,
+    dequantize: bool,
     mask_floor: float | None,
     pad: int | None,
     judges: tuple[str, ...],
@@ -126,6 +133,7 @@ def lower(
             judge_timeout,
             kv_layout,
             gelu_to_tanh,
+            dequantize,
         )
         made = lower_folder(path, output, options, progress=progress)
     show(made, format)

@@ -48,6 +48,7 @@ from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
 from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
 from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.passes.shapes.cancel_reshapes import CancelReshapes
 from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand
 from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
@@ -119,6 +120,7 @@ PASSES: tuple[type[Pass], ...] = (
     DeclareShapes,
     StripMergedSuffixes,
     ConvertOpset,
+    Dequantize,
     DecomposeAttention,
     MaskedFillToAdd,
     DropNanGuard,

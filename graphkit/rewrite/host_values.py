@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onnx import TensorProto
+
 from graphkit.graph.operators import RANDOM
+from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
@@ -21,6 +24,7 @@ from graphkit.shapes import Shapes
 __all__ = ["Dependence", "HostValue", "dependences", "host_values"]
 
 READS_DIMS = ("Shape", "Size")
+QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def dependences(model: Model, shapes: Shapes) -> Mapping[Value, Dependence]:
     """
     found: dict[Value, Dependence] = {}
     for value in model.graph.inputs:
-        found[value] = _of_input(value, declared_type(value))
+        found[value] = _of_input(value, declared_type(value), model.roles.of(value))
     for node in model.graph.nodes:
         own = _of_node(node, shapes, found)
         found.update((value, own) for value in node.outputs if value is not None)
@@ -93,10 +97,11 @@ def _varies(dependence: Dependence, frozen: frozenset[str]) -> bool:
     return not dependence.data and bool(dependence.inputs or dependence.symbols - frozen)
 
 
-def _of_input(value: Value, declared: TensorType | None) -> Dependence:
+def _of_input(value: Value, declared: TensorType | None, role: Role) -> Dependence:
+    """Return what an input is: data where it holds floats, or numbers of 8 bits, as quantised rows and pixels are."""
     if value.tensor is not None or value.sparse is not None:
         return DATA  # an input with a default: anything may be fed
-    if declared is None or declared.is_float:
+    if declared is None or declared.is_float or (declared.dtype in QUANTISED and role not in MASKS):
         return DATA
     return Dependence(inputs=frozenset((value.name,)))
 

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
 from graphkit.errors import GraphkitError
 from graphkit.model import Model
 
-__all__ = ["PrecisionError", "columns_of", "joined", "read", "rounded", "scaled", "spread", "summed"]
+__all__ = [
+    "PrecisionError", "columns_of", "dequantized", "dequantized_blocks", "joined", "read", "rounded", "scaled",
+    "spread", "summed", "unpacked",
+]  # fmt: skip
 
 PART = 1 << 20  # elements that are calculated with at a time
 ROUNDINGS = 4  # of an element, that a product may be off by
@@ -35,7 +39,8 @@ def read(model: Model, tensor: TensorProto, view: Sequence[int] | None = None) -
 
 
 def _stored(dtype: int) -> np.dtype[Any]:
-    found: np.dtype[Any] = FLOATS[dtype].newbyteorder("<")
+    known = FLOATS[dtype] if dtype in FLOATS else tensor_dtype_to_np_dtype(dtype)
+    found: np.dtype[Any] = known.newbyteorder("<")
     return found
 
 
@@ -85,6 +90,50 @@ def scaled(weight: np.ndarray, dtype: int, *factors: np.ndarray) -> Iterator[byt
         for factor in factors:
             numbers *= _part(factor, part)
         yield rounded(numbers, dtype).tobytes()
+
+
+def dequantized(weight: np.ndarray, dtype: int, zero: np.ndarray, scale: np.ndarray) -> Iterator[bytes]:
+    """Yield the bytes of `(weight - zero) * scale`, where zero points and scales are broadcast to the weight.
+
+    Raises:
+        PrecisionError: See `rounded`.
+    """
+    for part in _parts(weight):
+        numbers = (weight[part].astype(np.float64) - _part(zero, part)) * _part(scale, part)
+        yield rounded(numbers, dtype).tobytes()
+
+
+def dequantized_blocks(
+    codes: np.ndarray, bits: int, count: int, dtype: int, zero: np.ndarray, scale: np.ndarray
+) -> Iterator[bytes]:
+    """Yield the bytes of the transposed matrix that blocks of small numbers stand for, a few blocks at a time.
+
+    Args:
+        codes: Bytes, `[columns, blocks, bytes of a block]`, the lowest bits of a byte first.
+        bits: Of a number: 2, 4 or 8.
+        count: Rows, of which the last block may have fewer than it has room for.
+        dtype: The dtype of the result, `[rows, columns]`.
+        zero: Zero points, `[columns, blocks]`.
+        scale: Scales, `[columns, blocks]`.
+
+    Raises:
+        PrecisionError: See `rounded`.
+    """
+    columns, blocks, size = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
+    step = max(PART // max(columns * size, 1), 1)
+    for start in range(0, blocks, step):
+        part = slice(start, start + step)
+        numbers = unpacked(codes[:, part], bits).astype(np.float64)
+        numbers = (numbers - zero[:, part, None]) * scale[:, part, None]
+        rows = numbers.reshape(columns, -1)[:, : count - start * size].T
+        yield rounded(rows, dtype).tobytes()
+
+
+def unpacked(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Return the numbers in bytes along the last axis, the lowest bits of a byte first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers: np.ndarray = codes[..., None] >> shifts & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*codes.shape[:-1], codes.shape[-1] * len(shifts))
 
 
 def summed(weight: np.ndarray, factor: np.ndarray, axes: Sequence[int]) -> np.ndarray:

@@ -171,7 +171,8 @@ def _changes(host: Host, port: Port) -> Iterator[Change]:
         factor = float(np.sqrt(rows.shape[-1]))
         yield f"{{name}} is scaled twice: it is right divided by {factor:.6g}.", lambda _, made: made / factor
         yield f"{{name}} is not scaled: it is right times {factor:.6g}.", lambda _, made: made * factor
-        turned = np.asarray(rows).reshape(rows.shape[1:] + rows.shape[:1]) if rows.ndim == 2 else None
+        is_by_token = rows.ndim == 2 and source.by != "type"
+        turned = np.asarray(rows).reshape(rows.shape[1:] + rows.shape[:1]) if is_by_token else None
         if turned is not None:
 
             def looked_up(ids: Sequence[int], made: np.ndarray) -> np.ndarray:

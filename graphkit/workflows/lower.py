@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,23 +18,22 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
-from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
 from graphkit.verify.lowering import verify_lowering
-from graphkit.verify.lowering_deviation import deviation
 from graphkit.verify.originals import Originals
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
+from graphkit.workflows.lower_changes import asked_changes
 from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
 from graphkit.workflows.lowering import Lowered, lower_model
-from graphkit.workflows.originals import Pipeline, by_tanh, find_pipeline
+from graphkit.workflows.originals import Pipeline, find_pipeline
 from graphkit.workflows.score_range import largest_score
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
@@ -70,13 +69,13 @@ def lower_folder(
     path, output = Path(path), Path(output)
     check_options(path, output, options)
     progress("reading")
-    export = find_pipeline(path)
-    pipeline = by_tanh(export) if options.gelu_to_tanh else export
+    changes = asked_changes(find_pipeline(path), options)
+    pipeline = changes.pipeline
     with isolation(options.limits):
         draft = _written(pipeline, output, options, progress)
     proof = None
     if options.verify:
-        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, pipeline is not export)
+        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
         proof = verify_lowering(originals, output, limits=options.limits, progress=progress)
     return LowerReport(
         path.resolve().name,  # of "." too
@@ -86,27 +85,9 @@ def lower_folder(
         sum(state.bytes for state in draft.contract.states),
         proof,
         _judged([output / part.method.file for part in draft.parts], options, progress),
-        (*draft.notes, *_told_tanh(export, pipeline, output, options, progress)),
+        (*draft.notes, *changes.told(output, options, progress)),
         draft.data,
     )
-
-
-def _told_tanh(
-    export: Pipeline, pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]
-) -> Iterator[str]:
-    """Yield what computing Gelus by tanh changes."""
-    if options.gelu_to_tanh and pipeline is export:
-        yield "No Gelu is computed by erf: --gelu-to-tanh changed nothing."
-    if pipeline is export:
-        return
-    said = f"Gelus are computed by tanh, which changes each by at most {GeluToTanh.largest_error:g}."
-    if not options.verify:
-        yield said
-        return
-    progress("measuring what tanh changes")
-    originals = Originals(export.encoder, export.first, export.step)
-    found = deviation(originals, output, limits=options.limits, progress=progress)
-    yield f"{said} The proof is against the export with that change. Without it, {found.words()}."
 
 
 @dataclass(frozen=True, eq=False)

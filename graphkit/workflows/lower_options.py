@@ -35,6 +35,7 @@ class LowerOptions:
         judges: Commands that are run on each lowered model, with `{model}` for its path; exit status 0 passes.
         judge_seconds: How long a judge may take for a model.
         gelu_to_tanh: Whether to compute Gelus by tanh first, which changes results.
+        dequantize: Whether to compute products of quantised numbers with floats first, which changes results.
         kv_layout: `per-layer`: a state for the keys and one for the values of each layer, as the export has them;
             `stacked`: one for the keys and one for the values of all, `[layers, batch, slots, heads * head_dim]`.
     """
@@ -53,6 +54,7 @@ class LowerOptions:
     judge_seconds: float = SECONDS
     kv_layout: KvLayout = "per-layer"
     gelu_to_tanh: bool = False
+    dequantize: bool = False
 
 
 DEFAULTS = LowerOptions()

@@ -35,6 +35,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs, with_first_output
 from graphkit.shapes import infer
 from graphkit.workflows.cache_rank import reduce_cache_rank
+from graphkit.workflows.dynamic_ranges import check_ranges
 from graphkit.workflows.host_tables import HostTable, host_tables
 from graphkit.workflows.lower_sizes import LowerSizes, setting_of
 from graphkit.workflows.lowered_interface import Interface
@@ -111,6 +112,8 @@ class _Lowering:
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
         self.interface = Interface(model)
         self.setting = setting_of(self.model, model, sizes, is_decoder=self.is_decoder)
+        if self.setting.is_padded:
+            check_ranges(model)
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
 

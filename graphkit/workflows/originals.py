@@ -13,12 +13,11 @@ from graphkit.graph.uses import readers
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.passes.npu.extract_embedding import id_input
-from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
-from graphkit.rewrite.fixpoint import run_to_fixpoint
+from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.shapes.tensor import number
 
-__all__ = ["Pipeline", "by_tanh", "find_pipeline"]
+__all__ = ["Pipeline", "changed_by", "find_pipeline"]
 
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
 CONFIGURATIONS = ("generation_config.json", "config.json")
@@ -82,10 +81,10 @@ def find_pipeline(path: Path) -> Pipeline:
     return Pipeline(encoder, first or step, step, merged is not None, tokens, _ends(configurations))
 
 
-def by_tanh(pipeline: Pipeline) -> Pipeline:
-    """Return a pipeline whose Gelus are computed by tanh; the same where there is none."""
+def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
+    """Return a pipeline whose models a rewrite has changed; the same where it changes nothing."""
     models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
-    made = {model: run_to_fixpoint(model, [GeluToTanh()]).model for model in dict.fromkeys(models)}
+    made = {model: run_to_fixpoint(model, [rewrite]).model for model in dict.fromkeys(models)}
     if all(model is before for before, model in made.items()):
         return pipeline
     encoder, first, step = (

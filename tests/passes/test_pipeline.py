@@ -39,7 +39,17 @@ def test_what_does_not_parse_is_told(text: str, message: str) -> None:
 def test_names_of_passes_match_their_modules() -> None:
     for kind in PASSES:
         room, name = kind.__module__.removeprefix("graphkit.passes.").split(".")
-        assert room in ("clean_up", "control_flow", "fusion", "interface", "npu", "opset", "shapes", "state")
+        assert room in (
+            "clean_up",
+            "control_flow",
+            "fusion",
+            "interface",
+            "npu",
+            "opset",
+            "quantization",
+            "shapes",
+            "state",
+        )
         assert name == kind.name().replace("-", "_")
 
 

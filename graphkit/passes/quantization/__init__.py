@@ -1,0 +1,1 @@
+"""Passes that take quantised models back to floats."""

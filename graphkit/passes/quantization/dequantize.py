@@ -1,0 +1,216 @@
+"""Take products of quantised numbers back to products of floats. This changes results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import TensorProto
+
+from graphkit.dtypes import FLOATS
+from graphkit.graph.view import Node, Value
+from graphkit.passes.quantization.float_weights import FloatWeights
+from graphkit.passes.quantization.integer_products import PRODUCTS, Result, data_of, result_of
+from graphkit.rewrite.affine import Reason
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
+from graphkit.rewrite.fixpoint import Rewrite
+
+__all__ = ["Dequantize"]
+
+STAYS = {
+    "DynamicQuantizeLSTM": "an LSTM is not taken back to floats",
+    "QAttention": "an attention is not taken back to floats",
+}
+SHAPE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+NO_DATA = Reason("its data is not quantised by DynamicQuantizeLinear or QuantizeLinear")
+
+
+@dataclass(frozen=True)
+class Dequantize(Rewrite):
+    """Compute products of quantised numbers with floats: the data as it is, times the dequantised weight.
+
+    MatMulInteger and ConvInteger with their Cast and scales, DynamicQuantizeMatMul, MatMulIntegerToFloat and
+    MatMulNBits become MatMul and Conv of floats; weights become 4 times as large, those of 4 bits 8 times.
+
+    This changes results: data is no longer rounded to 8 bits, which moved each element by up to 1/510 of the range that
+    its tensor has in a run. Products come nearer to those of the model before it was quantised, and no longer depend on
+    padding or on what else is in the batch. It runs only where it is asked for by name.
+
+    Legality: weight, zero points and scales are constant, one for all of the weight or one for each channel of the
+    result; the sum of integers is read by its Cast alone, and that by the Mul with the scales. DynamicQuantizeLSTM and
+    QAttention stay.
+
+    Attributes:
+        qdq: Whether weights behind a DequantizeLinear become floats too, and pairs of a QuantizeLinear and a
+            DequantizeLinear with its scale and zero point go.
+
+    Before:
+
+        agraph (float[N, 2] x) => (float[N, 2] y)
+        <int8[2, 2] w = {1, -2, 3, 4}, int8 w_zero = {1}, float[2] w_scale = {0.5, 0.25}> {
+            q, scale, zero = DynamicQuantizeLinear (x)
+            sum = MatMulInteger (q, w, zero, w_zero)
+            floats = Cast <to = 1> (sum)
+            scales = Mul (scale, w_scale)
+            y = Mul (floats, scales)
+        }
+
+    After:
+
+        agraph (float[N, 2] x) => (float[N, 2] y)
+        <float[2, 2] w_float = {0, -0.75, 1, 0.75}> {
+            y = MatMul (x, w_float)
+        }
+    """
+
+    largest_error: ClassVar[float] = 0.1
+    qdq: bool = False
+
+    def edit(self, editor: Editor) -> None:
+        weights = FloatWeights(editor)
+        for node in editor.nodes(*PRODUCTS):
+            _decline(editor, node, _integer_product(editor, weights, node))
+        for node in [node for scope in editor.scopes for node in scope.nodes if node.domain == "com.microsoft"]:
+            if not editor.is_free(node):
+                continue
+            if node.op_type in STAYS:
+                editor.decline(node, STAYS[node.op_type])
+            elif (rewrite := FUSED.get(node.op_type)) is not None:
+                _decline(editor, node, rewrite(editor, weights, node))
+        if self.qdq:
+            for node in editor.nodes("DequantizeLinear"):
+                _decline(editor, node, _dequantized(editor, weights, node))
+
+
+def _decline(editor: Editor, node: Node, reason: Reason) -> None:
+    if reason:
+        editor.decline(node, reason)
+
+
+def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+    """Put a product of floats in the place of a sum of integers, its Cast and its scales."""
+    data = [data_of(node.input(index), node.input(index + 2)) for index in (0, 1)]
+    known = [each for each in data if each is not None]
+    if not known:
+        return NO_DATA
+    result = result_of(editor, node, known)
+    if isinstance(result, Reason):
+        return result
+    if any(editor.shapes[each.floats].dtype != result.dtype for each in known):
+        return Reason("its data has another dtype than its result")
+    factors: list[NodeInput] = []
+    for index, each in enumerate(data):
+        factor = each.floats if each is not None else _weight(editor, weights, node, index, result)
+        if isinstance(factor, Reason):
+            return factor
+        factors.append(factor)
+    if len(known) == len(data) and result.constants:
+        return Reason("both of its factors are data, and it has constant scales")
+    op_type = SHAPE[node.op_type]
+    made = NewNode(op_type, factors, [result.value.name], attributes_of(node), like=node)
+    editor.replace(result.node, made)
+    editor.note("product(s) of integers computed with floats")
+    return Reason()
+
+
+def _weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str | Reason:
+    """Return the float weight of a product: its channels are the columns of a second factor, or those of a Conv."""
+    value, out = node.input(index), node.outputs[0]
+    rank = editor.shapes[value].rank if value is not None else None
+    if rank is None or rank < 2:
+        return Reason("its weight is no matrix")
+    is_conv = node.is_op("ConvInteger")
+    most = rank if is_conv else (editor.shapes[out].rank if out is not None else None) or 1
+    along = rank - 2 if is_conv else 0 if index == 1 else None
+    if not all(_lies_along(tensor, along, most) for tensor in result.constants):
+        return Reason("its scales are not one for each channel of its result")
+    axis = 0 if is_conv else index - 2
+    return weights.of(value, node.input(index + 2), result.constants, result.dtype, axis)
+
+
+def _lies_along(tensor: TensorProto, axis: int | None, rank: int) -> bool:
+    """Whether all axes of a tensor but one, counted from the last, are 1, and there are no more than so many."""
+    others = (size for at, size in enumerate(reversed(tensor.dims)) if at != axis)
+    return len(tensor.dims) <= rank and all(size == 1 for size in others)
+
+
+def _dynamic_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+    """DynamicQuantizeMatMul(A, B, b_scale, b_zero_point, bias)."""
+    return _fused_product(editor, weights, node, node.input(0), node.input(2), node.input(3))
+
+
+def _scaled_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+    """MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)."""
+    data = data_of(node.input(0), node.input(4))
+    if data is None or data.scale is not node.input(2):
+        return NO_DATA
+    return _fused_product(editor, weights, node, data.floats, node.input(3), node.input(5))
+
+
+def _fused_product(
+    editor: Editor, weights: FloatWeights, node: Node, data: Value | None, scale: Value | None, zero: Value | None
+) -> Reason:
+    dtype = editor.shapes[data].dtype if data is not None else 0
+    if data is None or dtype not in FLOATS or scale is None or scale.constant is None:
+        return Reason("its data is not known to be floats, or its scales are not constant")
+    weight = weights.of(node.input(1), zero, [scale.constant], dtype, -1)
+    bias = node.input(4 if node.op_type == "DynamicQuantizeMatMul" else 6)
+    return weight if isinstance(weight, Reason) else _emit(editor, node, data, weight, bias)
+
+
+def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+    """MatMulNBits(A, B, scales, zero_points, g_idx, bias)."""
+    data = node.input(0)
+    dtype = editor.shapes[data].dtype if data is not None else 0
+    if data is None or dtype not in FLOATS:
+        return Reason("its data is not known to be floats")
+    if node.input(4) is not None:
+        return Reason("its rows are in another order, that of g_idx")
+    weight = weights.of_blocks(node, dtype)
+    return weight if isinstance(weight, Reason) else _emit(editor, node, data, weight, node.input(5))
+
+
+def _emit(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> Reason:
+    """Put a MatMul in the place of a node, and an Add where there is a bias."""
+    out = node.outputs[0]
+    if out is None:
+        return Reason("nothing reads it")
+    product = out.name if bias is None else editor.unique_name(f"{out.name}_product")
+    made = [NewNode("MatMul", [data, weight], [product], like=node)]
+    if bias is not None:
+        made.append(NewNode("Add", [product, bias], [out.name]))
+    editor.replace(node, *made)
+    editor.note("product(s) of integers computed with floats")
+    return Reason()
+
+
+def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+    """Put floats in the place of a dequantised weight, or the data in that of what is quantised and dequantised."""
+    value, scale, out = node.input(0), node.input(1), node.outputs[0]
+    if value is None or scale is None or out is None:
+        return Reason()
+    if node.attr("block_size", 0):
+        return Reason("each block of its weight has a scale")
+    data = data_of(value, node.input(2))
+    if data is not None:
+        if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
+            return Reason("it has another scale or dtype than the QuantizeLinear before it")
+        return _bypassed(editor, node, data.floats, "QuantizeLinear and DequantizeLinear pair(s) gone")
+    if value.constant is None or scale.constant is None:
+        return Reason()
+    made = weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, node.attr("axis", 1) or 0)
+    return made if isinstance(made, Reason) else _bypassed(editor, node, made, "weight(s) dequantised")
+
+
+def _bypassed(editor: Editor, node: Node, source: Value | str, note: str) -> Reason:
+    if editor.bypass(node, source):
+        editor.note(note)
+    return Reason()
+
+
+FUSED = {
+    "DynamicQuantizeMatMul": _dynamic_product,
+    "MatMulIntegerToFloat": _scaled_product,
+    "MatMulNBits": _block_product,
+}

@@ -1,0 +1,246 @@
+"""Quantised products that become products of floats, as onnxruntime computes both.
+
+The data of these tests is whole numbers from 0 to 255, which DynamicQuantizeLinear keeps: results are equal. Weights
+of int8 have 7 bits, for with 8 the sums of pairs overflow in onnxruntime on processors without instructions for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rewriting import lines, model_of, reasons
+from sessions import run
+
+from graphkit.model import Model
+from graphkit.passes.quantization.dequantize import Dequantize
+
+RNG = np.random.default_rng(5)
+DATA = "float[N, L, 4] x"
+QUANTISE = "q, s, z = DynamicQuantizeLinear (x)"
+CHAIN = "f = Cast <to = 1> (sum) scales = Mul (s, ws) y = Mul (f, scales)"
+SCALES = np.array([0.5, 0.25, 2], np.float32)
+COLUMNS = np.array([3, -1, 0], np.int8)
+WEIGHT = RNG.integers(-64, 64, (4, 3), np.int8)
+KERNEL = RNG.integers(0, 256, (3, 2, 3, 3), np.uint8)
+
+
+def exact_data(*shape: int) -> np.ndarray:
+    """Return whole numbers that DynamicQuantizeLinear keeps: its scale is 1 for a range from 0 to 255."""
+    data = RNG.integers(0, 256, shape).astype(np.float32)
+    data.reshape(-1)[:2] = 0, 255
+    return data
+
+
+def matmul(
+    chain: str = CHAIN, data: str = DATA, weight: object = WEIGHT, ws: object = SCALES, wz: object = COLUMNS
+) -> Model:
+    nodes = f"{QUANTISE} sum = MatMulInteger (q, w, z, wz) {chain}"
+    return model_of(f"g ({data}) => (y) {{ {nodes} }}", w=weight, ws=ws, wz=wz)
+
+
+def conv(**weights: object) -> Model:
+    nodes = f"{QUANTISE} sum = ConvInteger <pads = [1, 1, 1, 1], strides = [2, 1]> (q, w, z, wz) {CHAIN}"
+    return model_of(f"g (float[N, 2, H, W] x) => (y) {{ {nodes} }}", **weights)
+
+
+def blocks(bits: int, k: int, n: int, size: int, **inputs: object) -> Model:
+    """Return a MatMulNBits with random codes."""
+    count = -(-k // size)
+    made = {
+        "w": RNG.integers(0, 256, (n, count, size * bits // 8), np.uint8),
+        "ws": RNG.uniform(0.5, 1, n * count).astype(np.float32),
+        **inputs,
+    }
+    names = ", ".join(["x", "w", "ws", *(name for name in inputs if name not in ("w", "ws"))])
+    node = f"y = com.microsoft.MatMulNBits <K = {k}, N = {n}, bits = {bits}, block_size = {size}> ({names})"
+    return model_of(f"g (float[N, L, {k}] x) => (float[N, L, {n}] y) {{ {node} }}", **made)
+
+
+def microsoft(op_type: str, inputs: str, nodes: str = "", **weights: object) -> Model:
+    node = f"{nodes} y = com.microsoft.{op_type} ({inputs})"
+    return model_of(f"g (float[N, L, 4] x) => (float[N, L, 3] y) {{ {node} }}", **weights)
+
+
+PRODUCTS = {
+    "a scale for each column": (matmul(), (2, 3, 4)),
+    "one scale": (matmul(ws=np.float32(0.5), wz=np.int8(-7)), (2, 3, 4)),
+    "no zero point": (
+        model_of(
+            f"g ({DATA}) => (y) {{ {QUANTISE} sum = MatMulInteger (q, w, z) {CHAIN} }}", w=WEIGHT, ws=np.float32([2])
+        ),
+        (2, 3, 4),
+    ),
+    "unsigned": (matmul(weight=KERNEL[:2, 0, :2].reshape(4, 3), wz=np.array([1, 128, 255], np.uint8)), (1, 5, 4)),
+    "several matrices": (matmul(weight=RNG.integers(-9, 9, (2, 4, 3), np.int8), wz=np.int8(2)), (2, 3, 4)),
+    "scales one by one": (matmul("f = Cast <to = 1> (sum) a = Mul (f, s) y = Mul (ws, a)"), (2, 3, 4)),
+    "the scale of the weight first": (matmul("f = Cast <to = 1> (sum) a = Mul (ws, f) y = Mul (a, s)"), (2, 3, 4)),
+    "nothing in the batch": (matmul(), (0, 3, 4)),
+    "a convolution": (conv(w=KERNEL, ws=np.float32(0.5), wz=np.uint8(9)), (2, 2, 5, 4)),
+    "a convolution, a scale for each channel": (conv(w=KERNEL, ws=SCALES[:, None, None], wz=np.uint8(0)), (1, 2, 3, 3)),
+    "DynamicQuantizeMatMul": (
+        microsoft("DynamicQuantizeMatMul", "x, w, ws, wz", w=WEIGHT, ws=SCALES, wz=COLUMNS), (2, 3, 4)
+    ),
+    "DynamicQuantizeMatMul with a bias": (
+        microsoft("DynamicQuantizeMatMul", "x, w, ws, , b", w=WEIGHT, ws=np.float32([0.5]), b=SCALES),
+        (2, 3, 4),
+    ),
+    "MatMulIntegerToFloat": (
+        microsoft("MatMulIntegerToFloat", "q, w, s, ws, z, wz, b", QUANTISE, w=WEIGHT, ws=SCALES, wz=COLUMNS, b=SCALES),
+        (2, 3, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "shape"), PRODUCTS.values(), ids=PRODUCTS)
+def test_products_of_integers_are_products_of_floats(model: Model, shape: tuple[int, ...]) -> None:
+    outcome = Dequantize().run(model)
+    assert reasons(outcome) == []
+    assert {node.operator for node in outcome.model.graph.nodes} <= {"MatMul", "Conv", "Add", "Mul"}
+    feed = {"x": exact_data(*shape) if all(shape) else np.zeros(shape, np.float32)}
+    if not all(shape):
+        assert run(outcome.model, feed)[0].shape == run(model, feed)[0].shape
+        return
+    np.testing.assert_allclose(run(outcome.model, feed)[0], run(model, feed)[0], rtol=2e-6, atol=1e-2)
+
+
+BLOCKS = {
+    "4 bits": blocks(4, 32, 3, 16),
+    "the last block is short": blocks(4, 40, 3, 16),
+    "zero points": blocks(4, 48, 3, 16, zp=RNG.integers(0, 256, (3, 2), np.uint8)),
+    "zero points as floats": blocks(4, 32, 3, 16, zp=RNG.uniform(0, 15, (3, 2)).astype(np.float32)),
+    "8 bits": blocks(8, 32, 3, 16),
+    "2 bits": blocks(2, 32, 3, 16),
+}
+
+
+@pytest.mark.parametrize("model", BLOCKS.values(), ids=BLOCKS)
+def test_blocks_are_products_of_floats(model: Model) -> None:
+    outcome = Dequantize().run(model)
+    assert [node.op_type for node in outcome.model.graph.nodes] == ["MatMul"]
+    feed = {"x": RNG.normal(0, 1, (2, 3, model.graph.nodes[0].attr("K", 0))).astype(np.float32)}
+    np.testing.assert_allclose(run(outcome.model, feed)[0], run(model, feed)[0], rtol=1e-5, atol=1e-4)
+
+
+def test_rounding_explains_what_changes() -> None:
+    """Each element of the data moves by half a step at most, and one more half where the zero point is rounded."""
+    model = matmul()
+    after = Dequantize().run(model).model
+    weight = (WEIGHT.astype(np.float64) - COLUMNS) * SCALES
+    x = RNG.normal(0, 3, (4, 5, 4)).astype(np.float32)
+    step = (max(x.max(), 0) - min(x.min(), 0)) / 255
+    found, expected = run(after, {"x": x})[0], run(model, {"x": x})[0]
+    np.testing.assert_allclose(found, x @ weight, rtol=1e-4, atol=1e-3)
+    assert 0 < np.abs(found - expected).max() <= (step * np.abs(weight).sum(axis=0)).max()
+
+
+def test_products_in_bodies_share_their_weight() -> None:
+    body = f"{QUANTISE} sum = MatMulInteger (q, w, z, wz) {CHAIN}"
+    model = model_of(
+        f"""g (float[2, 4] x, bool c) => (float[2, 3] out) {{
+            out = If (c) <then_branch = yes () => (float[2, 3] y) {{ {body} }},
+                else_branch = no () => (float[2, 3] r) {{ {body} r = Neg (y) }}>
+        }}""",
+        w=WEIGHT, ws=SCALES, wz=COLUMNS,
+    )  # fmt: skip
+    after = Dequantize().run(model).model
+    assert [tensor.name for tensor in after.proto.graph.initializer] == ["w_float"]
+    x = exact_data(2, 4)
+    for condition in (True, False):
+        feed = {"x": x, "c": np.array(condition)}
+        np.testing.assert_allclose(run(after, feed)[0], run(model, feed)[0], rtol=2e-6, atol=1e-2)
+
+
+def integers(head: str, nodes: str, **weights: object) -> Model:
+    return model_of(f"g ({head}) => (y) {{ {nodes} }}", **{"ws": SCALES, **weights})
+
+
+NIBBLES = "y = com.microsoft.MatMulNBits <K = 16, N = 1, bits = 4, block_size = 16> (x, w, ws, , idx)"
+ATTENTION = "y = com.microsoft.QAttention <num_heads = 1> (q, w, b, s, s)"
+LSTM = "y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 1> (x, w, r, , , , , , s, z, s, z)"
+HALF = "f = Cast <to = 10> (sum) h = Cast <to = 10> (s) y = Mul (f, h)"
+DECLINED = {
+    "MatMulInteger#1: it is not cast to floats, and by that alone": matmul("y = Identity (sum)"),
+    "MatMulInteger#1: it is not multiplied with the scale of its data": matmul("y = Cast <to = 1> (sum)"),
+    "MatMulInteger#1: it is multiplied with something else than scales": matmul(HALF),
+    "MatMulInteger#1: its scales are not one for each channel of its result": matmul(
+        ws=np.ones((2, 1), np.float32), data="float[2, 4] x"
+    ),
+    "MatMulInteger#1: its scales or zero points are not one for each channel of its result": matmul(
+        wz=np.zeros((4, 3), np.int8)
+    ),
+    "MatMulInteger#1: its weight is no matrix": matmul(weight=WEIGHT[:, 0], ws=np.float32(1), wz=np.int8(0)),
+    "MatMulInteger#0: its data is not quantised by DynamicQuantizeLinear or QuantizeLinear": integers(
+        "uint8[2, 4] q, float s", f"sum = MatMulInteger (q, w) {CHAIN}", w=WEIGHT
+    ),
+    "MatMulInteger#1: its weight, scales and zero points are not all constant": integers(
+        f"{DATA}, int8[4, 3] w", f"{QUANTISE} sum = MatMulInteger (q, w, z) {CHAIN}"
+    ),
+    "ConvInteger#1: its scales are not one for each channel of its result": conv(w=KERNEL, ws=SCALES, wz=np.uint8(0)),
+    "MatMulNBits#0: its rows are in another order, that of g_idx": integers(
+        "float[1, 16] x", NIBBLES, w=np.zeros((1, 1, 8), np.uint8), idx=np.zeros(16, np.int32)
+    ),
+    "MatMulNBits#0: its bits or its sizes are not those of blocks of 2, 4 or 8 bits": blocks(3, 16, 1, 16),
+    "QAttention#0: an attention is not taken back to floats": integers(
+        "uint8[1, 2, 4] q, float s", ATTENTION, w=np.zeros((4, 12), np.uint8), b=np.zeros(12, np.float32)
+    ),
+    "DynamicQuantizeLSTM#0: an LSTM is not taken back to floats": integers(
+        "float[3, 1, 2] x, float[1] s, uint8[1] z",
+        LSTM,
+        w=np.zeros((1, 2, 4), np.uint8),
+        r=np.zeros((1, 1, 4), np.uint8),
+    ),
+}
+
+
+@pytest.mark.parametrize(("reason", "model"), DECLINED.items())
+def test_what_stays(reason: str, model: Model) -> None:
+    outcome = Dequantize().run(model)
+    assert (outcome.model is model, reasons(outcome)) == (True, [reason])
+
+
+def test_an_output_of_the_graph_before_the_scales_stays() -> None:
+    model = model_of(
+        f"g ({DATA}) => (y, f) {{ {QUANTISE} sum = MatMulInteger (q, w, z, wz) {CHAIN} }}",
+        w=WEIGHT,
+        ws=SCALES,
+        wz=COLUMNS,
+    )
+    outcome = Dequantize().run(model)
+    assert reasons(outcome) == ["MatMulInteger#1: it is not multiplied with the scale of its data"]
+
+
+# Quantised and dequantised
+
+QDQ = """
+    q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
+    v = DequantizeLinear <axis = 1> (w, ws, wz) p = MatMul (d, v)
+    b = DequantizeLinear (bias, ws) y = Add (p, b)
+"""
+
+
+def qdq(nodes: str = QDQ) -> Model:
+    return model_of(
+        f"g (float[N, 4] x) => (y) {{ {nodes} }}",
+        s=np.float32(0.5), z=np.uint8(3), w=WEIGHT, ws=SCALES, wz=COLUMNS, bias=np.array([1, 2, 3], np.int32),
+        t=np.float32(0.25),
+    )  # fmt: skip
+
+
+def test_qdq_stays_unless_it_is_asked_for() -> None:
+    model = qdq()
+    assert Dequantize().run(model).model is model
+
+
+def test_weights_are_dequantised_and_pairs_go() -> None:
+    model = qdq(QDQ.replace("(bias, ws)", "<axis = 0> (bias, ws)"))
+    outcome = Dequantize(qdq=True).run(model)
+    assert lines(outcome.model) == ["p = MatMul (x, w_float)", "y = Add (p, bias_float)"]
+    assert outcome.changes == ("1 QuantizeLinear and DequantizeLinear pair gone", "2 weights dequantised")
+    x = RNG.integers(-3, 100, (3, 4)).astype(np.float32) / 2  # what the scale keeps
+    np.testing.assert_allclose(run(outcome.model, {"x": x})[0], run(model, {"x": x})[0], rtol=1e-6)
+
+
+def test_a_pair_of_two_scales_stays() -> None:
+    model = qdq("q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, t, z)")
+    outcome = Dequantize(qdq=True).run(model)
+    assert reasons(outcome) == ["DequantizeLinear#1: it has another scale or dtype than the QuantizeLinear before it"]
