@@ -28,8 +28,9 @@ export class BundleError extends Error { name = 'BundleError'; }
  * last token alone, unless it is told `{ allLogits: true }`. `reorder([0, 0])` makes rows of the
  * state copies of others; `reset` gives it its initial value; `fork` returns one for another user, with the same
  * sessions. `state` has views of the arena until the next call: rows in use, slots so far. `generate` returns, for each
- * row, the tokens of the largest mean of log probabilities, or, for one beam, greedy ones. `ids` and `mask` are the
- * source for an encoder, else the prompt; `prompt` is what a decoder beside one starts with.
+ * row, greedy tokens, or those that transformers gives with so many `beams`, `lengthPenalty` (1) and `earlyStopping`
+ * (false). `ids` and `mask` are the source for an encoder, else the prompt; `prompt` is what a decoder beside one starts
+ * with.
  */
 export class Bundle {
   #ort; #sessions; #inPlace; #arena; #length; #states = new Map(); #rows; #slots; #busy = false;
@@ -66,7 +67,8 @@ export class Bundle {
   step(tokens, { mask } = {}) { return this.#alone(() => this.#decode(this.#method('step'), { tokens, mask })); }
   reorder(rows) { return this.#alone(() => this.#reorder([...rows])); }
   reset() { return this.#alone(() => this.#reset()); }
-  generate(ids, { maxNewTokens, eos, beams = 1, prompt, mask, inputs = {} } = {}) {
+  generate(ids, options = {}) {
+    const { maxNewTokens, eos, beams = 1, prompt, mask, inputs = {} } = options;
     return this.#alone(async () => {
       need([maxNewTokens, beams].every((n) => Number.isInteger(n) && n > 0), 'give at least 1 maxNewTokens and beams');
       const [once, next, given] = [this.#method('once'), this.#method('step'), { tokens: prompt, ...inputs }];
@@ -76,16 +78,16 @@ export class Bundle {
       const first = lastOf(await this.#decode(once, given, { beams, kept: 1 }));
       const steps = Math.min(maxNewTokens, this.contract.lengths[0].most - this.length + 1);
       const rows = first.map((logits) => ({ open: [{ text: [], score: 0, logits }], ended: [] }));
-      for (let step = 1; ; step += 1) {
-        rows.forEach((row, at) => advance(row, at * row.open.length, [eos ?? this.contract.ends].flat(), beams));
-        if (step === steps || rows.every(({ ended }) => ended.length >= beams)) break;
+      const how = { ends: [eos ?? this.contract.ends].flat(), lengthPenalty: 1, ...options, beams, steps };
+      for (;;) {
+        rows.forEach((row, at) => advance(row, at * row.open.length, how));
+        if (rows.every(({ isDone }) => isDone)) break;
         const open = rows.flatMap((row) => row.open);
         if (beams > 1) await this.#reorder(open.map(({ source }) => source));
         const logits = lastOf(await this.#decode(next, { tokens: open.map(({ text }) => text.at(-1)) }));
         open.forEach((one, at) => { one.logits = logits[at]; });
       }
-      const better = (one, other) => (other.score / other.text.length > one.score / one.text.length ? other : one);
-      return rows.map(({ ended, open }) => [...ended, ...(ended.length < beams ? open : [])].reduce(better).text);
+      return rows.map(({ ended }) => ended[0].text);
     });
   }
   async #alone(work) {
@@ -193,9 +195,12 @@ export class Bundle {
     return new this.#ort.Tensor(dtype, new Type(this.#arena, at, count), sizes);
   }
 }
-/** Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. */
-function advance(row, begin, ends, beams) {
-  const [found, count] = [[], beams > 1 ? 2 * beams : 1];
+/**
+ * Let the beams of a row, which begin at a row of the state, go on with what is most likely; of equals, the first. The
+ * rule is that of transformers, whatever else is in the batch.
+ */
+function advance(row, begin, { ends, beams, steps, lengthPenalty, earlyStopping }) {
+  const [found, count] = [[], beams > 1 ? Math.max(2, 1 + ends.length) * beams : 1];
   for (const [at, { text, score, logits }] of row.open.entries()) {
     const most = logits.reduce((a, b) => Math.max(a, b));
     const log = count > 1 ? Math.log(logits.reduce((sum, one) => sum + Math.exp(one - most), 0)) : 0;
@@ -206,10 +211,18 @@ function advance(row, begin, ends, beams) {
       found.sort((one, other) => other.score - one.score).splice(count);
     });
   }
-  const next = found.filter(({ text }) => !ends.includes(text.at(-1)));
-  row.ended.push(...found.filter(({ text }) => ends.includes(text.at(-1))));
+  const [{ length }, isEnd] = [found[0].text, ({ text }) => text.length === steps || ends.includes(text.at(-1))];
+  if (!row.isDone) {
+    const ended = found.slice(0, beams).filter(isEnd); // the others are there to go on with
+    row.ended.push(...ended.map((one) => ({ ...one, score: one.score / length ** lengthPenalty })));
+    row.ended.sort((one, other) => other.score - one.score).splice(beams);
+  }
+  const next = found.filter((one) => !isEnd(one));
   const none = () => ({ text: [...row.open[0].text, 0], score: -Infinity, source: begin }); // where too few go on
   row.open = Array.from({ length: beams }, (_, at) => next[at] ?? none());
+  const reach = earlyStopping === 'never' && lengthPenalty > 0 ? steps : length;
+  const isBetter = () => row.open[0].score / reach ** lengthPenalty > row.ended[beams - 1].score;
+  row.isDone ||= length === steps || (row.ended.length === beams && (earlyStopping === true || !isBetter()));
 }
 function flattened(value) {
   const { dims = [value.length], data = value } = value;

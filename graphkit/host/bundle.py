@@ -12,10 +12,11 @@ import numpy.typing as npt
 from graphkit.contract.bundle import BundleContract, BundleMethod
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError, UsageError
+from graphkit.host.beams import BeamOptions, EarlyStopping, beam_search
 from graphkit.host.bound_methods import BoundMethods, Sessions
 from graphkit.host.bundle_state import BundleState
 from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
-from graphkit.host.search import beam_search, end_tokens, greedy_search
+from graphkit.host.search import end_tokens, greedy_search
 
 __all__ = ["Bundle"]
 
@@ -236,6 +237,8 @@ class Bundle:
         max_new_tokens: int,
         eos: int | Sequence[int] | None = None,
         beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = False,
         prompt: Tokens | None = None,
         mask: npt.ArrayLike | None = None,
         **inputs: npt.ArrayLike,
@@ -246,7 +249,10 @@ class Bundle:
             ids: Token ids, [batch, tokens] or of one row: of the source for an encoder, else the prompt.
             max_new_tokens: The most tokens to give.
             eos: A token to stop at, or several of which any stops, which is given too; by default those of the export.
-            beams: Beams of each row; 1 is greedy.
+            beams: Beams of each row; 1 is greedy. The rule is that of transformers' `generate`, and a row gives the
+                same tokens alone and in a batch.
+            length_penalty: What the length of a beam counts for: see `graphkit.host.beams.BeamOptions`.
+            early_stopping: When a row is done: see there too.
             prompt: What the decoder beside an encoder starts with; by default the start token of the export.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
             inputs: Other inputs, such as `input_features`.
@@ -272,7 +278,7 @@ class Bundle:
         steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         if beams == 1:
             return greedy_search(self, logits[:, -1], steps, ends)
-        return beam_search(self, logits[:, -1], steps, ends, beams)
+        return beam_search(self, logits[:, -1], steps, ends, BeamOptions(beams, length_penalty, early_stopping))
 
     # How a method runs
 

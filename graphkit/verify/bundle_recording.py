@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from graphkit.host.search import Stepper, beam_search, greedy_search
+from graphkit.host.beams import BeamOptions, beam_search
+from graphkit.host.search import Stepper, greedy_search
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.counting import numbered
 from graphkit.verify.oracle import Oracle
@@ -76,7 +77,7 @@ def record(
 
 def search_of(beams: int) -> Search:
     """Return the search with so many beams; one beam is greedy."""
-    return greedy_search if beams == 1 else partial(beam_search, beams=beams)
+    return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
 
 
 def _decoded(oracle: Oracle, prompt: Prompt) -> list[np.ndarray]:
