@@ -42,8 +42,10 @@ export class Bundle {
     const [byPath, path, sessions] = [locate && ort.env?.versions?.node, contract.data, new Map()];
     const given = byPath || !path ? session : { ...session, externalData: [{ path, data: await read(path) }] };
     for (const file of new Set(contract.methods.map((method) => method.file))) {
-      const isStep = contract.methods.every((method) => method.when === 'step' || method.file !== file);
-      const extra = isStep ? { session: { disable_prepacking: '1' } } : {}; // one token gains nothing by packed weights
+      const methods = contract.methods.filter((method) => method.file === file);
+      const isUsers = ({ source }) => source.kind === 'user';
+      const isPrompt = methods.every(({ when, inputs }) => when === 'once' && !inputs.some(isUsers));
+      const extra = isPrompt ? { session: { disable_prepacking: '1' } } : {}; // the step has its weights, packed
       sessions.set(file, await ort.InferenceSession.create(await (byPath ? locate : read)(file), { extra, ...given }));
     }
     return new Bundle(ort, contract, sessions, inPlace);

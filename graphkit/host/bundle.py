@@ -13,7 +13,7 @@ from graphkit.contract.bundle import BundleContract, BundleMethod
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.host.beams import BeamOptions, EarlyStopping, beam_search
-from graphkit.host.bound_methods import BoundMethods, Sessions
+from graphkit.host.bound_methods import BoundMethods, Sessions, packed_files
 from graphkit.host.bundle_state import BundleState
 from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
 from graphkit.host.search import end_tokens, greedy_search
@@ -31,10 +31,9 @@ class Bundle:
     Args:
         folder: The folder of `bundle.json`.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
-        prepack: Whether kernels may keep a copy of the weights in the layout that they like; each method in a file of
-            its own that does so holds the weights once more. By default those may that start a sequence, for many
-            tokens at a time are quicker with it, and a step is not: on opus-mt `encode` takes 314 MB with it and 29 MB
-            without, and `step` adds 2.4 MB without.
+        prepack: Whether kernels may keep a copy of the weights in the layout that they like. By default those of a step
+            do, and of an encoder with its decoder, as those of an export do; a prompt of a decoder does not where it
+            has a file of its own, for that would hold the weights of the step once more.
         optimize: Whether onnxruntime may fuse operators.
 
     Attributes:
@@ -49,7 +48,7 @@ class Bundle:
         self, folder: str | os.PathLike[str], *, threads: int = 0, prepack: bool | None = None, optimize: bool = True
     ) -> None:
         self.contract: BundleContract = read_bundle(Path(folder) / "bundle.json")
-        self._sessions = Sessions(Path(folder), threads, prepack, optimize)
+        self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract))
         self._begin(BundleState(self.contract))
 
     def _begin(self, state: BundleState) -> None:

@@ -4,135 +4,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
+from graphkit.contract.bundle import BundleContract
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError
-from graphkit.graph.names import counted
 from graphkit.host.bundle import Bundle
-from graphkit.render.blocks import Block, Column, Prose, Table
-from graphkit.render.result import Result
+from graphkit.model import Model
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS, start, tried
+from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
 from graphkit.verify.counting import numbered
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.originals import Originals
 
-__all__ = ["BundleProof", "BundleRun", "distance", "verify_bundle"]
+__all__ = ["distance", "verify_bundle"]
 
 BLOCK = 1 << 22  # elements that are compared at a time: the logits of a long prompt fill gigabytes
 TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
 LEVELS = 2  # times as far as onnxruntime's two levels are apart on the export, where that is more
 SEARCHED = 12  # tokens
-
-
-@dataclass(frozen=True)
-class BundleRun:
-    """One prompt through the originals and the bundle.
-
-    Attributes:
-        optimized: Whether onnxruntime fused operators, of both.
-        rows: Rows.
-        padded: Whether the last of them is padded.
-        source: Positions of the source; 0 without an encoder.
-        prompt: Tokens that the decoder starts with.
-        steps: Steps after these, with given tokens.
-        logits: The largest difference of logits at tokens that are no padding, over how far they vary where that is
-            more than 1.
-        failure: Why it fails, "" for nothing.
-    """
-
-    optimized: bool
-    rows: int
-    padded: bool
-    source: int
-    prompt: int
-    steps: int
-    logits: float
-    failure: str
-
-
-@dataclass(frozen=True)
-class BundleProof(Result):
-    """Whether a bundle gives what the originals give, and keeps to itself what it keeps.
-
-    Attributes:
-        tolerance: The largest difference that counts as equal; 0 where outputs have to be equal to the last bit.
-        fused: The same where onnxruntime fuses operators, others in the bundle than in the originals.
-        runs: The runs.
-        checks: What else was tried, and what is wrong with it, "" for nothing.
-        notes: What to know of the proof, a sentence each.
-    """
-
-    title: ClassVar[str] = "Proof"
-    computed: ClassVar[tuple[str, ...]] = ("passed",)
-    tolerance: float
-    fused: float
-    runs: tuple[BundleRun, ...]
-    checks: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether it ran, and nothing is wrong."""
-        return bool(self.runs) and not self.findings()
-
-    def findings(self) -> tuple[str, ...]:
-        """Return why the proof failed, a sentence each."""
-        failures = [f"prompt of {run.prompt}, {run.rows} row(s): {run.failure}" for run in self.runs if run.failure]
-        failures += [f"{name}: {fault}" for name, fault in self.checks.items() if fault]
-        return (*failures, *(() if self.runs else ("nothing was run",)))
-
-    def proven(self) -> str:
-        """Return what is proven, in a sentence."""
-        how = f"{counted(len(self.runs), 'run(s)')} and {counted(len(self.checks), 'check(s)')}"
-        return f"Proven in {how}: the bundle gives what the originals give."
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the runs and the checks as tables, then what to know."""
-        yield Table(
-            (
-                Column("onnxruntime"),
-                Column("Rows", "number"),
-                Column("Padded", "number"),
-                Column("Source", "number"),
-                Column("Prompt", "number"),
-                Column("Steps", "number"),
-                Column("Logits differ by", "number"),
-                Column("Result"),
-            ),
-            [
-                (
-                    "default" if run.optimized else "plain",
-                    run.rows,
-                    int(run.padded) or None,
-                    run.source or None,
-                    run.prompt,
-                    run.steps,
-                    f"{run.logits:.1e}" if run.logits else "0",
-                    run.failure or "equal",
-                )
-                for run in self.runs
-            ],
-        )
-        rows = [(name, fault or "holds") for name, fault in self.checks.items()]
-        yield Table((Column("Check"), Column("Result")), rows)
-        yield from (Prose(note) for note in self.notes)
-        if self.passed:
-            exact = "to the last bit" if not self.tolerance else f"within {self.tolerance:g}"
-            yield Prose(
-                f"The bundle gives what the originals give: {exact} in plain onnxruntime, and within {self.fused:g} "
-                "where onnxruntime fuses operators."
-            )
 
 
 def verify_bundle(
@@ -169,53 +68,78 @@ def verify_bundle(
     """
     folder = Path(folder)
     contract = read_bundle(folder / "bundle.json")
-    batch = contract.sizes["batch"]
-    models = [model for model in (originals.encoder, originals.first, originals.step) if model is not None]
-    fused = max(tolerance, *map(level_tolerance, models))
-    if any(map(has_float16, models)):
-        exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
-    if any(map(rounds_activations, models)):
-        tolerance = max(tolerance, fused)
     made = prompts(contract, originals, seed)
-    beams = sorted({1, min(3, batch)})
-    most = contract.lengths[0].most - made[0].tokens.shape[1] + 1
+    again = [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST]
     with isolation(limits):
-        recorded = partial(record, originals, made, progress=progress)
-        rows = [1, 0, 0][:batch] if batch > 1 else []
-        truth = recorded(optimize=False, beams=beams, steps=min(most, SEARCHED), rows=rows)
-        at_default = recorded(optimize=True)
-    apart = min(_apart(made, truth, at_default), fused)
-    near = max(tolerance, LEVELS * apart)
-    notes = list(_notes(made, apart, near, tolerance))
-    plain = 0.0 if exact else near
-    runs: list[BundleRun] = []
-    checks: dict[str, str] = {}
-    for optimized, expected in ((False, truth), (True, at_default)):
-        bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
-        level = f"proving: {'default' if optimized else 'plain'} level"
-        for number in numbered(range(len(made)), level, progress, "prompt"):
-            prompt = made[number]
-            allowed = fused if optimized else plain if prompt.all_logits else near
-            runs.append(_run(bundle, prompt, expected.logits[number], allowed, optimized=optimized))
-        if not optimized:
-            checks = _checked(bundle, made, folder, progress)
-            checks |= _searches(bundle, made[0].first_row(), truth, notes)
-            checks |= _choices(bundle, made, truth, near)
-    return BundleProof(plain, fused, tuple(runs), checks, tuple(notes))
+        truth = _plainly(originals, contract, made, progress)
+        at_default = record(originals, again, optimize=True, progress=progress)
+    allowed = _Allowed.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
+    notes = list(_notes(made, allowed))
+    bundle = Bundle(folder, optimize=False, prepack=False)
+    runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
+    checks = _checked(bundle, made, folder, progress)
+    checks |= _searches(bundle, made[0].first_row(), truth, notes)
+    checks |= _choices(bundle, made, truth, allowed.near)
+    runs += _runs(Bundle(folder), again, at_default, allowed, progress, optimized=True)
+    return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes))
 
 
-def _notes(made: Sequence[Prompt], apart: float, near: float, tolerance: float) -> Iterator[str]:
-    if near > tolerance:
-        yield f"onnxruntime's two levels differ by {apart:.1e} on the export: {near:.1e} is allowed."
-    if long := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
-        lengths = " and ".join(f"{length:,}" for length in long)
-        yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {near:g}."
+@dataclass(frozen=True)
+class _Allowed:
+    """Largest differences that count as equal.
+
+    Attributes:
+        plain: Where onnxruntime fuses nothing.
+        near: The same where the sums of a product may be added up in another order.
+        fused: Where onnxruntime fuses operators.
+        apart: How far its two levels are apart on the originals, which is why `near` may be larger than was asked for.
+        is_raised: Whether it is.
+    """
+
+    plain: float
+    near: float
+    fused: float
+    apart: float
+    is_raised: bool
+
+    @classmethod
+    def of(cls, models: Sequence[Model], apart: float, tolerance: float, *, exact: bool) -> _Allowed:
+        fused = max(tolerance, *map(level_tolerance, models))
+        if any(map(has_float16, models)):
+            exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
+        if any(map(rounds_activations, models)):
+            tolerance = max(tolerance, fused)
+        apart = min(apart, fused)
+        raised = float(f"{1.05 * LEVELS * apart:.1e}")  # rounded up, so that it can be said in two digits
+        near = max(tolerance, raised)
+        return cls(0.0 if exact else near, near, fused, apart, raised > tolerance)
+
+
+def _plainly(
+    originals: Originals, contract: BundleContract, made: Sequence[Prompt], progress: Callable[[str], None]
+) -> Recording:
+    """Return what the originals give in plain onnxruntime, searches and rows that change places included."""
+    batch = contract.sizes["batch"]
+    steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
+    beams, rows = sorted({1, min(3, batch)}), [1, 0, 0][:batch] if batch > 1 else []
+    return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+
+
+def _notes(made: Sequence[Prompt], allowed: _Allowed) -> Iterator[str]:
+    if allowed.is_raised:
+        yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
+    if last := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
+        lengths = ", ".join(f"{length:,}" for length in last)
+        yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {allowed.near:g}."
+    if long := [prompt.tokens.shape[1] for prompt in made if prompt.tokens.shape[1] > LONGEST]:
+        lengths = ", ".join(f"{length:,}" for length in long)
+        yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
 
 
 def _apart(made: Sequence[Prompt], one: Recording, other: Recording) -> float:
     """Return how far the two levels of onnxruntime are apart on the originals."""
     found = 0.0
-    for prompt, plain, default in zip(made, one.logits, other.logits, strict=True):
+    for prompt, plain, default in zip(made, one.logits, other.logits, strict=False):  # the longest come last, in one
         for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
             found = max(found, distance(_counted(logits, prompt, number), _counted(same, prompt, number)))
     return found
@@ -237,6 +161,24 @@ def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Cal
         checks[name] = tried(partial(check, bundle, short, folder))
     progress("searching for tokens")
     return checks
+
+
+def _runs(
+    bundle: Bundle,
+    made: Sequence[Prompt],
+    expected: Recording,
+    allowed: _Allowed,
+    progress: Callable[[str], None],
+    *,
+    optimized: bool,
+) -> list[BundleRun]:
+    """Decode all prompts with the bundle."""
+    level = f"proving: {'default' if optimized else 'plain'} level"
+    runs = []
+    for number in numbered(range(len(made)), level, progress, "prompt"):
+        within = allowed.fused if optimized else allowed.plain if made[number].all_logits else allowed.near
+        runs.append(_run(bundle, made[number], expected.logits[number], within, optimized=optimized))
+    return runs
 
 
 def _run(

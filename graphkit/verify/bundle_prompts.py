@@ -20,7 +20,8 @@ __all__ = ["LONGEST", "Prompt", "drawn", "prompts", "token_bound"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
-LONGEST = 600  # tokens of a prompt that is tried with padding, and again in each check
+SHORT = 64  # tokens of a prompt that is tried with padding and without
+LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
 VOCABULARY = 64  # integers are below this where nothing tells more
 SPECIAL = 6  # tokens of which each is tried at each place
@@ -109,16 +110,20 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     maker = _Maker(contract, originals, np.random.default_rng(seed))
     slots = contract.lengths[0].most
     windows = {state.shape[state.axis or 0] for state in contract.states if state.update == "ring"}
-    lengths = {1, max(slots // 2, 1), max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
+    lengths = {1, max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
+    if not windows or slots // 2 <= LONGEST:
+        lengths.add(max(slots // 2, 1))
     batch = contract.sizes["batch"]
     made: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
-        rows = (1, 2) if batch > 1 else (1, 1) if maker.takes_padding(length) else (1,)
+        ways = [(1, False), (2, True)] if batch > 1 else [(1, False), (1, True)][: 1 + maker.takes_padding(length)]
         if length > LONGEST:
-            rows = rows[:1]  # padding is tried at shorter ones
-        for place, count in enumerate(rows):
+            ways = ways[:1]
+        elif length > SHORT:  # once each: with two rows, or without padding and with it in turn
+            ways = ways[-1:] if batch > 1 or (made and not made[-1].is_padded) else ways[:1]
+        for rows, is_padded in ways:
             source = maker.sources[len(made) % len(maker.sources)]
-            made.append(maker.make(length, count, slots, source, is_padded=place > 0))
+            made.append(maker.make(length, rows, slots, source, is_padded=is_padded))
     made[1:1] = maker.special(originals.models, slots) if len(made) > 1 else []
     return made
 

@@ -22,8 +22,9 @@ from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import save_models
-from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_chains import Chain, verify_methods
+from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method

@@ -19,8 +19,9 @@ from graphkit.host.bundle import Bundle
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_checks import CHECKS
+from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.originals import Originals
 
