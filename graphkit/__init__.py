@@ -109,7 +109,8 @@ _HOMES = {
     "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.layers.result": ("ModelComparison",),
     "graphkit.verify.proof": ("RewriteProof",),
-    "graphkit.verify.bundle": ("BundleProof", "verify_bundle"),
+    "graphkit.verify.bundle": ("verify_bundle",),
+    "graphkit.verify.bundle_proof": ("BundleProof",),
     "graphkit.verify.rewrite": ("verify_extract", "verify_rewrite"),
     "graphkit.verify.split": ("SplitProof", "verify_split"),
 }

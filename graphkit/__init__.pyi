@@ -46,7 +46,8 @@ from graphkit.save import Saved, save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.targets import Target, load_target
-from graphkit.verify.bundle import BundleProof, verify_bundle
+from graphkit.verify.bundle import verify_bundle
+from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.proof import RewriteProof

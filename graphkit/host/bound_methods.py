@@ -54,8 +54,8 @@ class Sessions:
 def packed_files(contract: BundleContract) -> frozenset[str]:
     """Return the files whose kernels keep weights in the layout that they like, unless the caller says otherwise.
 
-    That is those of a step, whose time it shortens by up to an eighth, and of an encoder with its decoder. A prompt of a
-    decoder in a file of its own would hold the weights of the step once more.
+    That is those of a step, which it makes faster, and of an encoder with its decoder. A prompt of a decoder that has a
+    file of its own would hold the weights of the step once more.
     """
     prompts = {
         method.file

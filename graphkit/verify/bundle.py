@@ -19,8 +19,8 @@ from graphkit.model import Model
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS, start, tried
-from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
+from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
 from graphkit.verify.counting import numbered
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance, rounds_activations

@@ -21,8 +21,8 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_checks import CHECKS
-from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_prompts import prompts
+from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
