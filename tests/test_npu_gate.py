@@ -7,10 +7,11 @@ import sys
 import types
 from pathlib import Path
 
+import gate
 import numpy as np
 import pytest
 from cases import Case
-from gate import Row, compared, difference, refusals, verdict
+from gate import Bounds, Row, compared, difference, losses, refusals, verdict
 from tools import Ended, Tools, judged
 
 from graphkit.targets import load_target
@@ -77,7 +78,66 @@ def test_the_gate_is_open_when_the_control_passes(capsys: pytest.CaptureFixture[
     assert verdict([lowered, control], [Row("step"), Row("frozen", failures=broken)]) == 0
     assert verdict([lowered, control], [Row("step"), Row("frozen")]) == 1
     assert verdict([lowered, control], [Row("step", failures=broken), Row("frozen", failures=broken)]) == 1
+    assert (gate.PLACEMENT, gate.QUALITY) == (1, 3)
     assert "must fail, or the gate is open" in capsys.readouterr().out
+
+
+def test_quality_is_another_answer_than_placement(capsys: pytest.CaptureFixture[str]) -> None:
+    lowered, control = Case("step", Path("a")), Case("frozen", Path("b"), is_control=True)
+    broken, lossy = ("12 CPU operators",), ("int8 keeps 0.25 of the tokens, below 0.8",)
+    controls = Row("frozen", failures=broken)
+    assert verdict([lowered, control], [Row("step", int8="0.84", quality=lossy), controls]) == gate.QUALITY
+    told = capsys.readouterr().out
+    assert "| step |  | 0.84 |  |  |  | passes | fails |\n| frozen |  |  |  |  |  | fails |  |" in told
+    assert "step: int8 keeps 0.25 of the tokens, below 0.8" in told
+    assert verdict([lowered, control], [Row("step", failures=broken, quality=lossy), controls]) == gate.PLACEMENT
+    assert verdict([lowered], [Row("step", int8="0.999")]) == 0
+    assert "| step |  | 0.999 |  |  |  | passes | passes |" in capsys.readouterr().out
+    assert verdict([lowered], [Row("step", failures=broken)]) == gate.PLACEMENT
+    assert "| fails | not measured |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cosine", "tokens", "expected"),
+    [
+        (0.84, 0.25, ["int8 keeps a cosine of 0.8400, below 0.99", "int8 keeps 0.25 of the tokens, below 0.8"]),
+        (0.99, 0.8, []),
+        (0.999, None, []),
+        (0.5, None, ["int8 keeps a cosine of 0.5000, below 0.99"]),
+        (float("nan"), 1.0, ["int8 keeps a cosine of nan, below 0.99"]),
+    ],
+)
+def test_bounds_of_quality(cosine: float, tokens: float | None, expected: list[str]) -> None:
+    assert list(Bounds().failures(cosine, tokens)) == expected
+
+
+def test_what_int8_loses_is_measured_on_its_outputs(tmp_path: Path) -> None:
+    wanted = np.eye(4, dtype=np.float32)
+    case = Case("step", tmp_path / "step.onnx", scores=0, outputs=[{"logits": row[None]} for row in wanted])
+    assert list(losses(case, tmp_path, Bounds())) == []  # int8 did not run, which is told elsewhere
+    np.savez(tmp_path / "int8.npz", output_0=np.roll(wanted, 1, axis=1)[:, None])
+    assert list(losses(case, tmp_path, Bounds())) == [
+        "int8 keeps a cosine of 0.0000, below 0.99", "int8 keeps 0.00 of the tokens, below 0.8"
+    ]  # fmt: skip
+    case.is_control = True
+    assert list(losses(case, tmp_path, Bounds())) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sources", "3"], "3 sources are too few to calibrate on - give at least 16"),
+        (["--least-tokens", "80"], "80 is no share - give a number from 0 to 1"),
+    ],
+)
+def test_too_few_sources_and_bounds_that_are_none_are_refused(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gate.py", "--tools", "nowhere", *words])
+    with pytest.raises(SystemExit) as ended:
+        gate.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_what_vela_made_is_told_in_words() -> None:
