@@ -5,7 +5,7 @@ Every message says what was met, what was expected and, after a dash, what to do
 
 from __future__ import annotations
 
-__all__ = ["GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UsageError"]
+__all__ = ["GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UnprovenWarning", "UsageError"]
 
 
 class GraphkitError(Exception):
@@ -90,3 +90,7 @@ class TargetError(GraphkitError):
 
 class UsageError(GraphkitError):
     """A request that the model or the command cannot answer, such as a section that does not exist."""
+
+
+class UnprovenWarning(UserWarning):
+    """A folder of models whose proof failed or was not run; said once for each folder that is opened."""

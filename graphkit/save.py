@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -23,11 +25,11 @@ from graphkit.io.external import extent, refer
 from graphkit.io.payloads import inflate
 from graphkit.io.pieces import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
 from graphkit.io.read import Source, read
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown, staged
 from graphkit.io.transaction import recover, transaction
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["Placement", "Saved", "save_models", "unused_text"]
+__all__ = ["Placement", "Saved", "check_targets", "save_models", "unused_text"]
 
 Placement = Literal["shared", "in-place", "inline"]
 
@@ -90,6 +92,7 @@ def save_models(
     data_name: str | None = None,
     others: Mapping[Path, bytes] | Mapping[str, bytes] = {},
     overwrite: bool = False,
+    before: Callable[[Path], None] | None = None,
 ) -> Saved:
     """Write models, all or none.
 
@@ -101,6 +104,8 @@ def save_models(
         data_name: Name of the data file; default: that of the first model with `_data` appended.
         others: The content of files that belong to the models, by path; in the same folder.
         overwrite: Replace existing files; inputs are never replaced.
+        before: Called with a folder that has all files, before any of them gets its place, so that they can be proven
+            there; where it raises an error, or a signal ends it, nothing is written or replaced.
 
     Returns:
         The files written, all of them; its `unused` has the data files that only replaced models used.
@@ -120,14 +125,15 @@ def save_models(
     contents = {Path(path): content for path, content in others.items()}
     first = next(iter(wanted))
     data_path = first.parent / (data_name or f"{first.name}_data")
-    recover(first)
-    _check_targets([*([data_path] if weights == "shared" else []), *wanted, *contents], wanted.values(), overwrite)
+    targets = [*([data_path] if weights == "shared" else []), *wanted, *contents]
+    check_targets(targets, wanted.values(), overwrite=overwrite)
     plan, former = DataPlan(), data_files(wanted) if overwrite else set()
     with Files() as files:
         bodies = {path: _body(model, data_path, weights, plan, files) for path, model in wanted.items()}
         bodies |= {path: [content] for path, content in contents.items()}
         written = [*([data_path] if plan.pieces else []), *bodies]
-        with transaction(written, key=first, overwrite=overwrite, hint=HINT) as place:
+        finish = partial(_staged, first.parent, wanted.values(), before, weights)
+        with transaction(written, key=first, overwrite=overwrite, hint=HINT, before=finish) as place:
             if plan.pieces:
                 write_data(place(data_path), plan, files)
             for path, body in bodies.items():
@@ -138,7 +144,7 @@ def save_models(
 
 def fits_inline(model: Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
-    external = [t for t, _ in tensors.walk_tensors(model.proto) if t.data_location == onnx.TensorProto.EXTERNAL]
+    external = [t for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)]
     return model.proto.ByteSize() + sum(piece.length for piece in _pieces(model, external)) <= MAX_PROTO
 
 
@@ -161,7 +167,44 @@ def data_files(paths: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _check_targets(targets: Sequence[Path], models: Iterable[Weighted], overwrite: bool) -> None:
+def _staged(
+    folder: Path, models: Iterable[Weighted], before: Callable[[Path], None] | None, weights: Placement, stage: Path
+) -> None:
+    """Call what is to be called before files get their places, with a folder in which models find their weights."""
+    if before is None:
+        return
+    if weights == "in-place":
+        found = (
+            extent(t).location for model in models for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)
+        )
+        for location in {location for location in found if (folder / location).is_file()}:
+            link = stage / location
+            link.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link((folder / location).resolve(), link)
+            except OSError:  # no hard links here
+                shutil.copyfile(folder / location, link)
+    with staged(stage, folder):
+        before(stage)
+
+
+def _is_external(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwrite: bool) -> None:
+    """Check that files can be written: what killed runs left is undone, and nothing stands in the way.
+
+    Args:
+        targets: The files, all in one folder.
+        models: What they are made of, whose files are never replaced.
+        overwrite: Whether files that exist may be replaced.
+
+    Raises:
+        OutputError: There is no such folder, or a file exists.
+    """
+    for target in targets:
+        recover(target)
     sources = [path for model in models for path in model.files if path.exists()]
     for target in targets:
         if not target.parent.is_dir():
@@ -185,7 +228,7 @@ def _check_targets(targets: Sequence[Path], models: Iterable[Weighted], overwrit
 def _body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
     """Return what to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
-    external = [t for t, _ in tensors.walk_tensors(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
+    external = [t for t, _ in tensors.walk_tensors(proto) if _is_external(t)]
     if weights == "in-place":
         _check_in_place(model, data_path.parent, external)
         return [proto.SerializeToString()]

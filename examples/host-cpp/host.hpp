@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -103,9 +104,93 @@ inline std::vector<bool> source_mask(std::size_t valid, std::size_t source) {
     return counts;
 }
 
+// The SHA-256 of a file, in hexadecimal digits (FIPS 180-4).
+inline std::string sha256(std::ifstream& file) {
+    static const std::uint32_t constants[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+        0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+        0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+        0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    std::uint32_t sum[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    const auto turned = [](std::uint32_t x, int by) { return x >> by | x << (32 - by); };
+    std::uint64_t size = 0;
+    for (bool is_last = false; !is_last;) {
+        std::uint8_t block[128] = {};
+        file.read(reinterpret_cast<char*>(block), 64);
+        const std::size_t count = static_cast<std::size_t>(file.gcount());
+        size += count;
+        is_last = count < 64;
+        if (is_last) block[count] = 0x80;
+        const std::size_t blocks = count < 56 ? 1 : is_last ? 2 : 1;
+        for (int i = 0; is_last && i < 8; i++) {
+            block[blocks * 64 - 1 - static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(size * 8 >> 8 * i);
+        }
+        for (std::size_t at = 0; at < blocks * 64; at += 64) {
+            std::uint32_t words[64];
+            for (std::size_t i = 0; i < 16; i++) {
+                const std::uint8_t* four = block + at + 4 * i;
+                words[i] = static_cast<std::uint32_t>(four[0]) << 24 | static_cast<std::uint32_t>(four[1]) << 16 |
+                           static_cast<std::uint32_t>(four[2]) << 8 | four[3];
+            }
+            for (std::size_t i = 16; i < 64; i++) {
+                const std::uint32_t a = words[i - 15], b = words[i - 2];
+                words[i] = words[i - 16] + (turned(a, 7) ^ turned(a, 18) ^ a >> 3) + words[i - 7] +
+                           (turned(b, 17) ^ turned(b, 19) ^ b >> 10);
+            }
+            std::uint32_t v[8];
+            std::copy(sum, sum + 8, v);
+            for (std::size_t i = 0; i < 64; i++) {
+                const std::uint32_t one = v[7] + (turned(v[4], 6) ^ turned(v[4], 11) ^ turned(v[4], 25)) +
+                                          ((v[4] & v[5]) ^ (~v[4] & v[6])) + constants[i] + words[i];
+                const std::uint32_t other = (turned(v[0], 2) ^ turned(v[0], 13) ^ turned(v[0], 22)) +
+                                            ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+                std::copy_backward(v, v + 7, v + 8);
+                v[4] += one;
+                v[0] = one + other;
+            }
+            for (int i = 0; i < 8; i++) sum[i] += v[i];
+        }
+    }
+    std::string digits;
+    for (int i = 0; i < 64; i++) digits += "0123456789abcdef"[sum[i / 8] >> (28 - i % 8 * 4) & 15];
+    return digits;
+}
+
+// Checks that files are those that were recorded: by their sizes or, where asked for, by their checksums too; a file
+// for people has any size.
+inline void check_files(const std::string& folder, bool checksums = false) {
+    for (std::size_t i = 0; i < HOST_FILE_COUNT; i++) {
+        const HostFile& recorded = HOST_FILES[i];
+        const std::string name = recorded.name, suffix = name.substr(name.rfind('.') + 1);
+        if (!checksums && (suffix == "md" || suffix == "mjs")) continue;
+        std::ifstream file(folder + "/" + name, std::ios::binary | std::ios::ate);
+        if (!file) throw std::runtime_error(name + " is missing");
+        const auto size = static_cast<std::uint64_t>(file.tellg());
+        if (size != recorded.bytes) {
+            throw std::runtime_error(name + " has " + std::to_string(size) + " bytes, and the contract records " +
+                                     std::to_string(recorded.bytes));
+        }
+        file.seekg(0);
+        if (checksums && sha256(file) != recorded.sha256) throw std::runtime_error(name + " has another SHA-256");
+    }
+}
+
+// Says, once, that models and tables are not proven.
+inline void say_unproven(const std::string& folder) {
+    static bool is_said = false;
+    if (!HOST_PROVEN && !is_said) std::cerr << folder << ": its proof failed or was not run\n";
+    is_said = true;
+}
+
 class Host {
 public:
-    Host(const std::string& folder, Run run) : run_(std::move(run)) {
+    Host(const std::string& folder, Run run, bool checksums = false) : run_(std::move(run)) {
+        check_files(folder, checksums);
+        say_unproven(folder);
         for (std::size_t i = 0; i < HOST_TABLE_COUNT; i++) tables_.push_back(read(folder, HOST_TABLES[i]));
         for (std::size_t i = 0; i < HOST_STATE_COUNT; i++) state.emplace_back(HOST_STATES[i].bytes, 0);
     }

@@ -6,11 +6,11 @@ lies. It keeps the lengths, and changes them after a method as the method says.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from graphkit.contract.record import NOT_RUN, FileRecord, ProofRecord, sealed
 
 __all__ = [
     "ALIGNMENT",
@@ -26,7 +26,7 @@ __all__ = [
     "takes_fewer_slots",
 ]
 
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64  # bytes: a cache line
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
@@ -206,6 +206,8 @@ class BundleContract:
         positions: Who counts positions, in one sentence.
         loop: What the host does, in order.
         version: Of the form that bundles have.
+        proof: How the proof of the methods ended.
+        files: The files beside it, by name, as they were then.
     """
 
     data: str
@@ -220,6 +222,13 @@ class BundleContract:
     positions: str
     loop: tuple[str, ...]
     version: int = VERSION
+    proof: ProofRecord = NOT_RUN
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def read_files(self) -> tuple[str, ...]:
+        """The files that a host reads: models, and their weights."""
+        return tuple(filter(None, dict.fromkeys([*(method.file for method in self.methods), self.data])))
 
     def method(self, when: str) -> BundleMethod | None:
         """Return the first method that is run then, None if there is none."""
@@ -230,5 +239,5 @@ class BundleContract:
         return next(state for state in self.states if state.name == name)
 
     def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        """Return it as JSON, with a checksum at its end."""
+        return sealed(self)

@@ -55,6 +55,29 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
         most = next((length.most for length in contract.lengths if length.name == state.length), 0)
         if state.symbolic and not takes_fewer_slots(state, most, contract.methods):
             yield f"state '{state.name}' cannot have fewer slots"
+    yield from _sizes(contract)
+
+
+def _sizes(contract: BundleContract) -> Iterator[str]:
+    """Yield where sizes, lengths, state and what methods change are not of one bundle."""
+    sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
+    for name, count in most.items():
+        if sizes.get("slots", count) != count:
+            yield f"sizes.slots is {sizes['slots']}, and length '{name}' may be {count}"
+    for state in contract.states:
+        if state.batch is not None and state.shape[state.batch : state.batch + 1] != (sizes.get("batch"),):
+            yield f"sizes.batch is {sizes.get('batch')}, and state '{state.name}' has other rows: {list(state.shape)}"
+        slots = state.shape[state.axis] if state.axis is not None and state.axis < len(state.shape) else 0
+        if state.update == "slots" and slots < most.get(state.length, 0):
+            yield f"length '{state.length}' may be {most[state.length]}, and state '{state.name}' has {slots} slots"
+    kept = {state.name: state.length for state in contract.states if state.update in ("slots", "ring") and state.length}
+    for method in contract.methods:
+        takes_tokens = any(port.source is not None and port.source.kind == "tokens" for port in method.inputs)
+        changed = {change.length for change in method.changes}
+        for port in method.outputs if takes_tokens else ():
+            if kept.get(port.writes, "") not in {"", *changed}:
+                name = kept[port.writes]
+                yield f"{method.name}: it writes slots of state '{port.writes}', and changes no length '{name}'"
 
 
 def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graphkit.contract.record import NOT_RUN, FileRecord, ProofRecord, sealed
+
 __all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table"]
 
-VERSION = 1
+VERSION = 2
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
 By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
@@ -147,6 +147,8 @@ class Contract:
         loop: What the host does, in order.
         positions: Who adds positions, in one sentence.
         version: Of the form that contracts have.
+        proof: How the proof of models and host ended.
+        files: The files beside it, by name, as they were then.
     """
 
     target: str
@@ -160,6 +162,13 @@ class Contract:
     loop: tuple[str, ...]
     positions: str
     version: int = VERSION
+    proof: ProofRecord = NOT_RUN
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+
+    @property
+    def read_files(self) -> tuple[str, ...]:
+        """The files that a host reads: models and tables."""
+        return tuple(dict.fromkeys([*(each.file for each in self.methods), *(table.file for table in self.tables)]))
 
     @property
     def takes_text(self) -> bool:
@@ -173,5 +182,5 @@ class Contract:
         return max(1, self.sizes["batch"]) if has_tokens else 1
 
     def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        """Return it as JSON, with a checksum at its end."""
+        return sealed(self)

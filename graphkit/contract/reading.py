@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from graphkit.contract.bundle import VERSION as BUNDLE_VERSION
 from graphkit.contract.bundle import BundleContract
 from graphkit.contract.bundle_checks import bundle_problems
 from graphkit.contract.checks import problems
 from graphkit.contract.contract import VERSION, Contract
+from graphkit.contract.record import record_problems, unsealed
 from graphkit.errors import ModelError
 
 __all__ = ["read_bundle", "read_contract"]
@@ -22,42 +23,73 @@ __all__ = ["read_bundle", "read_contract"]
 MOST = 1 << 53  # integers that every language has
 
 
-def read_contract(path: Path) -> Contract:
+def read_contract(path: Path, *, altered: bool = False) -> Contract:
     """Read `contract.json`.
 
+    Args:
+        path: The file.
+        altered: Whether to take one that was changed after it was written, if what it says fits together.
+
     Raises:
-        ModelError: It is not a contract, one of another version, or what it says does not fit together.
+        ModelError: It is not a contract, one of another version, was changed, or what it says does not fit together.
     """
-    contract: Contract = _read(path, Contract, VERSION, "contract", "lower")
-    for problem in problems(contract):
-        raise _none(path, "contract", "lower", problem)
+    contract: Contract = _read(path, _Form(Contract, VERSION, "contract", "lower", problems), altered)
     return contract
 
 
-def read_bundle(path: Path) -> BundleContract:
+def read_bundle(path: Path, *, altered: bool = False) -> BundleContract:
     """Read `bundle.json`.
 
+    Args:
+        path: The file.
+        altered: Whether to take one that was changed after it was written, if what it says fits together.
+
     Raises:
-        ModelError: It is not that of a bundle, one of another version, or what it says does not fit together.
+        ModelError: It is not that of a bundle, one of another version, was changed, or what it says does not fit
+            together.
     """
-    contract: BundleContract = _read(path, BundleContract, BUNDLE_VERSION, "bundle", "bundle")
-    for problem in bundle_problems(contract):
-        raise _none(path, "bundle", "bundle", problem)
+    contract: BundleContract = _read(
+        path, _Form(BundleContract, BUNDLE_VERSION, "bundle", "bundle", bundle_problems), altered
+    )
     return contract
 
 
-def _read(path: Path, kind: Any, version: int, what: str, command: str) -> Any:
+class _Form(NamedTuple):
+    """A kind of contract: its type and version, what it and the command that writes it are called, its problems."""
+
+    kind: Any
+    version: int
+    what: str
+    command: str
+    problems: Callable[[Any], Iterator[str]]
+
+
+def _read(path: Path, form: _Form, altered: bool) -> Any:
+    kind, version, what, command, find_problems = form
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        plain = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise _none(path, what, command, str(error)) from error
     found = plain.get("version") if isinstance(plain, dict) else None
-    if isinstance(found, int) and found != version:
+    if type(found) is int and found != version:
         raise ModelError(f"it is a {what} of version {found}", file=str(path), hint=f"{command} again")
+    has_checksum = isinstance(plain, dict) and isinstance(plain.pop("checksum", None), str)
     try:
-        return _built(kind, plain, "it")
+        contract = _built(kind, plain, "it")
     except ValueError as error:
         raise _none(path, what, command, str(error)) from error
+    faults = [*find_problems(contract), *record_problems(contract.proof, contract.files, contract.read_files)]
+    if faults or not has_checksum:
+        raise _none(path, what, command, [*faults, "it has no 'checksum'"][0])
+    if not altered and unsealed(text):
+        raise ModelError(
+            "it was changed after it was written: its checksum is another",
+            file=str(path),
+            hint=f"{command} again; what was changed on purpose is proven by `graphkit verify EXPORT {path.parent} "
+            "--record`",
+        )
+    return contract
 
 
 def _none(path: Path, what: str, command: str, problem: str) -> ModelError:

@@ -34,19 +34,36 @@ export class BundleError extends Error { name = 'BundleError'; }
  */
 export class Bundle {
   #ort; #sessions; #inPlace; #arena; #length; #states = new Map(); #rows; #slots; #busy = false;
-  /** Open the bundle in a folder, a path or URL, or of files by name, as bytes; `session` has options for sessions. */
+  /**
+   * Open the bundle in a folder, a path or URL, or of files by name, as bytes; `session` has options for sessions.
+   * Files must have the sizes that bundle.json records and, with `checksums`, their SHA-256, which reads them. A warning on
+   * the console says, once, that a bundle is not proven.
+   */
   // onnxruntime-web leaves outputs that it is given at zero, silently: there, nothing is written in place
-  static async open(ort, source, { inPlace = Boolean(ort.env?.versions?.node), session = {} } = {}) {
-    const { read, locate } = await reader(source);
-    const contract = readContract(new TextDecoder().decode(await read('bundle.json')));
+  static async open(ort, source, options = {}) {
+    const { inPlace = Boolean(ort.env?.versions?.node), session = {}, checksums = false } = options;
+    const { read, locate, hashOf, sizeOf } = await reader(source);
+    const contract = await readContract(new TextDecoder().decode(await read('bundle.json')));
     const [byPath, path, sessions] = [locate && ort.env?.versions?.node, contract.data, new Map()];
-    const given = byPath || !path ? session : { ...session, externalData: [{ path, data: await read(path) }] };
+    const files = new Map(); // those that hosts read, as bytes where they are not opened by their paths
+    const recorded = Object.entries(contract.files).filter(([name]) => !/\.(md|mjs)$/.test(name));
+    for (const [name, { bytes, sha256 }] of recorded) {
+      const content = byPath ? null : await read(name);
+      const size = content?.byteLength ?? await sizeOf(name);
+      need(size === bytes, `${quoted(name)} has ${size} bytes, and bundle.json records ${bytes}: copy it again`);
+      need(!checksums || await hashOf(name, content) === sha256, `${quoted(name)} has not the SHA-256 of bundle.json`);
+      files.set(name, content);
+    }
+    warn(contract.proof, source);
+    const given = byPath || !path ? session : { ...session, externalData: [{ path, data: files.get(path) }] };
     for (const file of new Set(contract.methods.map((method) => method.file))) {
       const methods = contract.methods.filter((method) => method.file === file);
       const isUsers = ({ source }) => source.kind === 'user';
       const isPrompt = methods.every(({ when, inputs }) => when === 'once' && !inputs.some(isUsers));
       const extra = isPrompt ? { session: { disable_prepacking: '1' } } : {}; // the step has its weights, packed
-      sessions.set(file, await ort.InferenceSession.create(await (byPath ? locate : read)(file), { extra, ...given }));
+      const model = byPath ? locate(file) : files.get(file);
+      sessions.set(file, await ort.InferenceSession.create(model, { extra, ...given }));
+      for (const method of contract.methods.filter((one) => one.file === file)) checkPorts(method, sessions.get(file));
     }
     return new Bundle(ort, contract, sessions, inPlace);
   }
@@ -233,29 +250,91 @@ function flattened(value) {
   need(parts.every(({ dims }) => `${dims}` === `${parts[0].dims}`), 'rows of an array differ in length');
   return { dims: [parts.length, ...(parts[0]?.dims ?? [])], data: parts.flatMap(({ data }) => [...data]) };
 }
-/** Return what reads a file of a bundle and, where that is a folder, what says its path. */
+const warned = new Set();
+function warn({ outcome, reason }, source) {
+  const where = typeof source === 'object' && !(source instanceof URL) ? 'a bundle' : source;
+  const what = outcome === 'failed' ? 'its proof failed' : 'it is not proven';
+  const text = `${where}: ${what}: ${quoted(reason)} - \`graphkit verify EXPORT BUNDLE --record\` proves it`;
+  if (outcome !== 'passed' && !warned.has(text)) console.warn(text);
+  warned.add(text);
+}
+async function sha256(bytes) {
+  need(globalThis.crypto?.subtle, 'checksums need a page that was loaded over https');
+  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
+  return [...digest].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+/** Return what reads a file of a bundle, what tells its size and SHA-256 and, where it is a folder, its path. */
 async function reader(source) {
-  if (typeof source === 'object' && !(source instanceof URL)) return { read: (name) => source[name] };
+  const hashOf = (_, bytes) => sha256(bytes);
+  const missing = (name, cause) => new BundleError(`${quoted(name)} is missing`, { cause });
+  if (typeof source === 'object' && !(source instanceof URL)) {
+    return { hashOf, read: (name) => { if (!source[name]) throw missing(name); return source[name]; } };
+  }
   if (globalThis.process?.versions?.node && !/^https?:/.test(source)) {
-    const [{ readFile }, { fileURLToPath }] = [await import('node:fs/promises'), await import('node:url')];
+    const [{ readFile, stat, open }, { fileURLToPath }] = [await import('node:fs/promises'), await import('node:url')];
     const locate = (name) => `${/^file:/.test(source) ? fileURLToPath(source) : source}/${name}`;
-    return { locate, read: (name) => readFile(locate(name)) };
+    const found = (name, work) => work(locate(name)).catch((cause) => { throw missing(name, cause); });
+    return {
+      locate,
+      read: (name) => found(name, readFile),
+      sizeOf: async (name) => (await found(name, stat)).size,
+      hashOf: async (name) => {
+        const hash = (await import('node:crypto')).createHash('sha256');
+        for await (const block of (await open(locate(name))).createReadStream()) hash.update(block);
+        return hash.digest('hex');
+      },
+    };
   }
   const bytesOf = (answer) => (need(answer.ok, `${quoted(answer.url)}: ${answer.status}`), answer.arrayBuffer());
-  return { read: async (name) => new Uint8Array(await bytesOf(await fetch(`${source}/${encodeURIComponent(name)}`))) };
+  const read = async (name) => new Uint8Array(await bytesOf(await fetch(`${source}/${encodeURIComponent(name)}`)));
+  return { hashOf, read };
+}
+/** Check that a model has the inputs and outputs of a method: their names and, where its session tells, their dims. */
+function checkPorts({ name: method, inputs, outputs }, session) {
+  const names = [inputs, outputs].map((ports) => quoted(ports.map(({ name }) => name).sort()));
+  need(names[0] === quoted([...session.inputNames].sort()) && names[1] === quoted([...session.outputNames].sort()),
+    `the model of ${quoted(method)} has other inputs or outputs than bundle.json says`);
+  for (const { name, shape: found, isTensor } of [...session.inputMetadata ?? [], ...session.outputMetadata ?? []]) {
+    const { shape } = [...inputs, ...outputs].find((port) => port.name === name);
+    const fits = (dim, axis) => !(dim >= 0 && Number.isInteger(shape[axis])) || dim === shape[axis];
+    need(!isTensor || (found.length === shape.length && found.every(fits)),
+      `${quoted(name)} of ${quoted(method)} is ${quoted(found)}, and bundle.json says ${quoted(shape)}`);
+  }
+}
+/** Return whether a text is what its checksum at the end says; true where the page cannot compute one. */
+async function isSealed(text) {
+  if (!globalThis.crypto?.subtle) return true;
+  const plain = text.replace(/("(?:[^"\\]|\\.)*")|\s+/gs, (_, quotation) => quotation ?? '');
+  const [, body, checksum] = /^(.*),"checksum":"([0-9a-f]{64})"\}$/s.exec(plain) ?? [];
+  return body !== undefined && await sha256(new TextEncoder().encode(body)) === checksum;
 }
 /** Return what `bundle.json` says. Anybody may have written it: no file elsewhere, no state outside its own place. */
-function readContract(text) {
+async function readContract(text) {
   try {
-    const contract = JSON.parse(text), { version, data, arena, lengths, states, methods } = contract;
-    need(version === 1 && lengths.length === 1, `version ${quoted(version)}, ${lengths.length} lengths: it runs 1, 1`);
-    const files = [...methods.map(({ file }) => file), data || 'none'].filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
-    need(!files.length, `its files are not beside it: ${quoted(files)}`);
+    const contract = JSON.parse(text);
+    const { version, data, arena, sizes, lengths, states, methods, files, proof } = contract;
+    need(version === 2 && lengths.length === 1, `version ${quoted(version)}, ${lengths.length} lengths: it runs 2, 1`);
+    const names = [...methods.map(({ file }) => file), ...(data ? [data] : []), ...Object.keys(files)];
+    const odd = names.filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
+    need(!odd.length, `its files are not beside it: ${quoted(odd)}`);
+    const isRecorded = names.every((name) => files[name]) && ['passed', 'failed', 'not run'].includes(proof.outcome);
+    need(isRecorded, 'it records no proof, or not all files');
+    const [{ name: length, most }] = lengths;
+    need((sizes.slots ?? most) === most, `sizes.slots is ${sizes.slots}, and length ${quoted(length)} may be ${most}`);
     let end = 0;
     for (const state of [...states].sort((a, b) => a.offset - b.offset)) {
       const size = volume(state.shape) * ARRAYS.get(state.dtype)?.BYTES_PER_ELEMENT;
       need(state.bytes === size && state.offset % 64 === 0 && state.offset >= end, `a size in ${quoted(state.name)}`);
+      const { name, shape, axis, batch, update } = state;
+      need(batch === null || shape[batch] === sizes.batch, `other rows than sizes.batch in ${quoted(name)}`);
+      need(update !== 'slots' || shape[axis] >= most, `fewer slots than ${most} in ${quoted(name)}`);
       end = otherPlace(state) + size;
+    }
+    for (const { name, inputs, outputs, changes } of methods) {
+      const kept = new Set(states.filter((one) => one.length === length && one.axis !== null).map((one) => one.name));
+      const isKept = ({ writes }) => kept.has(writes);
+      const counts = inputs.some(({ source }) => source.kind === 'tokens') && outputs.some(isKept);
+      need(!counts || changes.length, `${quoted(name)} writes slots, and changes no length`);
     }
     need(end <= arena, 'the state is larger than the arena');
     for (const { name, dtype, source, writes } of methods.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) {
@@ -263,6 +342,7 @@ function readContract(text) {
       const isKnown = !state || states.some((one) => one.name === state && one.dtype === dtype);
       need(ARRAYS.has(dtype) && isKnown, `no dtype, or no state, for ${quoted(name)}`);
     }
+    need(await isSealed(text), 'it was changed after it was written - make the bundle again');
     return contract;
   } catch (cause) { throw new BundleError(`bundle.json is not that of a bundle: ${cause.message}`, { cause }); }
 }

@@ -16,6 +16,7 @@ from graphkit.host.beams import BeamOptions, EarlyStopping, beam_search
 from graphkit.host.bound_methods import BoundMethods, Sessions, packed_files
 from graphkit.host.bundle_state import BundleState
 from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
+from graphkit.host.opening import check_bundle, check_folder
 from graphkit.host.search import end_tokens, greedy_search
 
 __all__ = ["Bundle"]
@@ -35,19 +36,36 @@ class Bundle:
             do, and of an encoder with its decoder, as those of an export do; a prompt of a decoder does not where it
             has a file of its own, for that would hold the weights of the step once more.
         optimize: Whether onnxruntime may fuse operators.
+        checksums: Whether to compare the checksums of all files, which reads them; else their sizes alone.
+        unchecked: Whether to take the folder as it is, whatever it records of its files and its proof.
 
     Attributes:
         contract: What `bundle.json` says.
 
     Raises:
-        ModelError: The bundle or a file of it is missing or broken.
+        ModelError: The bundle or a file of it is missing, broken or another than was recorded, or a model is not what
+            `bundle.json` says.
         UsageError: There is no memory for its state.
+
+    Warns:
+        UnprovenWarning: The proof failed or was not run.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, threads: int = 0, prepack: bool | None = None, optimize: bool = True
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        threads: int = 0,
+        prepack: bool | None = None,
+        optimize: bool = True,
+        checksums: bool = False,
+        unchecked: bool = False,
     ) -> None:
-        self.contract: BundleContract = read_bundle(Path(folder) / "bundle.json")
+        file = Path(folder) / "bundle.json"
+        self.contract: BundleContract = read_bundle(file, altered=unchecked)
+        if not unchecked:
+            check_folder(Path(folder), self.contract, file.name, checksums=checksums)
+            check_bundle(Path(folder), self.contract)
         self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract))
         self._begin(BundleState(self.contract))
 

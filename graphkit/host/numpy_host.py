@@ -13,6 +13,7 @@ import numpy as np
 from graphkit.contract import By, Contract, Method, Port, State, Table, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.masks import slots_mask, source_mask
+from graphkit.host.opening import check_folder
 from graphkit.host.search import end_tokens
 from graphkit.runtime.limits import machine_memory
 
@@ -37,6 +38,8 @@ class Host:
     Args:
         folder: The folder of `contract.json`, or the file itself.
         run: What runs a method; onnxruntime by default.
+        checksums: Whether to compare the checksums of all files, which reads them; else their sizes alone.
+        unchecked: Whether to take the folder as it is, whatever it records of its files and its proof.
 
     Attributes:
         contract: What it follows.
@@ -45,13 +48,27 @@ class Host:
         valid: Valid positions of the source of each sequence.
 
     Raises:
-        ModelError: The contract or a file of it is missing or broken, or asks for more memory than there is.
+        ModelError: The contract or a file of it is missing, broken or another than was recorded, or asks for more
+            memory than there is.
+
+    Warns:
+        UnprovenWarning: The proof failed or was not run.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], run: Run | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        run: Run | None = None,
+        *,
+        checksums: bool = False,
+        unchecked: bool = False,
+    ) -> None:
         path = Path(folder)
-        self.folder = path.parent if path.suffix == ".json" else path
-        self.contract: Contract = read_contract(path if path.suffix == ".json" else path / "contract.json")
+        file = path if path.suffix == ".json" else path / "contract.json"
+        self.folder = file.parent
+        self.contract: Contract = read_contract(file, altered=unchecked)
+        if not unchecked:
+            check_folder(self.folder, self.contract, file.name, checksums=checksums)
         self.tables = {table.name: _rows(self.folder, table) for table in self.contract.tables}
         _check_memory(self.contract, path)
         self.state = {state.name: np.zeros(state.shape, state.dtype) for state in self.contract.states}

@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from graphkit.errors import ModelError, OutputError
+from graphkit.errors import GraphkitError, ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["INPUT", "OUTPUT", "copied", "shown", "stream_file"]
+__all__ = ["INPUT", "OUTPUT", "copied", "shown", "staged", "stream_file"]
 
 INPUT, OUTPUT = "standard input", "standard output"
 CHUNK = 1 << 20
 _FOLDERS: set[Path] = set()
+_STAGES: dict[Path, Path] = {}
 
 
 @contextlib.contextmanager
@@ -61,8 +62,22 @@ def copied(stream: BinaryIO, path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as messages name it: the stream where it is a file that stands for one."""
-    return path.name if path.parent in _FOLDERS else str(path)
+    """Return a path as messages name it: the stream where it is a file that stands for one, or where it will be."""
+    folder = _STAGES.get(path.parent, path.parent)
+    return path.name if folder in _FOLDERS else str(folder / path.name)
+
+
+@contextlib.contextmanager
+def staged(stage: Path, folder: Path) -> Iterator[None]:
+    """Let messages name files of a folder as those of another one, which they are to be moved to."""
+    _STAGES[stage] = folder
+    try:
+        yield
+    except GraphkitError as error:
+        error.args = tuple(str(text).replace(str(stage), str(folder)) for text in error.args)
+        raise
+    finally:
+        del _STAGES[stage]
 
 
 @contextlib.contextmanager

@@ -40,7 +40,14 @@ LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
 
 
 @contextlib.contextmanager
-def transaction(targets: Sequence[Path], *, key: Path, overwrite: bool, hint: str) -> Iterator[Callable[[Path], Path]]:
+def transaction(
+    targets: Sequence[Path],
+    *,
+    key: Path,
+    overwrite: bool,
+    hint: str,
+    before: Callable[[Path], None] = lambda _: None,
+) -> Iterator[Callable[[Path], Path]]:
     """Give a function from a target to where to write it; put what was written in place at the end.
 
     Args:
@@ -48,6 +55,7 @@ def transaction(targets: Sequence[Path], *, key: Path, overwrite: bool, hint: st
         key: The target whose name the hidden folder has, by which a later run finds it.
         overwrite: Replace files that exist.
         hint: What a user can do where a file cannot be written.
+        before: Called with the folder of what was written, before any of it is put in place.
 
     Raises:
         OutputError: A file exists, or cannot be written; then all is as it was before.
@@ -64,8 +72,9 @@ def transaction(targets: Sequence[Path], *, key: Path, overwrite: bool, hint: st
             (work / NEW).mkdir()
             (work / OLD).mkdir()
             yield lambda target: work / NEW / target.name
-            with undisturbed(), _locked(key.parent):
-                _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
+        before(work / NEW)
+        with _naming(targets, hint), undisturbed(), _locked(key.parent):
+            _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
     except _StuckError:
         is_stuck = True
         raise

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
+from graphkit.io.stream_files import shown
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.runtime.loading import open_model
@@ -83,7 +84,7 @@ class Session:
     def __init__(self, source: Path | Model, *, optimize: bool = False, threads: int = 0, prepack: bool = True) -> None:
         what: str | bytes = str(source)
         folder: Path | None = None
-        self.label = str(source)
+        self.label = "" if isinstance(source, Model) else shown(source)
         if isinstance(source, Model):
             self.label = source.label
             check_files(source)

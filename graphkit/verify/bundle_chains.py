@@ -90,7 +90,7 @@ def verify_methods(
         for optimized in (False, True):
             level = f"proving: {'default' if optimized else 'plain'} level"
             progress(level)
-            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False)
+            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
             originals = _Originals(chains, bundle, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
             for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, progress):

@@ -179,7 +179,7 @@ class _Proof:
     ) -> None:
         self.progress = progress
         self.rng = np.random.default_rng(seed)
-        self.host = AlteredHost(folder, _Isolated(folder))
+        self.host = AlteredHost(folder, _Isolated(folder), unchecked=True)
         self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
         self.allowance = Allowance(tolerance, is_half=any(map(computes_in_half, originals.models)))

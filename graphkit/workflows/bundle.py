@@ -32,6 +32,7 @@ from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle
 from graphkit.workflows.bundle_toml import BUNDLE_TOML, described_methods, read_description
 from graphkit.workflows.originals import Pipeline, find_pipeline
+from graphkit.workflows.recording import record_stage
 
 __all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
 
@@ -123,7 +124,8 @@ def bundle_folder(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
+        The report; `report.proof.passed` says whether the proof holds. The files get their names when the proof has
+        ended, whether it holds or not, and `bundle.json` says which.
 
     Raises:
         UsageError: The export has no state to share, or cannot be kept in slots, with the reason.
@@ -138,13 +140,17 @@ def bundle_folder(
     with isolation(options.limits):
         methods = export.methods(options)
     contract, models = _completed(_contract(methods, export, options), methods)
+    exact, proofs = all(method.is_exact for method in methods), list[BundleProof]()
+
+    def finish(stage: Path) -> None:
+        if options.verify:
+            proofs.append(export.prove(stage, exact=exact, limits=options.limits, progress=progress))
+        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None)
+
     if not options.dry_run:
         progress("writing")
-        _write(output, models, contract, overwrite=options.overwrite)
-    proof = None
-    if options.verify and not options.dry_run:
-        exact = all(method.is_exact for method in methods)
-        proof = export.prove(output, exact=exact, limits=options.limits, progress=progress)
+        _write(output, models, contract, finish, overwrite=options.overwrite)
+    proof = proofs[0] if proofs else None
     changes = tuple((method.name, change) for method in methods for change in method.changes)
     return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
 
@@ -213,8 +219,15 @@ def _completed(contract: BundleContract, methods: Sequence[MethodModel]) -> tupl
     return replace(contract, methods=(*contract.methods, *(method for method, _ in generated))), models
 
 
-def _write(output: Path, models: Mapping[str, Model], contract: BundleContract, *, overwrite: bool) -> None:
+def _write(
+    output: Path,
+    models: Mapping[str, Model],
+    contract: BundleContract,
+    finish: Callable[[Path], None],
+    *,
+    overwrite: bool,
+) -> None:
     paths = {output / file: model for file, model in models.items()}
     with made_folder(output):
         others = {output / CONTRACT: contract.to_json().encode()}
-        save_models(paths, weights="shared", data_name=DATA, others=others, overwrite=overwrite)
+        save_models(paths, weights="shared", data_name=DATA, others=others, overwrite=overwrite, before=finish)

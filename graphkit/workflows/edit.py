@@ -23,12 +23,12 @@ from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass
 from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.runtime.session import check_files
-from graphkit.save import save_models, unused_text
+from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
-from graphkit.workflows.proven import RewriteOptions, prove
+from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
 
 __all__ = ["EditReport", "edit_file"]
 
@@ -101,7 +101,8 @@ def edit_file(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The report; `report.proof.passed` says whether the proof holds. The file stays in any case.
+        The report; `report.proof.passed` says whether the proof holds. The file gets its name when the proof has
+        ended, whether it holds or not.
 
     Raises:
         UsageError: The pass does not fit the model, or declines it.
@@ -117,6 +118,7 @@ def edit_file(
     """
     model, output = as_model(model), Path(output)
     step = step if isinstance(step, Pass) else _one(step)
+    check_output(model, output, options)
     if options.verify:
         check_files(model)
     progress("editing")
@@ -125,8 +127,9 @@ def edit_file(
         outcome = _by_onnx(model, step.version, outcome, options, progress)
     if outcome.declined:
         raise _declined(model, step, outcome, "nothing was written")
-    progress("writing")
-    written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
+    written, proof = written_and_proven(
+        outcome.model, output, options, progress, lambda made: _proof(step, model, made, options, progress)
+    )
     made = interface(outcome.model)
     return EditReport(
         model.name,
@@ -136,7 +139,7 @@ def edit_file(
         made.inputs,
         made.outputs,
         declarations(model).notes,
-        _proof(step, model, output, options, progress) if options.verify else None,
+        proof,
         tuple(path.name for path in written.unused),
     )
 

@@ -21,11 +21,11 @@ from graphkit.render.result import Result
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
-from graphkit.save import save_models, unused_text
+from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.proof import RewriteProof
-from graphkit.workflows.proven import RewriteOptions, prove
+from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
@@ -123,7 +123,8 @@ def fold_file(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The report; `report.proof.passed` says whether the proof holds. The file stays in any case.
+        The report; `report.proof.passed` says whether the proof holds. The file gets its name when the proof has
+        ended, whether it holds or not.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
@@ -137,15 +138,16 @@ def fold_file(
         True
     """
     model, output = as_model(model), Path(output)
+    check_output(model, output, options)
     if options.verify:
         check_files(model)
     progress("folding")
     outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
     shown, declared = with_shapes(outcome.model)
-    progress("writing")
-    written = save_models({output: shown}, weights=options.weights, overwrite=options.overwrite)
     error = ROUNDING if options.fuse else 0.0
-    proof = prove(model, output, options, progress, error=error) if options.verify else None
+    written, proof = written_and_proven(
+        shown, output, options, progress, lambda made: prove(model, made, options, progress, error=error)
+    )
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
         model.name,

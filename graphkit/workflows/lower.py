@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import Contract
 from graphkit.contract.guide import guide
-from graphkit.errors import UsageError
+from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
@@ -23,7 +24,7 @@ from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
-from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
@@ -34,6 +35,7 @@ from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, 
 from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
 from graphkit.workflows.lowering import Lowered, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
+from graphkit.workflows.recording import record_stage
 from graphkit.workflows.score_range import largest_score
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
@@ -59,7 +61,8 @@ def lower_folder(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
+        The report; `report.proof.passed` says whether the proof holds. The files get their names when the proof has
+        ended, whether it holds or not, and `contract.json` says which.
 
     Raises:
         UsageError: Something cannot be lowered, with the reason; or a judge is no command, or a size is out of range.
@@ -71,12 +74,9 @@ def lower_folder(
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
     pipeline = changes.pipeline
+    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
     with isolation(options.limits):
-        draft = _written(pipeline, output, options, progress)
-    proof = None
-    if options.verify:
-        originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
-        proof = verify_lowering(originals, output, limits=options.limits, progress=progress)
+        draft, proof = _written(originals, pipeline, output, options, progress)
     return LowerReport(
         path.resolve().name,  # of "." too
         options.target,
@@ -101,23 +101,35 @@ class _Draft:
     data: str = ""
 
 
-def _written(pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
-    """Lower and write; for a target that takes quantised models, with a floor that the scores stay above."""
+def _written(
+    originals: Originals, pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]
+) -> tuple[_Draft, LoweringProof | None]:
+    """Lower, write and prove; for a target that takes quantised models, with a floor that the scores stay above."""
     sizes = _sizes(pipeline, options)
     draft = _drafted(pipeline, sizes, options, progress)
+    if sizes.target.is_quantized:
+        progress("measuring scores")
+        largest = _largest_score(draft)
+        if largest is not None:
+            below = floor_under(largest, sizes.floor)
+            if below < sizes.floor and options.mask_floor is None:
+                draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
+            draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
     progress("writing")
-    draft = _write(output, draft, overwrite=options.overwrite)
-    if not sizes.target.is_quantized:
-        return draft
-    progress("measuring scores")
-    largest = largest_score(draft.parts, output)
-    if largest is None:
-        return draft
-    wanted = floor_under(largest, sizes.floor)
-    if wanted < sizes.floor and options.mask_floor is None:
-        lower = _drafted(pipeline, replace(sizes, floor=wanted), options, progress)
-        draft = replace(_write(output, lower, overwrite=True), notes=draft.notes)
-    return replace(draft, notes=(*draft.notes, told_floor(largest, draft.contract.floor)))
+    return _write(originals, output, draft, options, progress)
+
+
+def _largest_score(draft: _Draft) -> float | None:
+    """Return the largest score of models that are not written yet, None where no mask is added to any."""
+    with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
+        try:
+            for file, content in {CONTRACT: draft.contract.to_json().encode(), **_tables(draft)}.items():
+                (Path(name) / file).write_bytes(content)
+        except OSError as error:
+            raise OutputError(
+                f"{name}: tables cannot be kept there: {error.strerror} - name a folder with more space in TMPDIR"
+            ) from error
+        return largest_score(draft.parts, Path(name))
 
 
 def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> _Draft:
@@ -210,16 +222,39 @@ def _decoders(pipeline: Pipeline) -> tuple[Model | None, Model | None]:
     return pipeline.first, pipeline.step
 
 
-def _write(output: Path, draft: _Draft, *, overwrite: bool) -> _Draft:
-    """Write all of it; the weights go into a file of their own where a model is too large for one."""
-    contract = draft.contract
-    others = {output / CONTRACT: contract.to_json().encode(), output / GUIDE: guide(contract).encode()}
-    for table in contract.tables:
+def _tables(draft: _Draft) -> dict[str, bytes]:
+    """Return the content of each file of a table."""
+    found: dict[str, bytes] = {}
+    for table in draft.contract.tables:
         array = draft.arrays[table.name]
-        others.setdefault(output / table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+        found.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return found
+
+
+def _write(
+    originals: Originals, output: Path, draft: _Draft, options: LowerOptions, progress: Callable[[str], None]
+) -> tuple[_Draft, LoweringProof | None]:
+    """Write all of it, proven; the weights go into a file of their own where a model is too large for one."""
+    contract = draft.contract
+    others = {CONTRACT: contract.to_json().encode(), GUIDE: guide(contract).encode(), **_tables(draft)}
     models = {output / part.method.file: part.model for part in draft.parts}
     weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
+    proofs: list[LoweringProof] = []
+
+    def finish(stage: Path) -> None:
+        if options.verify:
+            proofs.append(verify_lowering(originals, stage, limits=options.limits, progress=progress))
+        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None)
+
     with made_folder(output):
-        saved = save_models(models, weights=weights, data_name=DATA, others=others, overwrite=overwrite)
+        saved = save_models(
+            models,
+            weights=weights,
+            data_name=DATA,
+            others={output / name: content for name, content in others.items()},
+            overwrite=options.overwrite,
+            before=finish,
+        )
     left = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
-    return replace(draft, data=DATA if weights == "shared" else "", notes=left)
+    draft = replace(draft, data=DATA if weights == "shared" else "", notes=(*left, *draft.notes))
+    return draft, proofs[0] if proofs else None

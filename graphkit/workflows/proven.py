@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
@@ -13,12 +14,14 @@ from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.rewrite.base import ALWAYS, Premise
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement
+from graphkit.save import Placement, Saved, check_targets, save_models
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import error_tolerance, verify_rewrite
 
-__all__ = ["RewriteOptions", "prove"]
+__all__ = ["RewriteOptions", "check_output", "prove", "written_and_proven"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,49 @@ class RewriteOptions:
     overwrite: bool = False
     tolerance: float | None = None
     limits: Limits = DEFAULT_LIMITS
+
+
+def check_output(model: Model, output: Path, options: RewriteOptions) -> None:
+    """Check before any work that a model can be written to a file.
+
+    Raises:
+        OutputError: There is no such folder, or a file exists and is not to be replaced.
+    """
+    data = [output.with_name(f"{output.name}_data")] if options.weights == "shared" else []
+    check_targets([*data, output], [model], overwrite=options.overwrite)
+
+
+def written_and_proven(
+    model: Model,
+    output: Path,
+    options: RewriteOptions,
+    progress: Callable[[str], None],
+    proof: Callable[[Path], T],
+) -> tuple[Saved, T | None]:
+    """Write a model, and prove it before it gets its name: what breaks off or is stopped leaves all as it was.
+
+    Args:
+        model: What to write.
+        output: The file.
+        options: How to write it, and whether to prove it.
+        progress: Called with the name of each step before it starts.
+        proof: Proves the file that it is given.
+
+    Returns:
+        What was written, and the proof, None where none is asked for.
+
+    Raises:
+        OutputError: It cannot be written; nothing is left behind.
+    """
+    found: list[T] = []
+
+    def run(stage: Path) -> None:
+        found.append(proof(stage / output.name))
+
+    progress("writing")
+    before = run if options.verify else None
+    written = save_models({output: model}, weights=options.weights, overwrite=options.overwrite, before=before)
+    return written, found[0] if found else None
 
 
 def prove(

@@ -18,12 +18,12 @@ from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, run_passes
 from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
-from graphkit.save import save_models, unused_text
+from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.claim import Claim, Evidence, judged
-from graphkit.workflows.proven import RewriteOptions
+from graphkit.workflows.proven import RewriteOptions, check_output, written_and_proven
 
 __all__ = ["RewriteReport", "rewrite_file"]
 
@@ -104,7 +104,8 @@ def rewrite_file(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The report; `report.proof.passed` says whether the proof holds. The file stays in any case.
+        The report; `report.proof.passed` says whether the proof holds. The file gets its name when the proof has
+        ended, whether it holds or not.
 
     Raises:
         UsageError: A pass or an option does not exist or does not fit the model.
@@ -120,15 +121,20 @@ def rewrite_file(
     """
     pipeline = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
     model, output = as_model(model), Path(output)
+    check_output(model, output, options)
     if options.verify:
         check_files(model)
     progress("rewriting")
     outcome = run_passes(model, pipeline)
-    progress("writing")
-    written = save_models({output: outcome.model}, weights=options.weights, overwrite=options.overwrite)
-    evidence = Evidence()
-    if options.verify:
-        evidence = judged(model, outcome.model, output, Claim.of(pipeline, outcome.changes), options, progress)
+    claim = Claim.of(pipeline, outcome.changes)
+    written, judgement = written_and_proven(
+        outcome.model,
+        output,
+        options,
+        progress,
+        lambda made: judged(model, outcome.model, made, claim, options, progress),
+    )
+    evidence = judgement or Evidence()
     return RewriteReport(
         model.name,
         tuple(path.name for path in written),

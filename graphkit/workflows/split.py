@@ -16,7 +16,7 @@ from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement, Saved, save_models, unused_text
+from graphkit.save import Placement, Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
@@ -157,7 +157,8 @@ def split_file(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The report; `report.proof.passed` says whether the proof holds. The files stay in any case.
+        The report; `report.proof.passed` says whether the proof holds. The files get their names when the proof has
+        ended, whether it holds or not.
 
     Raises:
         UsageError: The model is not a merged decoder, with the reason.
@@ -171,9 +172,12 @@ def split_file(
         'use_cache_branch'
     """
     model, folder = as_model(model), Path(folder)
+    if folder.is_dir():
+        names = [*([DATA_NAME] if options.weights == "shared" else []), FIRST_NAME, PAST_NAME]
+        check_targets([folder / name for name in names], [model], overwrite=options.overwrite)
     progress("splitting")
     made = split_merged(model, condition=options.condition, keep_names=options.keep_names)
-    written = _save(made, folder, options, progress)
+    written, proof = _save(model, made, folder, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
     return SplitReport(
         model.name,
@@ -188,19 +192,28 @@ def split_file(
         kv_cache(first),
         kv_cache(with_past),
         declarations(model).notes,
-        _proof((model, first, with_past), options, progress) if options.verify else None,
+        proof,
         tuple(path.name for path in written.unused),
     )
 
 
-def _save(made: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]) -> Saved:
+def _save(
+    model: Model, made: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
+) -> tuple[Saved, SplitProof | None]:
+    """Write the pair, and prove it before its files get their names."""
+    found: list[SplitProof] = []
+
+    def prove(stage: Path) -> None:
+        progress("proving")
+        pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
+        steps, tolerance, limits = options.steps, options.tolerance, options.limits
+        found.append(verify_split(model, *pair, steps=steps, tolerance=tolerance, limits=limits, progress=progress))
+
     progress("writing")
     models = {folder / FIRST_NAME: made.first, folder / PAST_NAME: made.with_past}
+    before = prove if options.verify else None
     with made_folder(folder):
-        return save_models(models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite)
-
-
-def _proof(models: tuple[Model, Model, Model], options: SplitOptions, progress: Callable[[str], None]) -> SplitProof:
-    progress("proving")
-    steps, tolerance, limits = options.steps, options.tolerance, options.limits
-    return verify_split(*models, steps=steps, tolerance=tolerance, limits=limits, progress=progress)
+        saved = save_models(
+            models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite, before=before
+        )
+    return saved, found[0] if found else None

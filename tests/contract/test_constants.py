@@ -13,6 +13,7 @@ import pytest
 from graphkit.cli import app
 from graphkit.contract import Contract, Method, Port, Source, State, Table
 from graphkit.contract.constants import WRITERS
+from graphkit.contract.record import FileRecord
 from graphkit.errors import ModelError, UsageError
 
 SMALL = Contract(
@@ -50,6 +51,7 @@ SMALL = Contract(
     (State("past", "float32", (1, 2, 3, 4), 2, 96),),
     ("Run.",),
     "None.",
+    files={name: FileRecord(9, "ab" * 32) for name in ("step.onnx", "rows.bin")},
 )
 C = """\
 /* Host contract of lowered models for generic-npu, written by `graphkit contract`. */
@@ -58,7 +60,8 @@ C = """\
 
 #include <stddef.h>
 
-#define HOST_CONTRACT_VERSION 1 /* Version of this form. */
+#define HOST_CONTRACT_VERSION 2 /* Version of this form. */
+#define HOST_PROVEN 0 /* 1 where the proof of models and host passed; 0 where not. */
 #define HOST_BATCH 1 /* Sequences at a time. */
 #define HOST_SOURCE 0 /* Positions of the padded source; 0 for none. */
 #define HOST_CAPACITY 3 /* Slots of the cache; 0 for none. */
@@ -75,6 +78,7 @@ C = """\
 #define HOST_MASK_FLOOR (-255.0f) /* Added to scores that do not count. */
 #define HOST_MASK_FLOOR_HALF 0xdbf8 /* The bits of the nearest finite float16. */
 #define HOST_MAX_RANK 4 /* The most dims of a tensor. */
+#define HOST_FILE_COUNT 2
 #define HOST_TABLE_COUNT 1
 #define HOST_STATE_COUNT 1
 #define HOST_METHOD_COUNT 1
@@ -102,6 +106,11 @@ enum { /* places in HOST_STEP_INPUTS */
 enum { /* places in HOST_STEP_OUTPUTS */
     HOST_STEP_OUTPUT_LOGITS = 0,
     HOST_STEP_OUTPUT_PRESENT = 1,
+};
+
+static const HostFile HOST_FILES[] = {
+    {"step.onnx", 9, "abababababababababababababababababababababababababababababababab"},
+    {"rows.bin", 9, "abababababababababababababababababababababababababababababababab"},
 };
 
 static const HostTable HOST_TABLES[] = {
@@ -140,7 +149,9 @@ RUST = """\
 #![allow(dead_code)]
 
 /// Version of this form.
-pub const CONTRACT_VERSION: usize = 1;
+pub const CONTRACT_VERSION: usize = 2;
+/// 1 where the proof of models and host passed; 0 where not.
+pub const PROVEN: usize = 0;
 /// Sequences at a time.
 pub const BATCH: usize = 1;
 """
@@ -149,6 +160,13 @@ RUST_DATA = """
 pub const STEP_OUTPUT_LOGITS: usize = 0;
 /// Place of the output of step `present`.
 pub const STEP_OUTPUT_PRESENT: usize = 1;
+
+pub static FILES: [RecordedFile; 2] = [
+    RecordedFile { name: "step.onnx", bytes: 9, sha256: \
+"abababababababababababababababababababababababababababababababab" },
+    RecordedFile { name: "rows.bin", bytes: 9, sha256: \
+"abababababababababababababababababababababababababababababababab" },
+];
 
 pub static TABLES: [Table; 1] = [
     Table { name: "step.inputs_embeds", file: "rows.bin", dtype: "float32", offset: 16, rows: 11, row_bytes: 32 },
@@ -179,7 +197,9 @@ TYPESCRIPT = """\
 /* Host contract of lowered models for generic-npu, written by `graphkit contract`. */
 
 /** Version of this form. */
-export const CONTRACT_VERSION = 1;
+export const CONTRACT_VERSION = 2;
+/** 1 where the proof of models and host passed; 0 where not. */
+export const PROVEN = 0;
 /** Sequences at a time. */
 export const BATCH = 1;
 """
@@ -188,6 +208,13 @@ TYPESCRIPT_DATA = """
 export const STEP_OUTPUT_LOGITS = 0;
 /** Place of the output of step `present`. */
 export const STEP_OUTPUT_PRESENT = 1;
+
+export const FILES: readonly RecordedFile[] = [
+  { name: "step.onnx", bytes: 9, sha256: \
+"abababababababababababababababababababababababababababababababab" },
+  { name: "rows.bin", bytes: 9, sha256: \
+"abababababababababababababababababababababababababababababababab" },
+];
 
 export const TABLES: readonly Table[] = [
   { name: "step.inputs_embeds", file: "rows.bin", dtype: "float32", offset: 16, rows: 11, rowBytes: 32 },

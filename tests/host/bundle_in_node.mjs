@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module';
 import { readFile, readdir } from 'node:fs/promises';
 import { pathToFileURL } from 'node:url';
-import { decodes, fails, grows, refuses, sameLogits } from './bundle_scenarios.mjs';
+import { decodes, fails, grows, refuses, sameLogits, sealed } from './bundle_scenarios.mjs';
 
 const plan = JSON.parse(process.argv[2]);
 const require = createRequire(`${plan.modules}/package.json`);
@@ -17,6 +17,23 @@ const opened = {
   copied: async (folder) => Bundle.open(node, await filesOf(folder), { inPlace: false }),
   web: (folder) => Bundle.open(web, pathToFileURL(folder)),
 };
+/** Open a bundle with one file changed at a time, by its size or not, and say what comes of it. */
+async function changedFiles(folder, files) {
+  const said = {};
+  const failure = (open) => open().then(() => '', (error) => String(error));
+  for (const name of Object.keys(files).filter((name) => name !== 'bundle.json')) {
+    const bytes = files[name], { [name]: _, ...others } = files;
+    const flipped = Uint8Array.from(bytes, (byte, at) => (at === bytes.length - 1 ? byte ^ 1 : byte));
+    said[name] = {
+      missing: await failure(() => Bundle.open(node, others)),
+      short: await failure(() => Bundle.open(node, { ...files, [name]: bytes.slice(0, -1) })),
+      flipped: await failure(() => Bundle.open(node, { ...files, [name]: flipped }, { checksums: true })),
+    };
+  }
+  said.whole = await failure(() => Bundle.open(node, folder, { checksums: true }));
+  said.absent = await failure(() => Bundle.open(node, `${folder}.absent`));
+  return said;
+}
 const found = {};
 for (const [name, { folder, ways, given }] of Object.entries(plan.bundles)) {
   for (const way of ways) {
@@ -26,7 +43,7 @@ for (const [name, { folder, ways, given }] of Object.entries(plan.bundles)) {
   const files = await filesOf(folder);
   const contract = JSON.parse(new TextDecoder().decode(files['bundle.json']));
   for (const state of contract.states) state.symbolic = false;
-  const fixed = { ...files, 'bundle.json': new TextEncoder().encode(JSON.stringify(contract)) };
+  const fixed = { ...files, 'bundle.json': new TextEncoder().encode(await sealed(contract)) };
   const { logits, slots } = await grows(await Bundle.open(node, fixed), given);
   const isSame = (grown) => sameLogits(grown.logits, logits);
   found[name].fixed = { slots, isSame: isSame(found[name]['in place'].grown), faults: {} };
@@ -42,4 +59,5 @@ const files = await filesOf(folder);
 const open = (text) => Bundle.open(node, { ...files, 'bundle.json': new TextEncoder().encode(text) });
 found.failures = await fails(await Bundle.open(node, folder), BundleError);
 found.refusals = await refuses(open, new TextDecoder().decode(files['bundle.json']));
+found.files = await changedFiles(folder, files);
 process.stdout.write(JSON.stringify(found), () => process.exit(0));

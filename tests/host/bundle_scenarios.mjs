@@ -95,9 +95,17 @@ export async function fails(bundle, BundleError) {
 }
 
 /** Return what is said to files that are no bundle. */
+/** Return a contract as JSON with the checksum that it has now. */
+export async function sealed({ checksum: _, ...contract }) {
+  const text = JSON.stringify(contract).slice(0, -1);
+  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(text));
+  const digits = [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+  return `${text},"checksum":"${digits}"}`;
+}
+
 export async function refuses(open, text) {
   const changes = {
-    version: (contract) => { contract.version = 2; },
+    version: (contract) => { contract.version = 1; },
     file: (contract) => { contract.methods[0].file = '../encode.onnx'; },
     data: (contract) => { contract.data = '/etc/passwd'; },
     overlap: (contract) => { contract.states[1].offset = contract.states[0].offset; },
@@ -106,12 +114,34 @@ export async function refuses(open, text) {
     negative: (contract) => { contract.states[0].shape[0] *= -1; },
     unknown: (contract) => { contract.methods[1].inputs.find(({ source }) => source.kind === 'state').source.of = 'x'; },
     none: (contract) => { delete contract.methods; },
+    batch: (contract) => { contract.sizes.batch = 60; },
+    slots: (contract) => { contract.sizes.slots = 64; },
+    fewer: (contract) => { contract.sizes.slots = contract.lengths[0].most = 64; },
+    changes: (contract) => { contract.methods[1].changes = []; },
+    record: (contract) => { delete contract.files[contract.methods[1].file]; },
+  };
+  const edits = { // that fit together, so that only the checksum tells of them
+    initial: (contract) => { contract.states[0].initial = 5; },
+    another: ({ methods, states }) => {
+      const likeOf = (name) => {
+        const state = states.find((one) => one.name === name);
+        return states.find((one) => one !== state && one.dtype === state.dtype && `${one.shape}` === `${state.shape}`);
+      };
+      const { source } = methods[1].inputs.find((port) => port.source.kind === 'state' && likeOf(port.source.of));
+      source.of = likeOf(source.of).name;
+    },
+    proof: (contract) => { contract.proof = { ...contract.proof, outcome: 'passed', reason: '' }; },
   };
   const said = { text: await failure(() => open('{')) };
   for (const [name, change] of Object.entries(changes)) {
     const contract = JSON.parse(text);
     change(contract);
-    said[name] = await failure(() => open(JSON.stringify(contract)));
+    said[name] = await failure(async () => open(await sealed(contract)));
+  }
+  for (const [name, change] of Object.entries(edits)) {
+    const contract = JSON.parse(text);
+    change(contract);
+    said[name] = await failure(() => open(JSON.stringify(contract, null, 1)));
   }
   return said;
 }

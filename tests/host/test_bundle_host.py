@@ -217,7 +217,7 @@ def test_an_error_of_onnxruntime_leaves_no_started_sequence(opened: Opened) -> N
 def test_a_model_that_is_missing_is_one_error(bundle_of: BundleOf, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_bytes((bundle_of("causal") / "bundle.json").read_bytes())
     with pytest.raises(ModelError, match=r"decode\.onnx"):
-        Bundle(tmp_path).prefill([1])
+        Bundle(tmp_path)
 
 
 # State

@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -113,7 +114,10 @@ def found(modules: Path, bundles: dict[str, Path]) -> dict[str, Any]:
     script = Path(__file__).with_name("bundle_in_node.mjs")
     ran = subprocess.run(["node", script, json.dumps(plan)], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""  # no warning that an update is not in place
+    warned = ran.stderr.splitlines()  # once for each by a module, and no warning that an update is not in place
+    by_path = [line for line in warned if not line.startswith("a bundle: ")]
+    assert len(set(by_path)) == len(by_path) == 4
+    assert all(': it is not proven: "the proof was not run" - `graphkit verify ' in line for line in warned), warned
     result: dict[str, Any] = json.loads(ran.stdout)
     return result
 
@@ -235,6 +239,27 @@ def test_what_is_no_bundle_is_refused(found: dict[str, Any]) -> None:
     assert all(text.startswith("BundleError: bundle.json is not that of a bundle: ") for text in said.values()), said
     assert "../encode.onnx" in said["file"]
     assert "/etc/passwd" in said["data"]
+    about = "BundleError: bundle.json is not that of a bundle: "
+    assert said["batch"].startswith(f"{about}other rows than sizes.batch in ")
+    assert said["slots"] == f'{about}sizes.slots is 64, and length "past_length" may be {SLOTS}'
+    assert said["fewer"].startswith(f"{about}fewer slots than 64 in ")
+    assert said["changes"] == f'{about}"step" writes slots, and changes no length'
+    assert said["record"] == f"{about}it records no proof, or not all files"
+    changed = f"{about}it was changed after it was written - make the bundle again"
+    assert [said[name] for name in ("initial", "another", "proof")] == [changed] * 3
+
+
+def test_files_that_are_not_those_that_were_recorded_are_refused(found: dict[str, Any]) -> None:
+    said = found["files"]
+    assert said.pop("whole") == ""
+    assert said.pop("absent") == 'BundleError: "bundle.json" is missing'
+    assert {"encode.onnx", "step.onnx", "init.onnx", "reorder.onnx", "bundle.data"} >= set(said) > {"step.onnx"}
+    for name, ways in said.items():
+        assert ways["missing"] == f'BundleError: "{name}" is missing'
+        assert re.fullmatch(
+            rf'BundleError: "{name}" has \d+ bytes, and bundle.json records \d+: copy it again', ways["short"]
+        )
+        assert ways["flipped"] == f'BundleError: "{name}" has not the SHA-256 of bundle.json'
 
 
 PAGE = """<!doctype html>

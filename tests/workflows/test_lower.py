@@ -19,6 +19,7 @@ from small_pipelines import FILLED, decoder, half, saved
 import graphkit.contract
 from graphkit.cli import app
 from graphkit.contract import Method, read_contract
+from graphkit.contract.constants import WRITERS
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.host import Host, numpy_host
 from graphkit.model import load
@@ -207,6 +208,52 @@ def assert_same_bytes(folder: Path, replay: Path, tmp_path: Path, length: int) -
     assert fed.read_bytes() == (tmp_path / "expected").read_bytes() + states
 
 
+CHECK = """
+#include "host.hpp"
+int main(int count, char** words) {
+    host::say_unproven(words[1]);
+    try {
+        host::check_files(words[1], count > 2);
+    } catch (const std::exception& error) {
+        std::cerr << error.what();
+        return 1;
+    }
+}
+"""
+
+
+def test_the_host_in_cpp_checks_files(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    lower_folder(saved(decoder(FILLED), tmp_path / "model"), folder, replace(OPTIONS, verify=False))
+    (folder / "contract.h").write_text(WRITERS["c"](read_contract(folder / "contract.json")))
+    (tmp_path / "check.cpp").write_text(CHECK)
+    words = ["c++", "-std=c++17", "-I", folder, "-I", EXAMPLE, tmp_path / "check.cpp", "-o", tmp_path / "check"]
+    subprocess.run(words, check=True, timeout=300)
+
+    def said(*more: str) -> str:
+        found = subprocess.run(
+            [tmp_path / "check", folder, *more], capture_output=True, text=True, timeout=60, check=False
+        )
+        first, _, rest = found.stderr.partition("\n")
+        assert first == f"{folder}: its proof failed or was not run"
+        assert found.returncode == bool(rest)
+        return rest
+
+    assert said() == said("checksums") == ""
+    for file in ("step.onnx", "HOST.md"):
+        content = (folder / file).read_bytes()
+        (folder / file).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert said() == ""
+        assert said("checksums") == f"{file} has another SHA-256"
+        (folder / file).write_bytes(content + b" ")
+        text = f"{file} has {len(content) + 1} bytes, and the contract records {len(content)}"
+        assert said("checksums") == text
+        assert said() == (text if file.endswith(".onnx") else "")
+        (folder / file).write_bytes(content)
+    (folder / "step.onnx").unlink()
+    assert said() == "step.onnx is missing"
+
+
 def test_the_host_in_cpp_refuses_what_the_other_refuses(
     lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
 ) -> None:
@@ -254,7 +301,7 @@ def test_states_that_no_machine_has_room_for_are_refused(
     with pytest.raises(
         ModelError, match=r"its states, inputs and outputs take [0-9,]+ bytes, more than this machine has"
     ):
-        Host(tmp_path)
+        Host(tmp_path, unchecked=True)
 
 
 def test_a_contract_of_another_version_is_refused(lowered: tuple[Path, Path, LowerReport], tmp_path: Path) -> None:

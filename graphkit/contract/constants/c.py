@@ -34,6 +34,12 @@ typedef enum HostBy {{ /* what chooses rows of a table */
 {choices}
 }} HostBy;
 
+typedef struct HostFile {{ /* a file beside the contract, as it was when that was written */
+    const char *name;
+    size_t bytes;
+    const char *sha256; /* in hexadecimal digits */
+}} HostFile;
+
 typedef struct HostTable {{ /* rows in a raw little-endian file */
     const char *name;
     const char *file;
@@ -103,6 +109,7 @@ def _lines(found: Facts) -> Iterator[str]:
     yield f"#define HOST_MASK_FLOOR_HALF 0x{found.floor_half:04x} /* The bits of the nearest finite float16. */"
     shapes = [p.shape for m in contract.methods for p in (*m.inputs, *m.outputs)] + [s.shape for s in contract.states]
     yield f"#define HOST_MAX_RANK {max((1, *map(len, shapes)))} /* The most dims of a tensor. */"
+    yield f"#define HOST_FILE_COUNT {len(contract.files)}"
     for group in (found.tables, found.states, found.methods):
         yield f"#define HOST_{group.what.upper()}_COUNT {len(group.items)}"
     listed = ", ".join(map(str, ends or (-1,)))  # C has no empty arrays
@@ -113,6 +120,8 @@ def _lines(found: Facts) -> Iterator[str]:
             yield from ("", f"enum {{ /* places in HOST_{group.name.upper()} */")
             yield from (f"    HOST_{name.upper()} = {place}," for place, (name, _) in enumerate(group.items))
             yield "};"
+    files = [[f"{_text(name)}, {file.bytes}, {_text(file.sha256)}"] for name, file in contract.files.items()]
+    yield from _array("HostFile", Group("file", "files", ()), files)
     yield from _array("HostTable", found.tables, list(_tables(contract)))
     yield from _array("HostState", found.states, list(_states(contract)))
     for inputs, outputs, method in zip(found.inputs, found.outputs, contract.methods, strict=True):

@@ -134,7 +134,14 @@ def facts(contract: Contract) -> Facts:
     tokens = [Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items()]
     state = Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
     version = Number("contract_version", contract.version, "Version of this form.")
-    numbers = [version, *(Number(name, contract.sizes[name], text) for name, text in SIZES.items()), *tokens, state]
+    proven = Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
+    numbers = [
+        version,
+        proven,
+        *(Number(name, contract.sizes[name], text) for name, text in SIZES.items()),
+        *tokens,
+        state,
+    ]
     unique = _unique(number.name for number in numbers)
     methods = contract.methods
     return Facts(
@@ -181,7 +188,7 @@ def _half(number: float) -> int:
 def _unique(reserved: Iterable[str]) -> Callable[[str], str]:
     """Return a function that makes text an identifier in lower case which nothing else has."""
     taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h", "end_tokens", "end_token_count"}
-    taken |= {f"{what}_count" for what in ("table", "state", "method")}
+    taken |= {"files", *(f"{what}_count" for what in ("file", "table", "state", "method"))}
     taken |= {f"source_{kind}" for kind in ("none", *get_args(Kind))} | {f"by_{by}" for by in ("none", *get_args(By))}
 
     def unique(text: str) -> str:

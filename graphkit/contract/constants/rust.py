@@ -22,6 +22,15 @@ from graphkit.contract.contract import Contract, Port, State
 __all__ = ["rust_module"]
 
 TYPES = """
+/// A file beside the contract, as it was when that was written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RecordedFile {
+    pub name: &'static str,
+    pub bytes: u64,
+    /// In hexadecimal digits.
+    pub sha256: &'static str,
+}
+
 /// Rows in a raw little-endian file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Table {
@@ -145,6 +154,11 @@ def _lines(found: Facts) -> Iterator[str]:
             for place, (name, original) in enumerate(group.items):
                 yield f"/// Place of the {comment(group.what)} `{comment(original)}`."
                 yield f"pub const {name.upper()}: usize = {place};"
+    files = [
+        f"name: {_text(name)}, bytes: {file.bytes}, sha256: {_text(file.sha256)}"
+        for name, file in contract.files.items()
+    ]
+    yield from _array("RecordedFile", Group("file", "files", ()), files)
     yield from _array("Table", found.tables, [_table(contract, place) for place in range(len(contract.tables))])
     yield from _array("State", found.states, [_state(state) for state in contract.states])
     for inputs, outputs, method in zip(found.inputs, found.outputs, contract.methods, strict=True):

@@ -22,6 +22,14 @@ from graphkit.contract.contract import Contract, Method, Port, State, Table
 __all__ = ["typescript_module"]
 
 TYPES = """
+/** A file beside the contract, as it was when that was written. */
+export interface RecordedFile {
+  readonly name: string;
+  readonly bytes: number;
+  /** In hexadecimal digits. */
+  readonly sha256: string;
+}
+
 /** Rows in a raw little-endian file. */
 export interface Table {
   readonly name: string;
@@ -119,6 +127,8 @@ def _lines(found: Facts) -> Iterator[str]:
             for place, (name, original) in enumerate(group.items):
                 yield f"/** Place of the {comment(group.what)} `{comment(original)}`. */"
                 yield f"export const {name.upper()} = {place};"
+    files = [_object({"name": name, **asdict(file)}) for name, file in contract.files.items()]
+    yield from _array("RecordedFile", Group("file", "files", ()), files)
     yield from _array("Table", found.tables, [_table(table) for table in contract.tables])
     yield from _array("State", found.states, [_state(state) for state in contract.states])
     for inputs, outputs, method in zip(found.inputs, found.outputs, contract.methods, strict=True):

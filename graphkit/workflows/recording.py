@@ -1,0 +1,61 @@
+"""Write what a folder of models records of itself: its contract, with its files and how their proof ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from graphkit import __version__
+from graphkit.contract.bundle import BundleContract
+from graphkit.contract.contract import Contract
+from graphkit.contract.record import NOT_RUN, ProofRecord, record_files
+from graphkit.io.write import write_text
+
+__all__ = ["Outcome", "proof_record", "record", "record_stage"]
+
+AnyContract = TypeVar("AnyContract", Contract, BundleContract)
+
+
+class Outcome(Protocol):
+    """What a record needs to know of a proof."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it holds."""
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference that counts as equal."""
+
+    def findings(self) -> tuple[str, ...]:
+        """Return why it failed, a sentence each."""
+
+
+def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0) -> ProofRecord:
+    """Return what is recorded of a proof."""
+    if proof is None:
+        return NOT_RUN
+    if proof.passed:
+        return ProofRecord("passed", "", proof.tolerance, tokens_rate, __version__)
+    return ProofRecord("failed", proof.findings()[0], proof.tolerance, tokens_rate, __version__)
+
+
+def record(folder: Path, name: str, contract: AnyContract, names: Iterable[str], proof: ProofRecord) -> AnyContract:
+    """Write a contract with what it records of the files beside it and of their proof, and return it.
+
+    Raises:
+        ModelError: A file cannot be read.
+        OutputError: It cannot be written.
+    """
+    made = replace(contract, files=record_files(folder, names), proof=proof)
+    write_text(folder / name, made.to_json())
+    return made
+
+
+def record_stage(stage: Path, name: str, contract: AnyContract, proof: Outcome | None) -> AnyContract:
+    """Record all files that are about to get their places; see `record`."""
+    return record(
+        stage, name, contract, (path.name for path in stage.iterdir() if path.name != name), proof_record(proof)
+    )
