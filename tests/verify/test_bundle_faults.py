@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from bundles import SLOTS, WINDOW, decoder
+from bundles import OPTIONS, SLOTS, WINDOW, decoder, made, saved
 from onnx import helper, numpy_helper
 
+from graphkit.errors import ModelError
 from graphkit.host.bundle import Bundle
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
@@ -130,13 +132,14 @@ def test_a_ring_that_is_too_short(copy_of: BundleOf) -> None:
     assert findings[0].startswith("prompt of 1, 1 row(s): the logits of step 2 differ by ")
 
 
-def test_a_length_that_does_not_grow(copy_of: BundleOf) -> None:
+def test_a_length_that_does_not_grow_is_refused(copy_of: BundleOf) -> None:
     def stop(plain: Any) -> None:
         next(method for method in plain["methods"] if method["when"] == "step")["changes"] = []
 
     folder = copy_of("causal")
     describe(folder, stop)
-    assert proof(folder).findings()[0].startswith("prompt of 1, 1 row(s): the logits of step 2 differ by ")
+    with pytest.raises(ModelError, match=r"step: it writes slots of state '.*', and changes no length 'past_length'"):
+        proof(folder)
 
 
 def test_a_node_that_reads_what_was_there_before(copy_of: BundleOf) -> None:
@@ -161,14 +164,15 @@ def test_a_node_that_reads_what_was_there_before(copy_of: BundleOf) -> None:
     assert found["unused slots may hold NaN"] == "what unused slots hold changes the logits"
 
 
-def test_a_mask_that_is_not_kept(copy_of: BundleOf) -> None:
-    def forget(graph: onnx.GraphProto) -> None:
-        """Write ones in the place of the mask of the new tokens: padding is not told from tokens."""
-        writer = node_of(graph, "TensorScatter", output="attention_mask")
-        constant(graph, "unit_mask", 1)
-        insert(graph, writer, [helper.make_node("Max", [writer.input[1], "unit_mask"], ["all_ones"])])
-        node_of(graph, "TensorScatter", output="attention_mask").input[1] = "all_ones"
+def forget(graph: onnx.GraphProto) -> None:
+    """Write ones in the place of the mask of the new tokens: padding is not told from tokens."""
+    writer = node_of(graph, "TensorScatter", output="attention_mask")
+    constant(graph, "unit_mask", 1)
+    insert(graph, writer, [helper.make_node("Max", [writer.input[1], "unit_mask"], ["all_ones"])])
+    node_of(graph, "TensorScatter", output="attention_mask").input[1] = "all_ones"
 
+
+def test_a_mask_that_is_not_kept(copy_of: BundleOf) -> None:
     folder = copy_of("causal")
     edit(folder / "decode.onnx", forget)
     findings = proof(folder).findings()
@@ -176,10 +180,10 @@ def test_a_mask_that_is_not_kept(copy_of: BundleOf) -> None:
     assert not any("prompt of 4, 1 row(s)" in text for text in findings)
 
 
-def test_a_mask_that_is_not_kept_by_a_bundle_of_one_row(copy_of: BundleOf) -> None:
-    folder = copy_of("causal")
-    test_a_mask_that_is_not_kept(lambda _: folder)
-    describe(folder, lambda plain: plain["sizes"].update(batch=1))
+def test_a_mask_that_is_not_kept_by_a_bundle_of_one_row(tmp_path: Path) -> None:
+    source = saved(decoder("causal"), tmp_path / "source")
+    folder = made(source, tmp_path / "causal", replace(OPTIONS, batch=1))
+    edit(folder / "decode.onnx", forget)
     assert proof(folder).findings()[0].startswith("prompt of 4, 1 row(s): the logits of the prompt differ by ")
 
 
