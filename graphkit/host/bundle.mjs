@@ -63,7 +63,7 @@ export class Bundle {
       const extra = isPrompt ? { session: { disable_prepacking: '1' } } : {}; // the step has its weights, packed
       const model = byPath ? locate(file) : files.get(file);
       sessions.set(file, await ort.InferenceSession.create(model, { extra, ...given }));
-      for (const method of contract.methods.filter((one) => one.file === file)) checkPorts(method, sessions.get(file));
+      for (const method of methods) checkPorts(method, sessions.get(file));
     }
     return new Bundle(ort, contract, sessions, inPlace);
   }
