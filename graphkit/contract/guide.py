@@ -12,6 +12,12 @@ from graphkit.render.markdown import escape
 __all__ = ["guide"]
 
 
+IDS = {
+    "source": "the rows of the tokens of the source, then the row of pad for the rest,",
+    "token": "the row of the token",
+    "type": "the rows of the types of the tokens, 0 unless the caller has pairs of texts,",
+}
+ROWS = {"position": "position", "valid_length": "length - 1"}
 PLACES = {
     "largest_id": "the first of the largest ids of the source",
     "first_token": "the first token `tokens.pooled` of the source, 0 where there is none",
@@ -39,6 +45,7 @@ def _lines(contract: Contract) -> Iterator[str]:
         yield f"The models run {contract.sequences} sequences at a time, which begin together at slot 0. An input that"
         yield "follows from tokens or from `length` holds the part of each sequence, one behind the other; what follows"
         yield "from `position` is the same for all."
+    yield from _tokens(contract)
     for method in contract.methods:
         yield from _method(method)
     if contract.states:
@@ -46,6 +53,24 @@ def _lines(contract: Contract) -> Iterator[str]:
     if contract.tables:
         yield from _tables(contract)
     yield from _masks(contract)
+
+
+def _tokens(contract: Contract) -> Iterator[str]:
+    """Yield the tokens that a host needs to know."""
+    rows: list[tuple[str, str]] = []
+    if contract.takes_text:
+        pad = contract.tokens.get("pad")
+        rows.append(("pad", "0 (the export does not say)" if pad is None else str(pad)))
+    if any(method.when == "step" for method in contract.methods):
+        start = contract.tokens.get("start")
+        rows.append(("start", "the caller gives it" if start is None else str(start)))
+        rows.append(("end", ", ".join(map(str, contract.ends)) or "the caller gives it"))
+    rows += [(name, str(token)) for name, token in contract.tokens.items() if name == "pooled" and token is not None]
+    if rows:
+        yield from ("", "## Tokens", "")
+        yield from (f"| {' | '.join(row)} |" for row in (("token", "id"),))
+        yield "|---|---|"
+        yield from (f"| `{name}` | {text} |" for name, text in rows)
 
 
 def _method(method: Method) -> Iterator[str]:
@@ -92,18 +117,18 @@ def _maker(port: Port) -> str:
 
 def _words(source: Source) -> str:
     if source.kind == "embedding":
-        which = {"source": "each token of the source, then the padding token", "type": "the type of each token"}
-        return f"rows of table '{source.of}' for {which.get(source.by, 'the token')}"
+        return f"{IDS[source.by]} of table '{source.of}'"
     if source.by in PLACES:
         return f"the row of table '{source.of}' at the place, counted from 0, of {PLACES[source.by]}"
     if source.kind == "rows":
-        return f"row '{source.by}' of table '{source.of}'"
+        return f"row {ROWS[source.by]} of table '{source.of}'"
     if source.kind == "state":
-        return "the state of that name"
+        return f"state '{source.of}'"
     if source.kind == "output":
-        return f"the output '{source.of}'"
+        method, _, output = source.of.partition("/")
+        return f"output '{output}' of {method}"
     if source.kind == "user":
-        return "whoever calls"
+        return "the caller"
     window = f", of which the last {source.window} tokens count" if source.window else ""
     return f"the mask over the {'slots' if source.kind == 'slots_mask' else 'source'}{window}"
 
@@ -111,7 +136,8 @@ def _words(source: Source) -> str:
 def _states(contract: Contract) -> Iterator[str]:
     total = sum(state.bytes for state in contract.states)
     yield from ("", f"## State, {total:,} bytes", "")
-    yield "Slot `position` is the next one to write; slots lie in the order of the tokens."
+    yield "Slot `position` is the next one; slots lie in the order of the tokens, along the axis that the table names."
+    yield "What goes into the next slot of a state without such an axis, or becomes it, replaces all of it."
     yield ""
     rows = [
         (state.name, state.dtype, str(list(state.shape)), "-" if state.axis is None else f"axis {state.axis}")
@@ -122,6 +148,9 @@ def _states(contract: Contract) -> Iterator[str]:
 
 def _tables(contract: Contract) -> Iterator[str]:
     yield from ("", "## Tables, raw and little-endian", "")
+    yield "Rows lie one behind the other from the offset on. Rows that are fewer than an input holds are repeated to"
+    yield "fill it."
+    yield ""
     rows = [
         (table.name, table.file, str(table.offset), table.dtype, f"{table.rows:,}", str(list(table.shape)))
         for table in contract.tables
@@ -135,10 +164,14 @@ def _masks(contract: Contract) -> Iterator[str]:
     if "slots_mask" in kinds or "source_mask" in kinds:
         yield from ("", "## Masks", "")
     if "slots_mask" in kinds:
-        yield f"- Over the slots, `[..., {capacity + 1}]`: 0 at slots `0` to `position - 1` and at the last place,"
-        yield f"  for the new token; {floor:g} elsewhere. In a window of `w` tokens, 0 from slot `position + 1 - w` on."
+        yield f"- Over the slots, `[..., {capacity + 1}]`: 0 at slots `0` to `position - 1` and at the last place, for"
+        yield f"  the new token; {floor:g} elsewhere. Where the last `w` tokens count, slots below"
+        yield f"  `position + 1 - w` have {floor:g} too."
     if "source_mask" in kinds:
-        yield f"- Over the source, `[..., {source}]`: 0 at places `0` to `length - 1`, {floor:g} at the padding."
+        yield f"- Over the source, `[..., {source}]`: 0 at places `0` to `length - 1`, {floor:g} from `length` on."
+    if "slots_mask" in kinds or "source_mask" in kinds:
+        yield ""
+        yield "A mask is the same for all places of its other axes."
 
 
 def _cell(text: str) -> str:

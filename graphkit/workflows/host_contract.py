@@ -94,7 +94,7 @@ def build_contract(
         methods,
         tables,
         states,
-        tuple(_loop(parts, sizes)),
+        tuple(_loop(parts, sizes, known["positions"])),
         _adds(methods),
     )
 
@@ -125,7 +125,11 @@ def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]
     }
 
 
-def _loop(parts: Sequence[Lowered], sizes: LowerSizes) -> Iterator[str]:
+def _reads_length(source: Source) -> bool:
+    return source.kind == "source_mask" or source.by == "valid_length"
+
+
+def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
     step = next((part.method for part in parts if part.method.when == "step"), None)
     if step is not None:
@@ -133,7 +137,9 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes) -> Iterator[str]:
     is_batch = sizes.batch > 1
     if once and once[0].takes_text:
         whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
-        yield f"Set {whose[0]} to the number of tokens of {whose[1]} source, and pad it to the fixed length."
+        yield f"Set {whose[0]} to the number of tokens of {whose[1]} source: 1 to {sizes.source}."
+    elif any(port.source is not None and _reads_length(port.source) for part in parts for port in part.method.inputs):
+        yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:
         written = [port for port in method.outputs if port.writes]
         yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
@@ -144,8 +150,14 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes) -> Iterator[str]:
             else (f"For each place: run `{step.file}` on one token of each sequence.")
         )
         if any(port.writes for port in step.outputs):
-            yield "Write each new key and value into slot `position` of its state; add 1 to `position`."
-        yield "The largest logit is the next token. Stop at the end token, or after `positions` tokens."
+            yield (
+                "Write each new key and value into slot `position` of its state, unless `position` is "
+                f"{sizes.capacity}: there is no such slot. Add 1 to `position`."
+            )
+        yield (
+            "Begin with the tokens of the prompt, or with token `start`. Once they have run, the largest logit is the "
+            f"next token. Stop at any end token, or where `position` is {positions}."
+        )
         if is_batch:
             yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."
 

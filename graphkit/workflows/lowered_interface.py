@@ -17,6 +17,8 @@ from graphkit.shapes import Shapes, infer
 
 __all__ = ["Interface"]
 
+FIXED = "nothing: its value is fixed"
+
 
 @dataclass
 class Interface:
@@ -27,14 +29,18 @@ class Interface:
         sources: Who makes each input that is new, and its meaning.
         writes: The past that each output of new keys and values is for.
         axes: The axis of the slots of each past.
-        became: The input that took the place of one of the original.
+        became: The inputs that took the place of one of the original.
     """
 
     original: Model
     sources: dict[str, tuple[Source, str]] = field(default_factory=dict)
     writes: dict[str, str] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
-    became: dict[str, str] = field(default_factory=dict)
+    became: dict[str, list[str]] = field(default_factory=dict)
+
+    def becomes(self, original: str, name: str) -> None:
+        """Note that an input takes the place of one of the original, or of a part of it."""
+        self.became.setdefault(original, []).append(name)
 
     def method(self, name: str, model: Model, when: When) -> Method:
         """Return the place of a lowered model in the contract.
@@ -47,7 +53,7 @@ class Interface:
         outputs = tuple(self._output(value, shapes) for value in model.graph.outputs)
         kept = {port.name for port in inputs}
         became = {
-            value.name: value.name if value.name in kept else self.became.get(value.name, "nothing: its value is fixed")
+            value.name: value.name if value.name in kept else ", ".join(self.became.get(value.name, [FIXED]))
             for value in self.original.graph.inputs
             if value.tensor is None
         }

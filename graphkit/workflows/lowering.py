@@ -153,7 +153,7 @@ class _Lowering:
             table = f"{self.name}.{found.name}"
             self.tables[table] = self.model.array(tensor)
             meaning = f"the rows of '{found.table.name}' at '{found.ids.name}'"
-            self.interface.became[found.ids.name] = found.name
+            self.interface.becomes(found.ids.name, found.name)
             role = self.model.roles.of(found.ids)
             if role == "other":
                 raise UsageError(
@@ -214,14 +214,15 @@ class _Lowering:
         found = host_inputs(self.model, shapes)
         tables = host_tables(self.model, shapes, found, self.setting)
         self._run(ExtractHostValues())
+        looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
         for table, each in zip(tables, found, strict=True):
             original = each.source.value.name
             self._fix_dims(table)
             if table.kind == "constant":
                 self._bake(table)
                 continue
-            for name in each.source.dependence.inputs:
-                self.interface.became[name] = table.name
+            for name in each.source.dependence.inputs - looked_up:
+                self.interface.becomes(name, table.name)
             if table.kind == "mask" and table.by == "position":
                 self.interface.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
             elif table.kind == "mask":

@@ -11,7 +11,10 @@ STEP = Method(
     "step.onnx",
     "step",
     (
-        *(Port(state.name, "float32", state.shape, f"of layer {state.name[5]}", Source("state")) for state in STATES),
+        *(
+            Port(state.name, "float32", state.shape, f"of layer {state.name[5]}", Source("state", state.name))
+            for state in STATES
+        ),
         Port("embeds", "float32", (1, 1, 16), "the rows of 'a|b' at 'ids'", Source("embedding", "words", "token")),
         Port("mask", "float32", (1, 1, 1, 5), "added to scores", Source("slots_mask", window=3)),
     ),
@@ -35,12 +38,19 @@ braces stands for a whole family: `past.{0-5}.{key|value}` for the keys and valu
 
 The models add positions.
 
+## Tokens
+
+| token | id |
+|---|---|
+| `start` | 3 |
+| `end` | the caller gives it |
+
 ## `step.onnx`, for each token
 
 | input | dtype | shape | who makes it |
 |---|---|---|---|
-| `past.{0-1}.{key\|value}` | float32 | [1, 2, 4, 8] | the state of that name: of layer {0-1} |
-| `embeds` | float32 | [1, 1, 16] | rows of table 'words' for the token: the rows of 'a\|b' at 'ids' |
+| `past.{0-1}.{key\|value}` | float32 | [1, 2, 4, 8] | state 'past.{i=0-1}.{key\|value}': of layer {i} |
+| `embeds` | float32 | [1, 1, 16] | the row of the token of table 'words': the rows of 'a\|b' at 'ids' |
 | `mask` | float32 | [1, 1, 1, 5] | the mask over the slots, of which the last 3 tokens count: added to scores |
 
 | output | dtype | shape | meaning |
@@ -55,7 +65,8 @@ The models add positions.
 
 ## State, 1,024 bytes
 
-Slot `position` is the next one to write; slots lie in the order of the tokens.
+Slot `position` is the next one; slots lie in the order of the tokens, along the axis that the table names.
+What goes into the next slot of a state without such an axis, or becomes it, replaces all of it.
 
 | state | dtype | shape | slots along |
 |---|---|---|---|
@@ -63,14 +74,20 @@ Slot `position` is the next one to write; slots lie in the order of the tokens.
 
 ## Tables, raw and little-endian
 
+Rows lie one behind the other from the offset on. Rows that are fewer than an input holds are repeated to
+fill it.
+
 | table | file | offset | dtype | rows | shape of a row |
 |---|---|---|---|---|---|
 | `words` | `words.bin` | 0 | float32 | 9 | [16] |
 
 ## Masks
 
-- Over the slots, `[..., 5]`: 0 at slots `0` to `position - 1` and at the last place,
-  for the new token; -1e+09 elsewhere. In a window of `w` tokens, 0 from slot `position + 1 - w` on.
+- Over the slots, `[..., 5]`: 0 at slots `0` to `position - 1` and at the last place, for
+  the new token; -1e+09 elsewhere. Where the last `w` tokens count, slots below
+  `position + 1 - w` have -1e+09 too.
+
+A mask is the same for all places of its other axes.
 """
 
 
@@ -78,7 +95,7 @@ def contract(states: tuple[State, ...] = STATES) -> Contract:
     return Contract(
         "generic-npu",
         {"batch": 1, "capacity": 4, "source": 0, "positions": 5},
-        {},
+        {"pad": None, "start": 3},
         (),
         -1e9,
         (STEP,),
@@ -103,5 +120,5 @@ def test_text_of_a_model_is_text() -> None:
     port = Port("x<b>", "float32", (1,), "<img src=x> [c](javascript:x) a|b", Source("user"))
     hostile = Method("once", "once.onnx", "once", (port,), (Port("y", "float32", (1,), "*y*"),))
     made = Contract("t", {"capacity": 0, "source": 0}, {}, (), -1e9, (hostile,), (), (), (), "")
-    assert r"| `x<b>` | float32 | [1] | whoever calls: \<img src=x\> [c]\(javascript:x) a\|b |" in guide(made)
+    assert r"| `x<b>` | float32 | [1] | the caller: \<img src=x\> [c]\(javascript:x) a\|b |" in guide(made)
     assert r"| `y` | float32 | [1] | \*y\* |" in guide(made)
