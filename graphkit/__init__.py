@@ -38,6 +38,7 @@ Prove
     verify_rewrite          that any two models give the same, at sizes that matter
     verify_extract          that a part of a model gives what the whole gives
     verify_split            that a pair gives what the merged decoder gives; `verify_bundle` for a bundle
+    verify_folder           that a lowered folder or a bundle, as it is now, gives what its export gives
     compare_models          where two models part, layer by layer, and why
 
 Lower, bundle and run
@@ -77,7 +78,15 @@ _HOMES = {
     "graphkit.analysis.unknown_shapes": ("UnknownShapes", "unknown_shapes"),
     "graphkit.analysis.verdict": ("Verdict",),
     "graphkit.analysis.what_if": ("WhatIf", "what_if"),
-    "graphkit.errors": ("GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UsageError"),
+    "graphkit.errors": (
+        "GraphkitError",
+        "ModelError",
+        "OutputError",
+        "PassError",
+        "TargetError",
+        "UnprovenWarning",
+        "UsageError",
+    ),
     "graphkit.workflows.compare": ("CompareOptions", "compare_models"),
     "graphkit.host": ("Host",),
     "graphkit.host.bundle": ("Bundle",),
@@ -110,6 +119,7 @@ _HOMES = {
     "graphkit.verify.layers.result": ("ModelComparison",),
     "graphkit.verify.proof": ("RewriteProof",),
     "graphkit.verify.bundle": ("verify_bundle",),
+    "graphkit.workflows.verify_folder": ("FolderOptions", "verify_folder"),
     "graphkit.verify.bundle_proof": ("BundleProof",),
     "graphkit.verify.rewrite": ("verify_extract", "verify_rewrite"),
     "graphkit.verify.split": ("SplitProof", "verify_split"),

@@ -26,7 +26,7 @@ from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape, tensor_shape
 from graphkit.analysis.unknown_shapes import UnknownShapes, unknown_shapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf, what_if
-from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UsageError
+from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UnprovenWarning, UsageError
 from graphkit.graph.networks import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.host import Host
@@ -62,24 +62,27 @@ from graphkit.workflows.proven import RewriteOptions
 from graphkit.workflows.rewrite import RewriteReport, rewrite_file
 from graphkit.workflows.specialize import Specializer
 from graphkit.workflows.split import SplitOptions, SplitReport, split_file
+from graphkit.workflows.verify_folder import FolderOptions, verify_folder
 
 __version__: str
 
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
     "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "EditReport", "Editor", "Finding", "Fit",
-    "Float16Losses", "FoldOptions", "FoldReport", "GraphkitError", "Hazard", "Hazards", "Host", "Interface",
-    "KVCache", "LowerOptions", "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike", "NewNode",
+    "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions", "GraphkitError", "Hazard", "Hazards", "Host",
+    "Interface", "KVCache", "LowerOptions", "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike",
+    "NewNode",
     "Node", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report",
     "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope",
     "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target",
-    "TargetError", "TensorShapes", "UnknownShapes", "UsageError", "Value", "Verdict", "WhatIf", "WhyShape",
+    "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WhatIf",
+    "WhyShape",
     "architecture", "as_model",
     "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
     "control_flow", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards",
     "interface", "kv_cache", "load", "load_target", "lower_folder", "optimized", "origins", "parse_pipeline",
     "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file",
     "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "unknown_shapes",
-    "verify_bundle", "verify_extract",
+    "verify_bundle", "verify_extract", "verify_folder",
     "verify_rewrite", "verify_split", "what_if", "why_shape",
 ]  # fmt: skip

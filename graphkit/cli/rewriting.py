@@ -30,7 +30,7 @@ from graphkit.cli.options import (
     tolerance_option,
     weights_option,
 )
-from graphkit.cli.output import progress_on_terminal, proving, put, put_list, show
+from graphkit.cli.output import progress_on_terminal, proving, put, put_list, say, show
 from graphkit.cli.piping import destination, finish, load, model_path
 
 if TYPE_CHECKING:
@@ -231,10 +231,10 @@ def explain(name: str | None, output: Path | None) -> None:
     put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 
-@click.command(short_help="Prove that two models, or a split, give the same.")
+@click.command(short_help="Prove that two models, a split, a lowered folder or a bundle give the same.")
 @click.argument(
     "models",
-    metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST",
+    metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST | EXPORT OUT",
     nargs=-1,
     required=True,
     shell_complete=complete_model,
@@ -251,6 +251,14 @@ def explain(name: str | None, output: Path | None) -> None:
 @count_option("--runs", 7, "Number of sets of dims at which two models are run.")
 @steps_option
 @float16_tolerance_option
+@click.option(
+    "--tokens-rate",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="For OUT: the share of greedy tokens that must be those of the export, such as 0.95 for models that were "
+    "quantised since; outputs are compared only where --tolerance is given.",
+)
+@click.option("--record", is_flag=True, help="For OUT: write how the proof ended, and the checksums of the files.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the generated inputs.")
 @limit_options
 @output_format_option
@@ -262,16 +270,34 @@ def verify(
     runs: int,
     steps: int,
     tolerance: float | None,
+    tokens_rate: float | None,
+    record: bool,
     seed: int,
     limits: Limits,
     format: str,
 ) -> None:
-    """Prove a rewrite or a split: run the original and the result in onnxruntime, and exit with 1 if they differ.
+    """Prove a rewrite, a split or a folder: run original and result in onnxruntime, and exit with 1 if they differ.
 
-    Takes two models, an original and its rewrite; or three, a merged decoder and the pair that it was split into.
+    Takes two models, an original and its rewrite; three, a merged decoder and the pair that it was split into; or an
+    export, a folder or a model, and OUT, which graphkit lower or bundle made of it. Only --record writes anything.
     """
     from graphkit.errors import UsageError
 
+    if len(models) == 2 and Path(models[1]).is_dir():
+        from graphkit.workflows.verify_folder import FolderOptions, verify_folder
+
+        if any(sizes) or part or renames:
+            raise UsageError("--dim, --input, --range, --part and --map apply to two models only - leave them out")
+        with proving(limits), progress_on_terminal() as progress:
+            options = FolderOptions(tolerance, tokens_rate, record, seed, limits)
+            found = verify_folder(model_path(models[0]), models[1], options, progress=progress)
+        show(found, format)
+        if not found.passed:
+            say(f"The proof failed: {found.findings()[0]}.", is_error=True)
+            raise SystemExit(1)
+        return
+    if tokens_rate is not None or record:
+        raise UsageError("--tokens-rate and --record are for what lower or bundle wrote - name an export and OUT")
     if len(models) not in (2, 3):
         raise UsageError(
             "verify takes two models (original, rewritten) or three (merged, first step, later steps) - name these"

@@ -62,6 +62,7 @@ def verify_methods(
     folder: Path,
     *,
     exact: bool,
+    tolerance: float = TOLERANCE,
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
@@ -73,7 +74,8 @@ def verify_methods(
     Args:
         chains: The methods before they were bundled.
         folder: The bundle.
-        exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within 1e-5.
+        exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within the tolerance.
+        tolerance: The largest difference that counts as equal.
         seed: Of the inputs.
         limits: What an original may take of time and memory.
         progress: Called with the name of each step before it starts.
@@ -82,9 +84,9 @@ def verify_methods(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     models = [model for chain in chains for model in chain.models]
-    tolerance, fused = TOLERANCE, max(TOLERANCE, *map(level_tolerance, models))
+    fused = max(tolerance, *map(level_tolerance, models))
     if any(map(has_float16, models)):
-        exact, tolerance = False, FLOAT16_TOLERANCE
+        exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     runs, checks = [], dict[str, str]()
     with isolation(limits):
         for optimized in (False, True):

@@ -13,7 +13,7 @@ from graphkit.contract.contract import Contract
 from graphkit.contract.record import NOT_RUN, ProofRecord, record_files
 from graphkit.io.write import write_text
 
-__all__ = ["Outcome", "proof_record", "record", "record_stage"]
+__all__ = ["AnyContract", "Outcome", "proof_record", "record", "record_stage"]
 
 AnyContract = TypeVar("AnyContract", Contract, BundleContract)
 

@@ -37,7 +37,9 @@ from graphkit.shapes.sources import Source, Unread
 from graphkit.shapes.symbols import Bound
 from graphkit.shapes.tensor import Ratio
 from graphkit.suggest import did_you_mean
+from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.layers.result import ModelComparison
+from graphkit.verify.lowering import LoweringProof
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.split_proof import SplitProof
 from graphkit.workflows.bundle import BundleReport
@@ -66,7 +68,17 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
 }
 DOCUMENTS: tuple[type[Result], ...] = (
     *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview),
-    *(RewriteProof, SplitProof, ModelComparison, TensorShapes, WhyShape, Targets, TargetFacts),
+    *(
+        RewriteProof,
+        SplitProof,
+        LoweringProof,
+        BundleProof,
+        ModelComparison,
+        TensorShapes,
+        WhyShape,
+        Targets,
+        TargetFacts,
+    ),
 )
 TREE: Schema = {
     "description": "A number, the name of a symbol, or a list of an operation and trees.",

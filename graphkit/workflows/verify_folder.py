@@ -1,0 +1,191 @@
+"""Prove what `lower` or `bundle` wrote against its export, at any time, and record how that ended."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from graphkit.contract.bundle import BundleContract
+from graphkit.contract.contract import Contract
+from graphkit.contract.reading import read_bundle, read_contract
+from graphkit.errors import ModelError, UsageError
+from graphkit.host.opening import check_bundle
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.bundle import TOLERANCE, verify_bundle
+from graphkit.verify.bundle_chains import verify_methods
+from graphkit.verify.bundle_proof import BundleProof
+from graphkit.verify.bundle_tokens import equal_tokens
+from graphkit.verify.lowering import LoweringProof, verify_lowering
+from graphkit.verify.lowering_tolerance import TOLERANCE as LOWERING_TOLERANCE
+from graphkit.verify.originals import Originals
+from graphkit.workflows.bundle_toml import BUNDLE_TOML, read_description
+from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.recording import AnyContract, proof_record, record
+
+__all__ = ["FolderOptions", "verify_folder"]
+
+BUNDLE, LOWERED = "bundle.json", "contract.json"
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """How to prove a folder.
+
+    Attributes:
+        tolerance: Largest difference that counts as equal; by default that of the proof that the folder records, or of
+            a first proof. With a rate of tokens any difference is one where no tolerance is given.
+        tokens_rate: The share of the export's next tokens that must be the folder's too, such as 0.95 for models that
+            were quantised since; None for all, up to ties.
+        record: Whether to write how the proof ended, and the checksums of the files as they are.
+        seed: Of inputs and prompts.
+        limits: Time and memory that a model may take.
+    """
+
+    tolerance: float | None = None
+    tokens_rate: float | None = None
+    record: bool = False
+    seed: int = 0
+    limits: Limits = DEFAULT_LIMITS
+
+
+def verify_folder(
+    export: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    options: FolderOptions = FolderOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LoweringProof | BundleProof:
+    """Prove a lowered folder or a bundle, as it is now, against the export that it was made of.
+
+        graphkit.verify_folder("opus-mt-en-fr", "opus.bundle").passed
+
+    Args:
+        export: The folder of the export, with or without a `bundle.toml`, or a model file.
+        folder: The folder of `contract.json` or `bundle.json`.
+        options: How.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof; `proof.passed` says whether it holds. Nothing is written unless `options.record`.
+
+    Raises:
+        UsageError: The folder is neither, or the export is of another kind.
+        ModelError: A file is missing or broken, or onnxruntime cannot run a model of the export.
+        OutputError: The record cannot be written.
+    """
+    export, folder = Path(export), Path(folder)
+    progress("reading")
+    if (folder / BUNDLE).is_file():
+        bundle = read_bundle(folder / BUNDLE, altered=True)
+        _check_there(folder, bundle.read_files)
+        check_bundle(folder, bundle)
+        proof: LoweringProof | BundleProof = _bundle_proof(export, folder, bundle, options, progress)
+        if options.record:
+            _record(folder, BUNDLE, bundle, proof, options)
+        return proof
+    if not (folder / LOWERED).is_file():
+        raise UsageError(f"{folder}: has neither {LOWERED} nor {BUNDLE} - name what graphkit lower or bundle wrote")
+    contract = read_contract(folder / LOWERED, altered=True)
+    _check_there(folder, contract.read_files)
+    proof = _lowering_proof(export, folder, contract, options, progress)
+    if options.record:
+        _record(folder, LOWERED, contract, proof, options)
+    return proof
+
+
+def _check_there(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        if not (folder / name).is_file():
+            raise ModelError("it is missing", file=str(folder / name), hint="copy it from where the folder was made")
+
+
+def _lowering_proof(
+    export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
+) -> LoweringProof:
+    pipeline = find_pipeline(export)
+    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
+    rate, limits = options.tokens_rate, options.limits
+    asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
+    tolerance = math.inf if rate is not None else LOWERING_TOLERANCE if asked is None else asked
+    proof = verify_lowering(originals, folder, tolerance=tolerance, seed=options.seed, limits=limits, progress=progress)
+    return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
+
+
+def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> LoweringProof:
+    """Return the proof of models whose tokens decide, within any difference, or within one of a tolerance."""
+    found = [max(run.encoder or 0.0, run.logits or 0.0) for run in proof.runs]
+    within = tolerance if tolerance is not None else max(found, default=0.0)
+    runs = tuple(
+        run if run.failure or worst <= within else replace(run, failure=f"outputs differ by {worst:.1e}")
+        for run, worst in zip(proof.runs, found, strict=True)
+    )
+    tried = sum(run.greedy for run in runs)
+    fault = _rate_fault(tried - sum(run.others for run in runs), tried, rate)
+    notes = tuple(note for note in proof.notes if "either token is right" not in note)
+    share = () if fault else (_share(tried - sum(run.others for run in runs), tried),)
+    return replace(
+        proof, tolerance=within, runs=runs, causes=(*proof.causes, *([fault] if fault else [])), notes=(*notes, *share)
+    )
+
+
+def _share(equal: int, tried: int) -> str:
+    return f"{equal} of {tried} greedy tokens are those of the export."
+
+
+def _rate_fault(equal: int, tried: int, rate: float) -> str:
+    """Return why a share of equal tokens is too small, "" where it is not."""
+    if not tried:
+        return "there are no tokens to compare"
+    if equal >= rate * tried:
+        return ""
+    return (
+        f"{equal} of {tried} greedy tokens are those of the export, a share of {equal / tried:.3f} instead of {rate:g}"
+    )
+
+
+def _bundle_proof(
+    export: Path, folder: Path, contract: BundleContract, options: FolderOptions, progress: Callable[[str], None]
+) -> BundleProof:
+    rate, limits, seed = options.tokens_rate, options.limits, options.seed
+    asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
+    exact = asked == 0 and rate is None
+    tolerance = asked or TOLERANCE if rate is None else options.tolerance or math.inf
+    if (export / BUNDLE_TOML).is_file():
+        if rate is not None:
+            raise UsageError(f"{export / BUNDLE_TOML}: its methods choose no tokens - give --tolerance alone")
+        chains = read_description(export / BUNDLE_TOML)
+        return verify_methods(
+            chains, folder, exact=exact, tolerance=tolerance, seed=seed, limits=limits, progress=progress
+        )
+    pipeline = find_pipeline(export)
+    if pipeline.step is None:
+        raise UsageError(f"{export}: it has no decoder with a cache, and {folder} is a bundle of one - name its export")
+    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
+    proof = verify_bundle(
+        originals, folder, exact=exact, tolerance=tolerance, seed=seed, limits=limits, progress=progress
+    )
+    if rate is None:
+        return proof
+    equal, tried = equal_tokens(originals, folder, seed=seed, limits=limits, progress=progress)
+    fault = _rate_fault(equal, tried, rate)
+    checks = {name: text for name, text in proof.checks.items() if not name.endswith(("tokens", "beams"))}
+    name = f"{_share(equal, tried)[:-1]}" if not fault else "greedy tokens"
+    worst = max((run.logits for run in proof.runs), default=0.0)
+    within = options.tolerance or worst
+    return replace(proof, tolerance=within, fused=within, checks={**checks, name: fault})
+
+
+def _record(
+    folder: Path,
+    name: str,
+    contract: AnyContract,
+    proof: LoweringProof | BundleProof,
+    options: FolderOptions,
+) -> None:
+    """Record the files as they are, of which some may be gone that no host reads, and how the proof ended."""
+    names = {file for file in contract.files if (folder / file).is_file()} | set(contract.read_files)
+    rate = 1.0 if options.tokens_rate is None else options.tokens_rate
+    record(folder, name, contract, names, proof_record(proof, tokens_rate=rate))
