@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,22 +15,19 @@ from graphkit.contract.bundle import BundleContract
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError
 from graphkit.host.bundle import Bundle
-from graphkit.model import Model
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS, start, tried
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
+from graphkit.verify.bundle_tolerance import TOLERANCE, Allowed
 from graphkit.verify.counting import numbered
-from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.originals import Originals
 
 __all__ = ["distance", "verify_bundle"]
 
 BLOCK = 1 << 22  # elements that are compared at a time: the logits of a long prompt fill gigabytes
-TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
-LEVELS = 2  # times as far as onnxruntime's two levels are apart on the export, where that is more
 SEARCHED = 12  # tokens
 
 
@@ -73,7 +70,7 @@ def verify_bundle(
     with isolation(limits):
         truth = _plainly(originals, contract, made, progress)
         at_default = record(originals, again, optimize=True, progress=progress)
-    allowed = _Allowed.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
+    allowed = Allowed.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = list(_notes(made, allowed))
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
@@ -82,37 +79,6 @@ def verify_bundle(
     checks |= _choices(bundle, made, truth, allowed.near)
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
     return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes))
-
-
-@dataclass(frozen=True)
-class _Allowed:
-    """Largest differences that count as equal.
-
-    Attributes:
-        plain: Where onnxruntime fuses nothing.
-        near: The same where the sums of a product may be added up in another order.
-        fused: Where onnxruntime fuses operators.
-        apart: How far its two levels are apart on the originals, which is why `near` may be larger than was asked for.
-        is_raised: Whether it is.
-    """
-
-    plain: float
-    near: float
-    fused: float
-    apart: float
-    is_raised: bool
-
-    @classmethod
-    def of(cls, models: Sequence[Model], apart: float, tolerance: float, *, exact: bool) -> _Allowed:
-        fused = max(tolerance, *map(level_tolerance, models))
-        if any(map(has_float16, models)):
-            exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
-        if any(map(rounds_activations, models)):
-            tolerance = max(tolerance, fused)
-        apart = min(apart, fused)
-        raised = float(f"{1.05 * LEVELS * apart:.1e}")  # rounded up, so that it can be said in two digits
-        near = max(tolerance, raised)
-        return cls(0.0 if exact else near, near, fused, apart, raised > tolerance)
 
 
 def _plainly(
@@ -125,7 +91,7 @@ def _plainly(
     return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
 
 
-def _notes(made: Sequence[Prompt], allowed: _Allowed) -> Iterator[str]:
+def _notes(made: Sequence[Prompt], allowed: Allowed) -> Iterator[str]:
     if allowed.is_raised:
         yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
     if last := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
@@ -167,7 +133,7 @@ def _runs(
     bundle: Bundle,
     made: Sequence[Prompt],
     expected: Recording,
-    allowed: _Allowed,
+    allowed: Allowed,
     progress: Callable[[str], None],
     *,
     optimized: bool,
