@@ -14,10 +14,11 @@ from graphkit.contract.reading import read_bundle, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.opening import check_bundle
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.bundle import TOLERANCE, verify_bundle
+from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_chains import verify_methods
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_tokens import equal_tokens
+from graphkit.verify.bundle_tolerance import TOLERANCE
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.lowering_tolerance import TOLERANCE as LOWERING_TOLERANCE
 from graphkit.verify.originals import Originals
