@@ -130,7 +130,7 @@ class StateTensor:
             the slots. `whole`: a method replaces all of it, with dims of its own, which no step changes. `swap`: as
             `whole`, by methods that read it too: it has two places, and the new one is written to the other.
         length: How many slots are in use, by name; "" for none.
-        initial: What each element is at first.
+        initial: What each element is at first; None where they differ: `init` writes them.
         symbolic: Whether all methods but `init` take it with fewer slots than `shape` has, the same number for every
             such state. A host whose runtime copies what is bound may begin with few slots; before it uses more, it
             moves the rows apart.
@@ -145,7 +145,7 @@ class StateTensor:
     offset: int
     update: Update
     length: str = ""
-    initial: float = 0.0
+    initial: float | None = 0.0
     symbolic: bool = False
 
     @property

@@ -67,7 +67,17 @@ class Bundle:
             check_folder(Path(folder), self.contract, file.name, checksums=checksums)
             check_bundle(Path(folder), self.contract)
         self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract))
-        self._begin(BundleState(self.contract))
+        self._begin(BundleState(self.contract, self._initial()))
+
+    def _initial(self) -> dict[str, np.ndarray]:
+        """Return the initial values that `init` knows alone, by state."""
+        states = [state for state in self.contract.states if state.initial is None]
+        method, state = self.contract.method("init"), BundleState(self.contract) if states else None
+        if method is None or state is None:
+            return {}
+        state.rows = self.contract.sizes["batch"]
+        BoundMethods(self.contract, self._sessions, state).run(method)
+        return {each.name: state.view(each, each.shape).copy() for each in states}
 
     def _begin(self, state: BundleState) -> None:
         self._state = state
@@ -108,7 +118,7 @@ class Bundle:
         """
         other = object.__new__(Bundle)
         other.__dict__.update(self.__dict__)
-        other._begin(BundleState(self.contract))
+        other._begin(BundleState(self.contract, self._state.initial))
         return other
 
     # Methods
@@ -280,7 +290,7 @@ class Bundle:
         if max_new_tokens < 1 or beams < 1:
             raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
         ends = self.contract.ends if eos is None else end_tokens(eos)
-        method, most = self._method("once"), self.contract.sizes["batch"]
+        method, most = self.contract.method("once") or self._method("step"), self.contract.sizes["batch"]
         given = inputs if ids is None else {**inputs, **of_source(method, ids, mask)}
         if ids is not None and len(given) > len(inputs):
             mask = None
@@ -291,11 +301,31 @@ class Bundle:
             raise UsageError(
                 f"{rows * beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
             )
-        logits = self.start(prompt, mask=mask, **given)
+        logits = (
+            self.start(prompt, mask=mask, **given) if method.when == "once" else self._read(method, prompt, mask, given)
+        )
         steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         if beams == 1:
             return greedy_search(self, logits[:, -1], steps, ends)
         return beam_search(self, logits[:, -1], steps, ends, BeamOptions(beams, length_penalty, early_stopping))
+
+    def _read(
+        self, step: BundleMethod, prompt: Tokens | None, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
+    ) -> np.ndarray:
+        """Run a step on a prompt from the initial state, and return its logits; at once, or token by token."""
+        if prompt is None:
+            raise UsageError("nothing says what the decoder starts with - give the tokens of a prompt")
+        self.reset()
+        tokens = as_rows(prompt)
+        shapes = [port.shape for port in step.inputs if port.source is not None and port.source.kind == "tokens"]
+        if any(isinstance(shape[-1], str) for shape in shapes):
+            return _first(self._decode(step, tokens, mask, inputs))
+        if mask is not None and not np.asarray(mask).all():
+            raise UsageError(f"'{step.name}' takes no mask: give prompts of one length")
+        logits = np.empty(0)
+        for place in range(tokens.shape[1]):
+            logits = _first(self._decode(step, tokens[:, place : place + 1], None, inputs))
+        return logits
 
     # How a method runs
 
@@ -353,8 +383,9 @@ class Bundle:
             if others and rows != state.rows:
                 raise UsageError(f"{rows} rows, and '{others[0]}' counts {state.rows} - give as many, or reset first")
             state.clear(lengths)
-            state.restart(name for name, access in method.access.items() if access == "read and write")
         state.rows = rows
+        if method.when == "once":
+            state.restart(name for name, access in method.access.items() if access == "read and write")
         try:
             outputs = self._methods.run(method, feeds, fed.sizes)
         except GraphkitError:

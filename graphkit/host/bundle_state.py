@@ -16,8 +16,12 @@ __all__ = ["BundleState"]
 class BundleState(Mapping[str, np.ndarray]):
     """The state of one user of a bundle: each tensor by name, as a view of the arena.
 
+    Before the first run a state has all rows, and what is written there is what the first run reads of the rows that it
+    has; where that would be lost, because a method that starts a sequence gives it another value, it is read-only.
+
     Args:
         contract: What says how it lies.
+        initial: The initial values of states of which they are not one number, by name.
 
     Attributes:
         contract: The same.
@@ -28,8 +32,8 @@ class BundleState(Mapping[str, np.ndarray]):
         UsageError: There is not so much memory.
     """
 
-    def __init__(self, contract: BundleContract) -> None:
-        self.contract = contract
+    def __init__(self, contract: BundleContract, initial: Mapping[str, np.ndarray] = {}) -> None:
+        self.contract, self.initial = contract, initial
         self.lengths = {length.name: np.zeros(1, np.int64) for length in contract.lengths}
         self.version = 0
         self._rows = 0
@@ -38,10 +42,22 @@ class BundleState(Mapping[str, np.ndarray]):
         self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
         self._arena = _aligned(contract.arena)
         self._spare: np.ndarray | None = None
+        self._started = _started(contract)
+        for state in contract.states:
+            if state.axis is None and state.initial != 0:
+                self.view(state, state.shape)[...] = self.initial_of(state)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Return a state, a view: all slots of the rows in use, or what was last written."""
-        return self.view(self._states[name])
+        view = self.view(self._states[name])
+        if not self.rows and (self._states[name].axis is not None or name in self._started):
+            view.flags.writeable = False
+        return view
+
+    def initial_of(self, state: StateTensor) -> np.ndarray:
+        """Return the initial value of a state, which broadcasts to its shape."""
+        number = self.initial.get(state.name, 0) if state.initial is None else state.initial
+        return np.asarray(number, state.dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._states)
@@ -57,7 +73,19 @@ class BundleState(Mapping[str, np.ndarray]):
     @rows.setter
     def rows(self, rows: int) -> None:
         self.version += rows != self._rows
+        kept = self._before_first(rows) if not self._rows else {}
         self._rows = rows
+        for name, array in kept.items():  # of all rows, those in use move together
+            self.view(self._states[name])[...] = array
+
+    def _before_first(self, rows: int) -> dict[str, np.ndarray]:
+        """Return what the rows of states hold that no method has written yet."""
+        states = [s for s in self._states.values() if s.axis is None and s.batch is not None]
+        return {
+            state.name: self.view(state, state.shape).take(range(rows), state.batch)
+            for state in states
+            if state.name not in self._shapes and rows
+        }
 
     def moves(self, name: str) -> bool:
         """Whether a state has two places, so that each run writes it to another."""
@@ -73,6 +101,8 @@ class BundleState(Mapping[str, np.ndarray]):
         if state.axis is None and state.name in self._shapes:
             return self._shapes[state.name]
         count = self.rows if rows is None else rows
+        if not count and state.axis is None:
+            return state.shape
         return tuple(count if axis == state.batch else size for axis, size in enumerate(state.shape))
 
     def view(
@@ -129,8 +159,14 @@ class BundleState(Mapping[str, np.ndarray]):
         for name in filter(self.moves, names):
             self._shapes.pop(name, None)
             state = self._states[name]
-            self.view(state, state.shape)[...] = state.initial
+            self.view(state)[...] = self.initial_of(state)
             self.version += 1
+
+
+def _started(contract: BundleContract) -> frozenset[str]:
+    """Return the states to which a method that starts a sequence gives a value."""
+    methods = [method for method in contract.methods if method.when == "once"]
+    return frozenset(name for method in methods for name, access in method.access.items() if "write" in access)
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -115,10 +115,16 @@ def _origin(value: Value) -> Value:
 def _initial(port: BundlePort, value: Value, contract: BundleContract) -> Iterator[str]:
     """Yield where what a state begins with is another number than is said."""
     node = value.producer
-    if node is None or not node.is_op("ConstantOfShape") or not port.writes:
+    if node is None or not node.is_op("ConstantOfShape", "Expand") or not port.writes:
+        return
+    state = contract.state(port.writes)
+    if (state.initial is None) != node.is_op("Expand"):
+        found = "one number" if state.initial is None else "several numbers"
+        yield f"state '{state.name}' begins with {found}, unlike what is said"
+        return
+    if state.initial is None:
         return
     tensor = node.attr("value", onnx.TensorProto)
     begins = numpy_helper.to_array(tensor).reshape(-1) if tensor is not None else np.zeros(1, np.float32)
-    state = contract.state(port.writes)
     if begins.size != 1 or begins[0] != np.asarray(state.initial).astype(begins.dtype):
         yield f"state '{state.name}' begins with {begins.tolist()}, and is said to begin with {state.initial:g}"

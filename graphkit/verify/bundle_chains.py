@@ -46,6 +46,7 @@ class Chain:
         cache: What its KV cache is called; "" where it keeps none in slots.
         reads: The state that each input is, by input.
         writes: The state that each output is, by output.
+        tokens: The input that takes tokens; "" where the caller knows it by its name.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Chain:
     cache: str
     reads: Mapping[str, str]
     writes: Mapping[str, str]
+    tokens: str = ""
 
 
 def verify_methods(
@@ -62,6 +64,7 @@ def verify_methods(
     folder: Path,
     *,
     exact: bool,
+    initial: Mapping[str, np.ndarray] = {},
     tolerance: float = TOLERANCE,
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
@@ -75,6 +78,7 @@ def verify_methods(
         chains: The methods before they were bundled.
         folder: The bundle.
         exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within the tolerance.
+        initial: The initial values of states, by name; of others they are 0.
         tolerance: The largest difference that counts as equal.
         seed: Of the inputs.
         limits: What an original may take of time and memory.
@@ -93,7 +97,7 @@ def verify_methods(
             level = f"proving: {'default' if optimized else 'plain'} level"
             progress(level)
             bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
-            originals = _Originals(chains, bundle, optimize=optimized)
+            originals = _Originals(chains, bundle, initial, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
             for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, progress):
                 feeds = _Feeds(chains, bundle, rows, np.random.default_rng(seed))
@@ -106,12 +110,15 @@ def verify_methods(
 class _Originals:
     """The chains, with state in arrays."""
 
-    def __init__(self, chains: Sequence[Chain], bundle: Bundle, *, optimize: bool) -> None:
+    def __init__(
+        self, chains: Sequence[Chain], bundle: Bundle, initial: Mapping[str, np.ndarray], *, optimize: bool
+    ) -> None:
         self.chains = {chain.name: chain for chain in chains}
         self.bundle = bundle
         self.sessions = {
             chain.name: [_opened(model, optimize) for model in chain.models] for chain in chains if not chain.cache
         }
+        self.initial = initial
         self.caches: dict[str, Oracle] = {}
         for cache in dict.fromkeys(chain.cache for chain in chains if chain.cache):
             own = [chain for chain in chains if chain.cache == cache]
@@ -129,19 +136,17 @@ class _Originals:
         for state in self.bundle.contract.states:
             if state.axis is None:
                 shape = [rows if axis == state.batch else size for axis, size in enumerate(state.shape)]
-                self.state[state.name] = np.full(shape, state.initial, state.dtype)
+                self.state[state.name] = self._initial(state.name, shape, np.dtype(state.dtype))
+
+    def _initial(self, name: str, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Return the initial value of a state, as it was described."""
+        return np.broadcast_to(self.initial.get(name, np.zeros((), dtype)), shape).astype(dtype)
 
     def run(self, name: str, feed: Mapping[str, np.ndarray]) -> Arrays:
         """Run a method's models."""
         chain = self.chains[name]
         if chain.cache:
-            (tokens,) = feed.values()
-            oracle = self.caches[chain.cache]
-            is_start = chain.when == "once" or chain.cache not in self.started
-            self.started.add(chain.cache)
-            logits = oracle.start(tokens, np.ones_like(tokens), {}) if is_start else oracle.step(tokens)
-            roles = chain.models[0].roles
-            return {roles.logits.name: logits} if roles.logits is not None else {}
+            return self._cached(chain, feed)
         known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}
         for session in self.sessions[name]:
             given = {port: known[chain.links.get(port, port)] for port in session.inputs}
@@ -149,6 +154,24 @@ class _Originals:
         for port, state in chain.writes.items():
             self.state[state] = known[port]
         return known
+
+    def _cached(self, chain: Chain, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """Run a decoder on its cache, which grows, and on its other state."""
+        oracle, roles = self.caches[chain.cache], chain.models[0].roles
+        names = [value.name for value in roles.all("tokens")]
+        tokens = feed[next(name for name in names if name in feed)]
+        beside = {name: array for name, array in feed.items() if name not in names}
+        beside |= {port: self.state[state] for port, state in chain.reads.items()}
+        is_start = chain.when == "once" or chain.cache not in self.started
+        self.started.add(chain.cache)
+        if is_start:
+            oracle.start(tokens, np.ones_like(tokens), beside)
+        else:
+            oracle.step(tokens, beside=beside)
+        outputs = oracle.outputs
+        for port, state in chain.writes.items():
+            self.state[state] = outputs[port]
+        return outputs
 
 
 def _opened(model: Model, optimize: bool) -> IsolatedSession:

@@ -113,8 +113,8 @@ def _initial(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     _fill(fork)
     fork.reset()
     for state in fork.contract.states:
-        if (fork.state.view(state, state.shape) != state.initial).any():
-            return f"'{state.name}' is not {state.initial:g} after a reset"
+        if (fork.state.view(state, state.shape) != fork.state.initial_of(state)).any():
+            return f"'{state.name}' does not have its initial value after a reset"
     return ""
 
 

@@ -55,6 +55,6 @@ class FewerSlots(BundleState):
         self.slots = min(math.ceil(count / self.block) * self.block, most)
         self.version += 1
         for state, kept in zip(states, before, strict=True):
-            place = self[state.name]
+            place = self.view(state)
             spoil(place)
             place[tuple(map(slice, kept.shape))] = kept

@@ -38,6 +38,7 @@ class Oracle:
 
     Attributes:
         cache: What is past, by place; empty before the first tokens.
+        outputs: All that the decoder gave last, by name.
 
     Raises:
         ModelError: onnxruntime does not load a model.
@@ -49,6 +50,7 @@ class Oracle:
         self._session = None if originals.encoder is None else self._opened(originals.encoder)
         self._decoder = self._decoder_of(originals)
         self.cache: dict[Slot, np.ndarray] = {}
+        self.outputs: Arrays = {}
         self._inputs: Mapping[str, np.ndarray] = {}
         self._given: Arrays = {}  # what decoders read of the encoder, by role
         self._mask = np.ones((0, 0), np.int64)
@@ -108,17 +110,23 @@ class Oracle:
         assert self._decoder is not None
         model, self._mask = self._decoder.first, mask
         feed = {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
-        outputs, self.cache = self._decoder.start(feed)
-        return _logits(model, outputs)
+        self.outputs, self.cache = self._decoder.start(feed)
+        return _logits(model, self.outputs)
 
-    def step(self, tokens: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Run the decoder on the next tokens, [batch, tokens]; return their logits."""
+    def step(
+        self, tokens: np.ndarray, mask: np.ndarray | None = None, *, beside: Mapping[str, np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Run the decoder on the next tokens, [batch, tokens]; return their logits.
+
+        What is `beside` takes the place of the inputs that the sequence started with, such as recurrent state.
+        """
         assert self._decoder is not None
+        self._inputs = self._inputs if beside is None else beside
         tokens = tokens.reshape(len(self._mask), -1)
         self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
         model = self._decoder.later
-        outputs, self.cache = self._decoder.step(self._feed(model, tokens), self.cache)
-        return _logits(model, outputs)
+        self.outputs, self.cache = self._decoder.step(self._feed(model, tokens), self.cache)
+        return _logits(model, self.outputs)
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Let each row be a copy of another."""

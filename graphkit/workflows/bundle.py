@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.bundle import BundleOverview, overview_of
 from graphkit.contract.bundle import BundleContract
 from graphkit.errors import UsageError
+from graphkit.graph.types import declared_dims
 from graphkit.io.tensors import walk_tensors
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
@@ -28,10 +30,12 @@ from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method
+from graphkit.workflows.bundle_initial import Initial, with_initial
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
+from graphkit.workflows.bundle_recurrent import method_chains
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle
-from graphkit.workflows.bundle_toml import BUNDLE_TOML, described_methods, read_description
-from graphkit.workflows.originals import Pipeline, find_pipeline
+from graphkit.workflows.bundle_toml import described_methods
+from graphkit.workflows.originals import Pipeline, find_pipeline, special_tokens
 from graphkit.workflows.recording import record_stage
 
 __all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
@@ -139,7 +143,8 @@ def bundle_folder(
     progress("making the methods")
     with isolation(options.limits):
         methods = export.methods(options)
-    contract, models = _completed(_contract(methods, export, options), methods)
+    contract, arrays = with_initial(_contract(methods, export, options), export.initial)
+    contract, models = _completed(contract, methods, arrays)
     exact, proofs = all(method.is_exact for method in methods), list[BundleProof]()
 
     def finish(stage: Path) -> None:
@@ -161,12 +166,14 @@ class _Export:
 
     pipeline: Pipeline | None
     chains: tuple[Chain, ...]
+    initial: Initial = field(default_factory=dict)
+    special: tuple[Mapping[str, int | None], tuple[int, ...]] = (NO_TOKENS, ())
 
     @classmethod
     def of(cls, path: Path) -> _Export:
-        description = path / BUNDLE_TOML
-        if description.is_file():
-            return cls(None, read_description(description))
+        chains, initial = method_chains(path)
+        if chains:
+            return cls(None, chains, initial, special_tokens(path, []))
         pipeline = find_pipeline(path)
         if pipeline.step is None:
             raise UsageError(
@@ -176,20 +183,23 @@ class _Export:
 
     @property
     def tokens(self) -> Mapping[str, int | None]:
-        return NO_TOKENS if self.pipeline is None else self.pipeline.tokens
+        return self.special[0] if self.pipeline is None else self.pipeline.tokens
 
     @property
     def ends(self) -> tuple[int, ...]:
-        return () if self.pipeline is None else self.pipeline.ends
+        return self.special[1] if self.pipeline is None else self.pipeline.ends
 
     def methods(self, options: BundleOptions) -> tuple[MethodModel, ...]:
         if self.pipeline is None:
+            _check_dims(self.chains, dict(options.dims))
             return described_methods(self.chains, options.max_cache, options.update)
         return derive_methods(self.pipeline, options.max_cache, options.update)
 
     def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
         if self.pipeline is None:
-            return verify_methods(self.chains, folder, exact=exact, limits=limits, progress=progress)
+            return verify_methods(
+                self.chains, folder, exact=exact, initial=self.initial, limits=limits, progress=progress
+            )
         originals = Originals(self.pipeline.encoder, self.pipeline.first, self.pipeline.step)
         return verify_bundle(originals, folder, exact=exact, limits=limits, progress=progress)
 
@@ -211,9 +221,19 @@ def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOp
     return replace(contract, ends=export.ends)
 
 
-def _completed(contract: BundleContract, methods: Sequence[MethodModel]) -> tuple[BundleContract, dict[str, Model]]:
+def _check_dims(chains: Sequence[Chain], dims: Mapping[str, int]) -> None:
+    """Raise UsageError for a dim that no input of the models has."""
+    inputs = [value for chain in chains for model in chain.models for value in model.graph.inputs]
+    known = sorted({dim for value in inputs for dim in declared_dims(value) or () if isinstance(dim, str)})
+    if unknown := sorted(set(dims) - set(known)):
+        raise UsageError(f"no input has a dim '{unknown[0]}': they have {', '.join(known) or 'no symbol'}")
+
+
+def _completed(
+    contract: BundleContract, methods: Sequence[MethodModel], arrays: Mapping[str, np.ndarray]
+) -> tuple[BundleContract, dict[str, Model]]:
     """Return the contract with the methods that every bundle has, and the model of each file."""
-    generated = [init_method(contract), reorder_method(contract)]
+    generated = [init_method(contract, arrays), reorder_method(contract)]
     models = {method.file: method.model for method in methods}
     models |= {method.file: model for method, model in generated}
     return replace(contract, methods=(*contract.methods, *(method for method, _ in generated))), models

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from graphkit import __version__
 from graphkit.contract.bundle import Access, BundleContract, BundleMethod, BundlePort, Feed, StateTensor
@@ -18,17 +18,25 @@ INDICES = "rows"
 OPSET = 16  # what older runtimes have too
 
 
-def init_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
-    """Return the method that sets all state to its initial value, for all rows, and its model."""
+def init_method(contract: BundleContract, arrays: Mapping[str, np.ndarray] = {}) -> tuple[BundleMethod, Model]:
+    """Return the method that sets all state to its initial value, for all rows, and its model.
+
+    Args:
+        contract: What there is of state.
+        arrays: The initial values of one row, by state, where they are not all the same.
+    """
     nodes, tensors, outputs = [], [], []
     for number, state in enumerate(contract.states):
         dtype = _dtype(state)
         shape, out = f"shape_{number}", f"{state.name}_initial"
         tensors.append(helper.make_tensor(shape, onnx.TensorProto.INT64, [len(state.shape)], state.shape))
-        value = helper.make_tensor(
-            "value", dtype, [1], [state.initial if "float" in state.dtype else int(state.initial)]
-        )
-        nodes.append(helper.make_node("ConstantOfShape", [shape], [out], value=value))
+        if state.initial is None:
+            tensors.append(numpy_helper.from_array(arrays[state.name], f"row_{number}"))
+            nodes.append(helper.make_node("Expand", [f"row_{number}", shape], [out]))
+        else:
+            first = state.initial if "float" in state.dtype else int(state.initial)
+            value = helper.make_tensor("value", dtype, [1], [first])
+            nodes.append(helper.make_node("ConstantOfShape", [shape], [out], value=value))
         outputs.append(BundlePort(out, state.dtype, state.shape, "its initial value", writes=state.name))
     access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "write")
     method = BundleMethod("init", "init.onnx", "init", (), tuple(outputs), access)

@@ -9,6 +9,7 @@ links = { frames = "features" }               # or by links: the input, and the 
 name = "hidden"
 read = { step = "h_in" }                      # the input that it is, by method
 write = { step = "h_out" }                    # the output that it becomes
+initial = -1e38                               # 0 by default; or "FILE.npy", an array of one row
 
 [[method]]
 name = "draft"
@@ -76,7 +77,7 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
     when = section.choice("when", WHEN) if "when" in section else "step"
     reads, writes = dict[str, str](), dict[str, str]()
     for state in states:
-        state.only("name", "read", "write")
+        state.only("name", "read", "write", "initial")
         for place, found in (("read", reads), ("write", writes)):
             port = _places(state, place).get(name)
             if port is not None:
@@ -131,7 +132,7 @@ def _made(method: Chain, slots: int, update: Update) -> MethodModel:
     if not method.cache:
         made, changes = folded(model)
         whole = frozenset(method.writes.values())
-        kinds = dict.fromkeys(inputs - set(method.reads), "user")
+        kinds = {name: "tokens" if name == method.tokens else "user" for name in inputs - set(method.reads)}
         return MethodModel(
             method.name, method.when, made, file, method.reads, method.writes, kinds, whole, tuple(changes)
         )

@@ -17,7 +17,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.shapes.tensor import number
 
-__all__ = ["Pipeline", "changed_by", "find_pipeline"]
+__all__ = ["Pipeline", "changed_by", "find_pipeline", "special_tokens"]
 
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
 CONFIGURATIONS = ("generation_config.json", "config.json")
@@ -75,10 +75,15 @@ def find_pipeline(path: Path) -> Pipeline:
     encoder = found.get("encoder")
     if encoder is None and step is not None and step.roles.all("encoder state", "encoder tokens"):
         raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
+    tokens, ends = special_tokens(path, [encoder, step])
+    return Pipeline(encoder, first or step, step, merged is not None, tokens, ends)
+
+
+def special_tokens(path: Path, models: list[Model | None]) -> tuple[Mapping[str, int | None], tuple[int, ...]]:
+    """Return special tokens by name, and those that end a sequence, as the configurations beside models say."""
     folder = path if path.is_dir() else path.parent
     configurations = [_read(folder / name) for name in CONFIGURATIONS]
-    tokens = _tokens(configurations, [encoder, step])
-    return Pipeline(encoder, first or step, step, merged is not None, tokens, _ends(configurations))
+    return _tokens(configurations, models), _ends(configurations)
 
 
 def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:

@@ -22,7 +22,8 @@ from graphkit.verify.bundle_tolerance import TOLERANCE
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.lowering_tolerance import TOLERANCE as LOWERING_TOLERANCE
 from graphkit.verify.originals import Originals
-from graphkit.workflows.bundle_toml import BUNDLE_TOML, read_description
+from graphkit.workflows.bundle_recurrent import method_chains
+from graphkit.workflows.bundle_toml import BUNDLE_TOML
 from graphkit.workflows.originals import find_pipeline
 from graphkit.workflows.recording import AnyContract, proof_record, record
 
@@ -154,12 +155,20 @@ def _bundle_proof(
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     exact = asked == 0 and rate is None
     tolerance = asked or TOLERANCE if rate is None else options.tolerance or math.inf
-    if (export / BUNDLE_TOML).is_file():
+    chains, initial = method_chains(export)
+    if chains:
         if rate is not None:
-            raise UsageError(f"{export / BUNDLE_TOML}: its methods choose no tokens - give --tolerance alone")
-        chains = read_description(export / BUNDLE_TOML)
+            file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
+            raise UsageError(f"{file}: its methods choose no tokens - give --tolerance alone")
         return verify_methods(
-            chains, folder, exact=exact, tolerance=tolerance, seed=seed, limits=limits, progress=progress
+            chains,
+            folder,
+            exact=exact,
+            initial=initial,
+            tolerance=tolerance,
+            seed=seed,
+            limits=limits,
+            progress=progress,
         )
     pipeline = find_pipeline(export)
     if pipeline.step is None:
