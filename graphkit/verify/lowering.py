@@ -9,18 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from graphkit.contract import Contract, Method
+from graphkit.contract import Contract
 from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.counting import numbered
-from graphkit.verify.lowering_causes import causes
+from graphkit.verify.lowering_facts import facts_of
 from graphkit.verify.lowering_leaks import leaks
-from graphkit.verify.lowering_scene import AlteredHost, Scene
-from graphkit.verify.lowering_signs import lost_bias, signs
+from graphkit.verify.lowering_named import named
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
 from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
 from graphkit.verify.one_sequence import OneSequence
 from graphkit.verify.originals import Originals
@@ -177,15 +176,15 @@ class _Proof:
     def __init__(
         self, originals: Originals, folder: Path, tolerance: float, seed: int, progress: Callable[[str], None]
     ) -> None:
-        self.progress = progress
+        self.progress, self.folder = progress, folder
+        self.case: tuple[list[int], list[int], Mapping[str, np.ndarray]] | None = None  # the first that fails
         self.rng = np.random.default_rng(seed)
-        self.host = AlteredHost(folder, _Isolated(folder), unchecked=True)
+        self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
         self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
         self.allowance = Allowance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
-        self.differences: list[np.ndarray] = []  # of logits, at each step
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
         self.special = special_tokens(originals.models, self.vocabulary)
         pads = {self.contract.tokens["pad"], *self.special.pads}
@@ -207,13 +206,15 @@ class _Proof:
         self.host.sequence = 0
         runs += [self._special(token, lengths[-1]) for token in (self.special if lengths else ())]
         failed = [run for run in runs if run.failure]
-        found = list(leaks(self._scene(lengths[(len(lengths) - 1) // 2]), self.rng)) if lengths else []
-        if failed:
+        self.progress("comparing tables and weights")
+        facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
+        found = [str(fact) for fact in facts.sure]
+        scene = self._scene(lengths[(len(lengths) - 1) // 2]) if lengths else None
+        if failed and self.case is not None:
             self.progress("looking for the cause")
-            model = self.reference.originals.step
-            lost = lost_bias(model, self.differences, self.tolerance) if model is not None else ""
-            found += [lost] if lost else causes(self._scene(failed[0].length))
-            found = found or list(signs(self.differences, self.tolerance, self._is_full_right(runs)))
+            found += named(Scene(self.host, self.reference, *self.case, self.allowance.differ), scene, facts, self.rng)
+        elif scene is not None:
+            found += leaks(scene, self.rng)
         notes = list(self._left_out(lengths))
         if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
@@ -283,6 +284,12 @@ class _Proof:
 
     def _compared(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
         """Run a source and the tokens of steps through both."""
+        run = self._both(source, user, tokens)
+        if run.failure and self.case is None:
+            self.case = source, list(tokens), user
+        return run
+
+    def _both(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
         mine = {name: self.host.own(array) for name, array in user.items()}
         outputs = self.host.start(source, **user)
         expected = self.reference.start(source, mine)
@@ -305,19 +312,12 @@ class _Proof:
         tokens = self._ids(self.contract.sizes["positions"])
         return Scene(self.host, self.reference, self._ids(length), tokens, self._given(), self.allowance.differ)
 
-    def _is_full_right(self, runs: Sequence[SourceRun]) -> bool:
-        """Whether a source without padding is right, and others were tried."""
-        size = self.contract.sizes["source"]
-        return len(runs) > 1 and any(run.length == size and not run.failure for run in runs)
-
     def _forced(self, tokens: Sequence[int]) -> tuple[float, str]:
         worst, failure = 0.0, ""
         expected = [self.reference.step(token) for token in tokens]
         self.allowance.learn(expected)
         for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):
             logits = self.host.step(token)
-            if logits.shape == wanted.shape and np.isfinite(logits).all() and np.isfinite(wanted).all():
-                self.differences.append(logits.astype(np.float64) - wanted.astype(np.float64))
             found = distance(logits, wanted)
             worst = max(worst, found)
             if self.allowance.differ(logits, wanted) and not failure:
@@ -335,19 +335,6 @@ class _Proof:
                 return chosen, others, f"greedy token {number + 1} is {other}, not {token}"
             others += other != token
         return chosen, others, ""
-
-
-class _Isolated:
-    """Methods in a process that may die."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.opened: dict[str, IsolatedSession] = {}
-
-    def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        if method.name not in self.opened:
-            self.opened[method.name] = IsolatedSession(self.folder / method.file)
-        return self.opened[method.name].run(feed)
 
 
 def vocabulary(contract: Contract) -> int:

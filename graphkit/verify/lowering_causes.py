@@ -14,9 +14,10 @@ from graphkit.host import Host
 from graphkit.verify.lowering_cache import cache_order
 from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, Scene
 
-__all__ = ["causes"]
+__all__ = ["CACHE_ORDER", "causes", "is_wrong_once"]
 
 
+CACHE_ORDER = "Each step is right on the cache of the original"
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 Change = tuple[str, Changing]
 
@@ -36,9 +37,10 @@ def causes(scene: Scene) -> Iterator[str]:
     hidden = scene.reference.start(scene.source, scene.own)
     outputs = scene.host.start(scene.source, **scene.user)
     once = list(_ports(scene, "once"))
-    if _wrong(scene, outputs, hidden):
+    was_wrong = is_wrong_once(scene, outputs, hidden)
+    if was_wrong:
         yield from _mending(
-            scene, once, lambda: not _wrong(scene, scene.host.start(scene.source, **scene.user), hidden)
+            scene, once, lambda: not is_wrong_once(scene, scene.host.start(scene.source, **scene.user), hidden)
         )
     if not scene.tokens:
         return
@@ -51,19 +53,15 @@ def causes(scene: Scene) -> Iterator[str]:
         return all(_is_right(scene, moment, names) for moment in moments)
 
     if is_right():
-        yield from cache_order(scene, names)
+        yield from () if was_wrong else cache_order(scene, names)
         return
     steps = list(_ports(scene, "step"))
     found = list(_mending(scene, steps, is_right)) or list(_shifted(scene, steps, moments, names))
-    found += _frozen(scene, steps, moments, names)
-    if not found and _is_right(scene, moments[0], names):
-        found.append(
-            "Even on the cache of the original, a step is wrong: the model reads slots or heads in another order."
-        )
-    yield from found
+    yield from found or _frozen(scene, steps, moments, names)
 
 
-def _wrong(scene: Scene, outputs: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> bool:
+def is_wrong_once(scene: Scene, outputs: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> bool:
+    """Whether what runs once for a source is not what it should be, at valid positions."""
     parts = {name: tuple(slice(size) for size in array.shape) for name, array in wanted.items()}
     return any(name not in outputs or scene.differ(outputs[name][parts[name]], wanted[name]) for name in wanted)
 
@@ -120,12 +118,14 @@ def _is_right(scene: Scene, moment: _Moment, names: Mapping[str, Slot]) -> bool:
 
 
 def _mending(scene: Scene, ports: Sequence[tuple[Method, Port]], is_right: Callable[[], bool]) -> Iterator[str]:
-    """Yield the first change of the inputs that mends the difference."""
-    for method, port in ports:
-        for words, change in _changes(scene.host, port):
-            if _with(scene.host, port, change, is_right):
-                yield words.format(name=f"'{port.name}' of {method.name}")
-                return
+    """Yield the change of the inputs that mends the difference, where only one does."""
+    found = [
+        words.format(name=f"'{port.name}' of {method.name}")
+        for method, port in ports
+        for words, change in _changes(scene.host, port)
+        if _with(scene.host, port, change, is_right)
+    ]
+    yield from found if len(found) == 1 else ()
 
 
 def _shifted(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract import Port
+from graphkit.contract import Method, Port
 from graphkit.host import Host
 from graphkit.host.numpy_host import Ids, Tokens
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
 from graphkit.verify.one_sequence import OneSequence
 
-__all__ = ["NOISE", "STEPS", "AlteredHost", "Scene"]
+__all__ = ["NOISE", "STEPS", "AlteredHost", "Differ", "IsolatedMethods", "Scene"]
 
 STEPS = 4  # that are looked into
 NOISE = 3.0  # standard deviation of what takes the place of something that must not count
@@ -75,6 +78,33 @@ class AlteredHost(Host):
         parts = np.split(made.reshape(-1), self.batch)
         parts[self.sequence] = self.alter(port, ids[self.sequence], parts[self.sequence]).reshape(-1)
         return np.concatenate(parts).reshape(port.shape)
+
+
+class IsolatedMethods:
+    """Methods in a process that may die.
+
+    Args:
+        folder: Of their files.
+
+    Attributes:
+        models: What runs in place of a file, by method.
+        fed: What each method was fed last.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.models: Mapping[str, Model] = {}
+        self.fed: dict[str, Mapping[str, np.ndarray]] = {}
+        self._opened: dict[str, tuple[Model | None, IsolatedSession]] = {}
+
+    def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Run a method."""
+        model, opened = self.models.get(method.name), self._opened.get(method.name)
+        if opened is None or opened[0] is not model:
+            opened = model, IsolatedSession(self.folder / method.file if model is None else model)
+            self._opened[method.name] = opened
+        self.fed[method.name] = {name: array.copy() for name, array in feed.items()}
+        return opened[1].run(feed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 
-__all__ = ["lost_bias", "signs"]
+__all__ = ["lost_bias"]
 
 CLOSE = 0.01  # relative, of what counts as the same number
 
@@ -34,13 +34,3 @@ def lost_bias(model: Model, differences: Sequence[np.ndarray], tolerance: float)
             if np.allclose(offset, sign * array, CLOSE, 10 * tolerance):
                 return f"Logits are off by the same numbers at every step: '{value.name}' of the original {what}."
     return ""
-
-
-def signs(differences: Sequence[np.ndarray], tolerance: float, is_full_right: bool) -> Iterator[str]:
-    """Yield what the differences look like, where no cause of them is found."""
-    if is_full_right:
-        yield "Only padded sources differ: padding is not masked."
-    if _offset(differences, tolerance) is not None:
-        yield "Logits are off by the same numbers at every step: a bias is lost or added twice."
-    elif differences and np.max(np.abs(differences[0])) <= 10 * tolerance:
-        yield "The first step is right and later ones are not: look at what the cache holds, and at positions."

@@ -37,9 +37,20 @@ class OneSequence:
 
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the encoder on token ids, or on what the user gives, and return its outputs, by name."""
+        return self._oracle.encode(self._inputs(source, user))
+
+    def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what the encoder is fed for a source; it does not run."""
+        return self._oracle.encoder_feed(self._inputs(source, user))
+
+    def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
-        return self._oracle.encode({**{value.name: np.array([source]) for value in tokens}, **user})
+        return {**{value.name: np.array([source]) for value in tokens}, **user}
+
+    def fed(self, token: int) -> dict[str, np.ndarray]:
+        """Return what the decoder would be fed for one token, what is past included; it does not run."""
+        return self._oracle.later_feed(np.array([[token]]))
 
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""

@@ -128,6 +128,20 @@ class Oracle:
         self.outputs, self.cache = self._decoder.step(self._feed(model, tokens), self.cache)
         return _logits(model, self.outputs)
 
+    def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Return what the encoder is fed; it does not run."""
+        return {} if self._encoder is None else _encoder_feed(self._encoder, inputs)
+
+    def later_feed(self, tokens: np.ndarray) -> Arrays:
+        """Return what a step on the next tokens is fed, what is past included; it does not run."""
+        assert self._decoder is not None
+        model, before = self._decoder.later, self._mask
+        self._mask = np.concatenate([before, np.ones_like(tokens)], 1) if before.size else np.ones_like(tokens)
+        feed = self._feed(model, tokens)
+        self._mask = before
+        past = {value.name: self.cache[entry.slot] for value, entry in model.roles.pasts.items() if self.cache}
+        return {**feed, **(past or _empty_past(model, len(tokens)))}
+
     def reorder(self, rows: Sequence[int]) -> None:
         """Let each row be a copy of another."""
         assert self._decoder is not None
