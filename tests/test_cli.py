@@ -679,6 +679,11 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
             "no input has a dim 'batch' - did you mean 'batch_size'?",
         ),
         (
+            ("--dim", "sequence_length=33"),
+            f"{OTHER}: it cannot run with sequence_length=33: '/Gather_2': an index outside of an axis of 32 - give other "
+            "sizes",
+        ),
+        (
             ("--input", "input_ids=2xN"),
             "--input: 'N' is not a size - write a number of at least 0",
         ),

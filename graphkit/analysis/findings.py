@@ -43,6 +43,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("unknown-shapes", "unknown-shapes", "shapes not known before a run"),
     Kind("shape-chains", "shape-ops", "shapes computed at run time", is_fault=False),
     Kind("float16", "float16", "float16 cannot hold constants", is_fault=False),
+    Kind("legal-sizes", "hazards", "runs at some sizes only", is_fault=False),
     Kind("size-limit", "hazards", "fails above a size", is_fault=False),
     Kind("dims-apart", "hazards", "fails where dims do not fit together", is_fault=False),
 )

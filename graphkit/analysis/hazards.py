@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.constraints import SharedPrecondition, Trigger, find_triggers
 from graphkit.constraints.evaluate import Values
+from graphkit.constraints.size_rules import SizeRule
 from graphkit.graph.families import family_labels
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, all_nodes
@@ -17,14 +18,15 @@ from graphkit.render.blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes, infer
 
-__all__ = ["Check", "Hazard", "Hazards", "dims_text", "hazards"]
+__all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]
 
-Kind = Literal["never", "wrong shape", "empty", "limit", "fit"]
+Kind = Literal["never", "wrong shape", "empty", "sizes", "limit", "fit"]
 Dims = Sizes
 KINDS: dict[Kind, str] = {
     "never": "fails at all dims",
     "wrong shape": "gives a wrong shape without an error",
     "empty": "fails if a dim is 0",
+    "sizes": "fails at sizes that are not legal",
     "limit": "fails above some size",
     "fit": "fails if dims do not fit together",
 }
@@ -32,6 +34,7 @@ FINDINGS: dict[Kind, str] = {
     "never": "never-runs",
     "wrong shape": "wrong-shape",
     "empty": "empty-dim",
+    "sizes": "legal-sizes",
     "limit": "size-limit",
     "fit": "dims-apart",
 }
@@ -91,19 +94,62 @@ class Hazard:
 
 
 @dataclass(frozen=True)
+class LegalSizes:
+    """The sizes of a dim at which every node runs, whatever the sizes of other dims with such a rule are.
+
+    Attributes:
+        text: The rule in words: `multiples of 32 from 32`.
+        step, least, most: It: these multiples from `least` to `most`, which is None without a bound.
+        less, more: So much less, and so much more, than any of them is legal too.
+        is_exact: Whether no other size is.
+    """
+
+    dim: str
+    text: str
+    step: int
+    least: int
+    most: int | None
+    less: int
+    more: int
+    is_exact: bool
+
+    @classmethod
+    def of(cls, rule: SizeRule) -> LegalSizes:
+        """Return a rule that was found."""
+        return cls(rule.name, str(rule), rule.step, rule.least, rule.most, rule.less, rule.more, rule.is_exact)
+
+    def __str__(self) -> str:
+        return f"{self.dim}: {self.text}"
+
+
+@dataclass(frozen=True)
 class Hazards(Judged):
-    """What can go wrong at legal dims.
+    """What can go wrong at dims that the inputs allow.
 
     Attributes:
         undecided: Why none were looked for, "" if they were.
+        legal: The legal sizes of dims that are more than a bound from above.
+        works: With such dims, a size for each symbol of the inputs at which every node runs.
+        is_complete: Whether all shapes are known; else nodes whose shapes are not may fail at these sizes.
     """
 
     title: ClassVar[str] = "Hazards"
     hazards: tuple[Hazard, ...]
     undecided: str = ""
+    legal: tuple[LegalSizes, ...] = ()
+    works: Dims = field(default_factory=Sizes)
+    is_complete: bool = True
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(map(_finding, self.hazards))
+        others = (_finding(one) for one in self.hazards if one.kind != "sizes")
+        return (*others, *(finding for rule in self.legal if (finding := self._finding_of(rule)) is not None))
+
+    def _finding_of(self, rule: LegalSizes) -> Finding | None:
+        hazards = [one for one in self.hazards if one.kind == "sizes" and rule.dim in _names(one)]
+        if not hazards:
+            return None
+        text = f"legal sizes are {rule}; {hazards[0]}"
+        return Finding(FINDINGS["sizes"], str(rule), text, rule.dim, sum(len(one.nodes) for one in hazards))
 
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
@@ -112,6 +158,10 @@ class Hazards(Judged):
             if not self.undecided:
                 yield Prose("None found: at all dims that were tried, the preconditions of every node hold.")
             return
+        if self.legal:
+            known = "" if self.is_complete else ", as far as shapes are known"
+            rules = "; ".join(map(str, self.legal))
+            yield Prose(f"Legal sizes{known}: {rules}. Such sizes are {dims_text(self.works)}.")
         yield Prose("Dims that the inputs allow, the nodes that cannot handle them, and what onnxruntime does.")
         yield table(
             "#:number | Dims:code | Problem:note | Node:note | onnxruntime:note | Checked:note | Kind | Nodes:number",
@@ -123,11 +173,14 @@ class Hazards(Judged):
         yield Prose("; ".join(f"{kind}: {KINDS[kind]}" for kind in kinds) + ".")
 
 
+def _names(one: Hazard) -> set[str]:
+    return {name for dims in one.examples for name, _ in dims}
+
+
 def _finding(one: Hazard) -> Finding:
     """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
     at = dims_text(one.examples[0]) if one.examples else f"'{one.nodes[0]}'"
-    names = sorted({name for dims in one.examples for name, _ in dims})
-    key = f"{one.op} {one.input}({', '.join(names)})"
+    key = f"{one.op} {one.input}({', '.join(sorted(_names(one)))})"
     return Finding(FINDINGS[one.kind], f"{at} ({one.op})", str(one), key, len(one.nodes))
 
 
@@ -206,8 +259,13 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     ]
     found = find_triggers(shapes)
     order = list(KINDS)
-    grouped = sorted(_grouped(found.triggers), key=lambda one: order.index(one.kind))
-    return Hazards((*never, *grouped), "" if found.base is not None else _undecided(found.unmet, found.obstacle))
+    ruled = {rule.name for rule in found.rules}
+    grouped = sorted(_grouped(found.triggers, ruled), key=lambda one: order.index(one.kind))
+    if found.base is None:
+        return Hazards((*never, *grouped), _undecided(found.unmet, found.obstacle))
+    legal = tuple(map(LegalSizes.of, found.rules))
+    works = Sizes(found.base.items()) if legal else Sizes()
+    return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
 
 
 def _undecided(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
@@ -217,17 +275,17 @@ def _undecided(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
     return f"Not looked for: no dims were found at which the preconditions of these nodes hold: {nodes}."
 
 
-def _grouped(triggers: Iterable[Trigger]) -> Iterator[Hazard]:
+def _grouped(triggers: Iterable[Trigger], ruled: Collection[str]) -> Iterator[Hazard]:
     """Yield a hazard for each precondition, and for equal ones of several scopes together."""
     groups: dict[object, list[Trigger]] = {}
     for trigger in triggers:
         node = trigger.shared.nodes[0]
         groups.setdefault((node.operator, trigger.shared.precondition, trigger.is_wrong), []).append(trigger)
     for group in groups.values():
-        yield _hazard(group)
+        yield _hazard(group, ruled)
 
 
-def _hazard(group: Sequence[Trigger]) -> Hazard:
+def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     first = group[0]
     precondition, node = first.shared.precondition, first.shared.nodes[0]
     values = Values.at(first.dims)
@@ -235,7 +293,7 @@ def _hazard(group: Sequence[Trigger]) -> Hazard:
     own = {id(one.shared): one.shared for one in group}.values()
     also = {other.path: None for one in group for shared in one.also for other in shared.nodes}
     return Hazard(
-        _kind(group),
+        _kind(group, ruled),
         node.operator,
         _input(node),
         tuple(one.path for shared in own for one in shared.nodes),
@@ -249,12 +307,14 @@ def _hazard(group: Sequence[Trigger]) -> Hazard:
     )
 
 
-def _kind(group: Sequence[Trigger]) -> Kind:
+def _kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     first = group[0]
     if first.is_wrong:
         return "wrong shape"
     if any(first.dims[name] == 0 for name in first.changed):
         return "empty"
+    if all(name in ruled for one in group for name in one.changed):
+        return "sizes"
     return "limit" if all(one.is_limit for one in group) else "fit"
 
 

@@ -17,13 +17,14 @@ from graphkit.constraints.collect import SharedPrecondition, collect
 from graphkit.constraints.evaluate import Assignment
 from graphkit.constraints.grid import Grid
 from graphkit.constraints.precondition import FAILS, FINE, WRONG, Bools
+from graphkit.constraints.size_rules import SizeRule, size_rules
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["Trigger", "Triggers", "find_triggers"]
 
 MAX_WORK = 1 << 15  # symbols in preconditions, times the squares of those in each: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
-ABOVE = (1, 2, 3, 7, 8, 64, 1000)  # steps beyond a size, to see whether all larger ones fail
+ABOVE = (*range(1, 513), 1000, 1024, 1 << 16)  # steps beyond a size, to see whether all larger ones fail
 Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
 
 
@@ -62,6 +63,7 @@ class Triggers:
         ties: Symbols that follow from others if every node is to run.
         unmet: If there is no base, the first precondition that no sizes meet together with those before it.
         obstacle: Why nothing was searched, "" if something was.
+        rules: The legal sizes of symbols, where they are more than a bound from above; `base` follows them.
     """
 
     triggers: tuple[Trigger, ...]
@@ -69,6 +71,7 @@ class Triggers:
     ties: Mapping[str, Expr]
     unmet: tuple[SharedPrecondition, ...] = ()
     obstacle: str = ""
+    rules: tuple[SizeRule, ...] = ()
 
 
 def find_triggers(shapes: Shapes) -> Triggers:
@@ -102,9 +105,15 @@ def find_triggers(shapes: Shapes) -> Triggers:
         return Triggers((), base, {})
     sizes = Grid(shared, symbols).sizes
     grid = Grid(shared, {name: symbol for name, symbol in symbols.items() if sizes[name]})  # the others change nothing
-    found = _Search(grid, {name: base[name] for name in grid.symbols}).triggers()
+    start = {name: base[name] for name in grid.symbols}
+    found = list(_Search(grid, start).triggers())
     whole = [replace(one, dims={**base, **one.dims}, fine={**base, **one.fine}) for one in found]
-    return Triggers(tuple(whole), base, grid.ties)
+    sized = {name for one in found if not any(one.dims[name] == 0 for name in one.changed) for name in one.changed}
+    rules = size_rules(grid, start, sized)
+    multiples = {rule.name: rule.least for rule in rules if start[rule.name] % rule.step}
+    plain = {**base, **tied({**start, **multiples}, grid.ties)}
+    best = base if grid.bad([{name: plain[name] for name in start}]).any() else plain
+    return Triggers(tuple(whole), best, grid.ties, rules=rules)
 
 
 def _learned(shapes: Shapes) -> dict[str, int]:

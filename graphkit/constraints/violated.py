@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import numpy as np
 
 from graphkit.constraints.collect import collect
+from graphkit.constraints.triggers import find_triggers
+from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.shapes import infer
+from graphkit.shapes import DimSpec, infer
 
-__all__ = ["SizeCheck"]
+__all__ = ["SizeCheck", "check_sizes", "impossible"]
 
 
 class SizeCheck:
@@ -46,3 +48,33 @@ class SizeCheck:
                 if number > 0 and not self.fault({**sizes, **dict.fromkeys(names, number)}):
                     return number
         return None
+
+
+def check_sizes(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
+    """Check that a model runs where its inputs have the dims of a spec.
+
+    Args:
+        model: The model.
+        spec: The dims.
+        sizes: The sizes that symbols have there.
+
+    Raises:
+        UsageError: A node does not run.
+    """
+    for reason in _reasons(model, spec, sizes):
+        raise impossible(model, sizes, reason)
+
+
+def _reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
+    for finding in infer(model, spec).contradictions:
+        yield f"'{finding.node}': {finding.message}"
+    if fault := SizeCheck(model).fault(sizes):
+        yield fault
+
+
+def impossible(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
+    """Return the error for sizes at which a model does not run."""
+    given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
+    legal = "; ".join(f"{rule.name}: {rule}" for rule in find_triggers(infer(model)).rules)
+    hint = f"give other sizes ({legal})" if legal else "give other sizes"
+    return UsageError(f"{model.label}: it cannot run with {given}: {reason} - {hint}")

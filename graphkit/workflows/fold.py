@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table
+from graphkit.constraints.violated import check_sizes
 from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -22,7 +23,8 @@ from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
-from graphkit.shapes import declarations
+from graphkit.shapes import DimSpec, declarations
+from graphkit.shapes.inputs import Inputs
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
@@ -127,7 +129,7 @@ def fold_file(
         ended, whether it holds or not.
 
     Raises:
-        UsageError: An input or a symbol does not exist, or the numbers contradict each other.
+        UsageError: An input or a symbol does not exist, or the model cannot run at the numbers.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
 
@@ -141,6 +143,7 @@ def fold_file(
     check_output(model, output, options)
     if options.verify:
         check_files(model)
+    _check_runs(model, options.spec)
     progress("folding")
     outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
     shown, declared = with_shapes(outcome.model)
@@ -162,6 +165,18 @@ def fold_file(
         tuple(path.name for path in written.unused),
         declared,
     )
+
+
+def _check_runs(model: Model, spec: DimSpec) -> None:
+    """Check that the model runs at what is frozen.
+
+    Raises:
+        UsageError: It does not.
+    """
+    declared = declarations(model).model
+    sizes = Inputs(declared, spec).numbers
+    if sizes:
+        check_sizes(declared, spec, sizes)
 
 
 def _counts(before: Model, after: Model) -> tuple[Change, ...]:

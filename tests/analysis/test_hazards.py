@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import onnx.parser
 import pytest
 
-from graphkit.analysis.hazards import SHOWN, Check, Hazard, Hazards, hazards
+from graphkit.analysis.hazards import SHOWN, Check, Hazard, Hazards, LegalSizes, hazards
+from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.render.result import Sizes
+from graphkit.runtime.session import Session
 
 RealModel = Callable[[str], Model]
 
@@ -36,7 +41,7 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     "cache-styles/static-cache": (),
     "detr-resnet-50/model_quantized": (
         (
-            "fit",
+            "sizes",
             "at num_channels=2 or num_channels=4, ConvInteger "
             "'/model/backbone/conv_encoder/model/conv1/Conv_quant' fails: channels of input and weight differ: "
             "num_channels is 2, not 3",
@@ -127,12 +132,12 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "patchtst/model": (
         (
-            "fit",
+            "sizes",
             "at sequence_length=7, MatMul '/model/encoder/embedder/input_embedding/MatMul' fails: the inner dims "
             "of a product differ: min(8, sequence_length) is 7, not 8",
         ),
         (
-            "fit",
+            "sizes",
             "at sequence_length=9, Concat '/model/patchifier/Concat' fails: shapes that cannot be joined at axis "
             "2: [2, 3, 1, 8], [2, 3, 1, 1], [2, 3, 1, 0] and [2, 3, 1, 0]",
         ),
@@ -140,12 +145,12 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
     "search/loop-greedy": (),
     "vit-qdq/model": (
         (
-            "fit",
+            "sizes",
             "at num_channels=2 or num_channels=4, Conv '/vit/embeddings/patch_embeddings/projection/Conv' fails: "
             "channels of input and weight differ: num_channels is 2, not 3",
         ),
         (
-            "fit",
+            "sizes",
             "at height=40, width=32 or height=32, width=40 or height=31, width=32 or height=32, width=31, Add "
             "'/vit/embeddings/Add' fails: dims that do not broadcast: (height // 8)*(width // 8) + 1 is 21 and 17",
         ),
@@ -349,3 +354,88 @@ def test_a_branch_does_not_hide_what_fails_in_the_other_one() -> None:
         (((("n", 8),),), ("if/else_branch/Gather#1",)),
         (((("n", 9),),), ("if/then_branch/Gather#0",)),
     ]
+
+
+PYRAMID = """
+    a = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = CEIL> (x)
+    b = MaxPool <kernel_shape = [2], strides = [2], ceil_mode = CEIL> (a)
+    c = Resize <mode = "nearest"> (b, none, scales)
+    y = Concat <axis = 1> (a, c)
+"""
+
+
+def pyramid(ceil: int) -> Model:
+    """Return a model that joins an image at half its size with one at a quarter, which is enlarged again."""
+    words = "<float[0] none = {}, float[3] scales = {1, 1, 2}>"
+    head = '<ir_version: 10, opset_import: ["" : 18]>'
+    body = PYRAMID.replace("CEIL", str(ceil))
+    text = f"{head} g (float[b, 3, width] x) => (float[b, 6, w] y) {words} {{ {body} }}"
+    return Model.from_proto(onnx.parser.parse_model(text))
+
+
+def runs(model: Model, **sizes: int) -> bool:
+    shape = [dim.dim_value or sizes[dim.dim_param] for dim in model.proto.graph.input[0].type.tensor_type.shape.dim]
+    try:
+        Session(model, threads=1).run({"x": np.zeros(shape, np.float32)})
+    except ModelError:
+        return False
+    return True
+
+
+RULES = {
+    0: (
+        "multiples of 4 from 4, or up to 1 more, and some others",  # 1, where nothing is left of the image
+        LegalSizes("width", "", 4, 4, None, 0, 1, False),
+    ),
+    1: ("multiples of 4 from 4, or up to 1 less", LegalSizes("width", "", 4, 4, None, 1, 0, True)),
+}
+
+
+@pytest.mark.parametrize("ceil", RULES)
+def test_sizes_that_must_be_multiples(ceil: int) -> None:
+    model, (text, rule) = pyramid(ceil), RULES[ceil]
+    found = hazards(model)
+    assert found.legal == (replace(rule, text=text),)
+    assert {one.kind for one in found.hazards} == {"sizes"}
+    assert [(one.kind, one.where) for one in found.found()] == [("legal-sizes", f"width: {text}")]
+    assert runs(model, **dict(found.works))
+    for size in (*range(2, 18), 61, 63, 64, 65, 66, 1022, 1023, 1024, 1025, 1026):
+        near = (size + 1) // 4 * 4
+        assert runs(model, b=1, width=size) == (near >= 4 and -rule.less <= size - near <= rule.more), size
+
+
+def test_legal_sizes_as_text() -> None:
+    assert hazards(pyramid(1)).to_text() == (
+        """\
+Hazards
+
+Legal sizes: width: multiples of 4 from 4, or up to 1 less. Such sizes are b=3,
+width=32.
+
+Dims that the inputs allow, the nodes that cannot handle them, and what
+onnxruntime does.
+
+#  Dims      Kind   Nodes
+──────────────────────────
+1  width=30  sizes      1
+     Concat: shapes that cannot be joined at axis 1: [3, 3, 15] and [3, 3, 16]
+     at Concat#3
+     onnxruntime: an error with "Non concat axis dimensions must match"
+
+sizes: fails at sizes that are not legal.
+
+"""
+    )
+
+
+def test_a_dim_whose_legal_sizes_depend_on_another_has_no_rule() -> None:
+    found = hazards(model("(float[n] x, float[m] z) => (float[k] y)", "a = Concat <axis = 0> (x, x) y = Add (a, z)"))
+    assert (found.legal, found.works) == ((), Sizes())
+
+
+def test_legal_sizes_hold_only_as_far_as_shapes_are_known() -> None:
+    text = pyramid(0).proto
+    text.graph.node.extend(onnx.parser.parse_graph("g (float[n] y) => (t) { t = NonZero (y) }").node)
+    found = hazards(Model.from_proto(text))
+    assert not found.is_complete
+    assert "Legal sizes, as far as shapes are known: width: multiples of 4" in found.to_text()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from graphkit.constraints.forced import forced_sizes
-from graphkit.constraints.violated import SizeCheck
-from graphkit.errors import UsageError
+from graphkit.constraints.violated import check_sizes, impossible
 from graphkit.model import Model
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, Premise
-from graphkit.shapes import DimSpec, declarations, infer
+from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.dim_spec import InputShapes, SymbolSizes
 from graphkit.shapes.inputs import Inputs
 
@@ -57,7 +56,7 @@ class SetDims(Pass):
         numbers = Inputs(base, spec).numbers
         forced = _whole(base, numbers, forced_sizes(base, numbers))
         sizes = {**numbers, **forced}
-        _check_runs(base, DimSpec.of(sizes, spec.shapes, spec.bounds), sizes)
+        check_sizes(base, DimSpec.of(sizes, spec.shapes, spec.bounds), sizes)
         frozen = FreezeDims(tuple(sizes.items()), self.inputs, ranges=spec.ranges).run(base)
         if frozen.model is base:
             return Outcome(model)
@@ -75,22 +74,5 @@ def _whole(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fracti
     """Return forced sizes as integers, and check that they can be sizes."""
     for name, size in forced.items():
         if size < 0 or size.denominator != 1:
-            raise _impossible(model, numbers, f"'{name}' would have to be {size}")
+            raise impossible(model, numbers, f"'{name}' would have to be {size}")
     return {name: int(size) for name, size in forced.items()}
-
-
-def _check_runs(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
-    for reason in _reasons(model, spec, sizes):
-        raise _impossible(model, sizes, reason)
-
-
-def _reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
-    for finding in infer(model, spec).contradictions:
-        yield f"'{finding.node}': {finding.message}"
-    if fault := SizeCheck(model).fault(sizes):
-        yield fault
-
-
-def _impossible(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
-    given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
-    return UsageError(f"{model.label}: it cannot run with {given}: {reason} - give other sizes")

@@ -87,7 +87,7 @@ def test_a_size_that_breaks_a_precondition_is_refused_with_the_node() -> None:
     model = model_of(WINDOW, kernel=np.ones((1, 1, 5), np.float32))
     assert SetDims((("L", 5),)).run(model).changes[0] == "L is 5"
     assert refused(model, SetDims((("L", 3),))) == (
-        "it cannot run with L=3: 'Conv#0': windows that fit: -1 is less than 1 - give other sizes"
+        "it cannot run with L=3: 'Conv#0': windows that fit: -1 is less than 1 - give other sizes (L: 5 or more)"
     )
 
 
