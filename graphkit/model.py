@@ -93,12 +93,13 @@ class Model:
 
         return glance(self.name, self.proto, self.scopes)
 
-    def save(self, path: str | os.PathLike[str], weights: Placement = "shared", *, overwrite: bool = False) -> Saved:
+    def save(self, path: str | os.PathLike[str], weights: Placement = "kept", *, overwrite: bool = False) -> Saved:
         """Write it to a file, all of it or nothing; what it was read from is never replaced.
 
         Args:
             path: The file to write; with shared weights, NAME_data is written beside it.
-            weights: `shared`: in that data file, each distinct tensor once. `in-place`: no weight is copied, the file
+            weights: `kept`: in the file itself where they were there, and it has up to 2 GB; else shared. `shared`: in
+                that data file, each distinct tensor once. `in-place`: no weight is copied, the file
                 refers to those that this model was read from, in whose folder it must be. `inline`: in the file itself,
                 which may have up to 2 GB.
             overwrite: Replace existing files.
@@ -115,7 +116,7 @@ class Model:
             >>> folded = graphkit.fold("example:causal-attention", dims={"batch_size": 1}).model
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     [path.name for path in folded.save(f"{folder}/folded.onnx")]
-            ['folded.onnx_data', 'folded.onnx']
+            ['folded.onnx']
         """
         from graphkit.save import save_models
 

@@ -31,7 +31,7 @@ from graphkit.io.wire import MAX_PROTO
 
 __all__ = ["Placement", "Saved", "check_targets", "save_models", "unused_text"]
 
-Placement = Literal["shared", "in-place", "inline"]
+Placement = Literal["kept", "shared", "in-place", "inline"]
 
 HINT = "nothing was left behind; check the folder and the space on its disk"
 
@@ -98,9 +98,10 @@ def save_models(
 
     Args:
         models: The models by the path to write; all in one folder.
-        weights: `shared`: one data file beside the models, each distinct tensor once. `in-place`: no weight is
-            copied, the models refer to the files that they were read from, which must be in the same folder.
-            `inline`: in the models themselves, up to 2 GB each.
+        weights: `kept`: in the models themselves where they were there and still fit, else shared. `shared`: one data
+            file beside the models, each distinct tensor once. `in-place`: no weight is copied, the models refer to
+            the files that they were read from, which must be in the same folder. `inline`: in the models themselves,
+            up to 2 GB each.
         data_name: Name of the data file; default: that of the first model with `_data` appended.
         others: The content of files that belong to the models, by path; in the same folder.
         overwrite: Replace existing files; inputs are never replaced.
@@ -124,6 +125,8 @@ def save_models(
     wanted = {Path(path): model for path, model in models.items()}
     contents = {Path(path): content for path, content in others.items()}
     first = next(iter(wanted))
+    if weights == "kept":
+        weights = "inline" if all(map(_is_one_file, wanted.values())) else "shared"
     data_path = first.parent / (data_name or f"{first.name}_data")
     targets = [*([data_path] if weights == "shared" else []), *wanted, *contents]
     check_targets(targets, wanted.values(), overwrite=overwrite)
@@ -146,6 +149,11 @@ def fits_inline(model: Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
     external = [t for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)]
     return model.proto.ByteSize() + sum(piece.length for piece in _pieces(model, external)) <= MAX_PROTO
+
+
+def _is_one_file(model: Weighted) -> bool:
+    """Whether a model has its weights inside, and still fits into one file."""
+    return not model.source.data_files and fits_inline(model)
 
 
 def unused_text(names: Sequence[str]) -> str:

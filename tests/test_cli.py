@@ -143,7 +143,7 @@ def test_an_option_out_of_range_is_bad_usage(run: Run, option: str, value: str) 
 def test_an_unknown_placement_of_weights_is_bad_usage(run: Run, tmp_path: Path) -> None:
     ran = run("fold", OTHER, "-o", tmp_path / "out.onnx", "--weights", "nowhere")
     assert (ran.code, ran.out, list(tmp_path.iterdir())) == (2, "", [])
-    assert "'--weights': 'nowhere' is not one of 'shared', 'in-place', 'inline'" in ran.err
+    assert "'--weights': 'nowhere' is not one of 'kept', 'shared', 'in-place', 'inline'" in ran.err
 
 
 def test_an_unknown_section(run: Run) -> None:
@@ -680,8 +680,8 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         ),
         (
             ("--dim", "sequence_length=33"),
-            f"{OTHER}: it cannot run with sequence_length=33: '/Gather_2': an index outside of an axis of 32 - give other "
-            "sizes",
+            f"{OTHER}: it cannot run with sequence_length=33: '/Gather_2': an index outside of an axis of 32 - give "
+            "other sizes",
         ),
         (
             ("--input", "input_ids=2xN"),

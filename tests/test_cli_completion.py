@@ -7,7 +7,9 @@ import pytest
 from click.shell_completion import BashComplete, ShellComplete
 
 from graphkit.cli import app
+from graphkit.examples import resolve
 
+CAUSAL, MERGED = "example:causal-attention", "example:merged-decoder"
 Run = Callable[..., tuple[object, str, str]]
 
 
@@ -35,6 +37,16 @@ def completed(*arguments: str) -> list[tuple[str, str]]:
         (("report", "example:merged"), ["example:merged-decoder"]),
         (("verify", "x.onnx", "example:causal"), ["example:causal-attention"]),
         (("completion", "f"), ["fish"]),
+        (("fold", CAUSAL, "--dim", ""), ["batch_size=", "sequence_length="]),
+        (("set-dims", CAUSAL, "--dim", "b"), ["batch_size="]),
+        (("report", CAUSAL, MERGED, "--range", "s"), ["sequence_length="]),
+        (("fold", MERGED, "--input", "use"), ["use_cache_branch="]),
+        (("compare", CAUSAL, CAUSAL, "--input", ""), ["input_ids="]),
+        (("shapes", CAUSAL, "--why", "/Gather_2"), ["/Gather_2_output_0"]),
+        (("extract", CAUSAL, "--to", "/Gather_2"), ["/Gather_2", "/Gather_2_output_0"]),
+        (("extract", CAUSAL, "--from", "input"), ["input_ids"]),
+        (("fold", "missing.onnx", "--dim", ""), []),
+        (("fold", "--dim", ""), []),
     ],
 )
 def test_names_are_completed(
@@ -68,3 +80,9 @@ def test_bash_does_not_end_a_word_at_a_colon(run: Run) -> None:
     first, *others = run("completion", "bash")[1].splitlines(keepends=True)
     assert first == 'COMP_WORDBREAKS="${COMP_WORDBREAKS//:}"\n'
     assert "".join(others) == BashComplete(app, {}, "graphkit", "_GRAPHKIT_COMPLETE").source()
+
+
+def test_dims_of_the_models_in_a_folder_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_bytes(resolve(CAUSAL).read_bytes())
+    (tmp_path / "b.onnx").write_bytes(b"broken")
+    assert completed("report", str(tmp_path), "--dim", "seq") == [("plain", "sequence_length=")]

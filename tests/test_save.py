@@ -332,3 +332,13 @@ def test_a_model_saves_itself(source: Path, target: Path, weights: Placement) ->
 def test_a_model_never_saves_itself_over_its_source(source: Path) -> None:
     with pytest.raises(OutputError, match="is an input, which is never overwritten"):
         load(source).save(source, overwrite=True)
+
+
+def test_kept_weights_stay_inside_where_they_were(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(source)
+    assert [path.name for path in model.save(target / "one.onnx")] == ["one.onnx"]
+    assert values(target / "one.onnx") == values(source)
+    apart = load(save_models({target / "two.onnx": model})[-1])
+    assert [path.name for path in apart.save(target / "three.onnx")] == ["three.onnx_data", "three.onnx"]
+    monkeypatch.setattr("graphkit.save.MAX_PROTO", 1000)
+    assert [path.name for path in model.save(target / "four.onnx")] == ["four.onnx_data", "four.onnx"]

@@ -1,4 +1,4 @@
-"""Shell completion: what may stand where a model, a pass, a section or a target is named, and the scripts of shells.
+"""Shell completion: what may stand where a model, a tensor, a pass or a target is named, and the scripts of shells.
 
 A function that completes is called with the context, the parameter and what was typed so far, as click does; it
 imports what it needs when it is called, because a shell waits for it.
@@ -6,15 +6,31 @@ imports what it needs when it is called, because a shell waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-__all__ = ["complete_kinds", "complete_model", "complete_passes", "complete_sections", "complete_target", "completion"]
+if TYPE_CHECKING:
+    from graphkit.model import Model
+
+__all__ = [
+    "complete_dim",
+    "complete_input",
+    "complete_kinds",
+    "complete_model",
+    "complete_passes",
+    "complete_place",
+    "complete_sections",
+    "complete_target",
+    "complete_tensor",
+    "completion",
+]
 
 Completed = list[CompletionItem]
 SHELLS = ("bash", "zsh", "fish")
@@ -74,6 +90,50 @@ def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> C
     if "{" in closed[2]:
         return []
     return _starting((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
+
+
+def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a symbol in the dims of the inputs of the model on the line."""
+    from graphkit.shapes.inputs import input_dims
+
+    dims = (dim for model in _models(context) for value in model.graph.inputs for dim in input_dims(value) or ())
+    return _starting(
+        (f"{name}=" for name in dict.fromkeys(name for dim in dims for name in sorted(dim.symbols))), incomplete
+    )
+
+
+def complete_input(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete an input of the model on the line."""
+    names = (value.name for model in _models(context) for value in model.graph.inputs)
+    return _starting((f"{name}=" for name in dict.fromkeys(names)), incomplete)
+
+
+def complete_tensor(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a tensor of the main graph of the model on the line."""
+    names = (name for model in _models(context) for name in model.graph.values)
+    return _starting(dict.fromkeys(names), incomplete)
+
+
+def complete_place(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
+    """Complete a tensor or a node of the main graph of the model on the line."""
+    names = [
+        name
+        for model in _models(context)
+        for name in (*model.graph.values, *(node.proto.name for node in model.graph.nodes))
+    ]
+    return _starting(filter(None, dict.fromkeys(names)), incomplete)
+
+
+def _models(context: click.Context) -> Iterator[Model]:
+    """Yield the models that are on the line already, those of a folder too; what cannot be read is none."""
+    from graphkit.errors import GraphkitError
+    from graphkit.model import load
+
+    words = [word for word in context.args if not word.startswith("-")]  # click parses none before an open option
+    paths = [path for word in words for path in (sorted(Path(word).glob("*.onnx")) if Path(word).is_dir() else [word])]
+    for path in paths:
+        with contextlib.suppress(GraphkitError, OSError):
+            yield load(path)
 
 
 @click.command(short_help="Print the completion script of a shell.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from graphkit.cli.completing import complete_place
 from graphkit.cli.options import (
     SizeWords,
     dim_option,
@@ -80,12 +81,20 @@ def edit_options(command: Callable[..., Pass]) -> Callable[..., None]:
 
 
 @click.command(short_help="Write a subgraph as a model of its own, and prove it.")
-@click.option("--to", metavar="NAME", multiple=True, required=True, help="A value or node to end at; repeatable.")
+@click.option(
+    "--to",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    shell_complete=complete_place,
+    help="A value or node to end at; repeatable.",
+)
 @click.option(
     "--from",
     "begin",
     metavar="NAME",
     multiple=True,
+    shell_complete=complete_place,
     help="A value or node to begin at; repeatable. Default: the inputs of the model.",
 )
 @output_file

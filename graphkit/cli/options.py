@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from graphkit.cli.completing import complete_model
+from graphkit.cli.completing import complete_dim, complete_input, complete_model
 
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
@@ -60,7 +60,7 @@ SUFFIXES = {
 }  # of files, and the format that they say
 REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
 REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # the formats of reports without a drawing
-PLACEMENTS: tuple[Placement, ...] = ("shared", "in-place", "inline")
+PLACEMENTS: tuple[Placement, ...] = ("kept", "shared", "in-place", "inline")
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -102,14 +102,22 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Callabl
 
 
 model_argument = click.argument("model", metavar="MODEL", shell_complete=complete_model)
-weights_option = click.option(
-    "--weights",
-    type=choice(PLACEMENTS),
-    default="shared",
-    show_default=True,
-    help="shared: one data file that holds each tensor once. in-place: copies no weights, so the source must stay. "
-    "inline: inside the models.",
-)
+
+
+def _weights_option(default: Placement) -> Callable[[Command], Command]:
+    return click.option(
+        "--weights",
+        type=choice(PLACEMENTS),
+        default=default,
+        show_default=True,
+        help="kept: inside the model where they are inside now, and it has up to 2 GB; else shared. shared: one data "
+        "file that holds each tensor once. in-place: copies no weights, so the source must stay. inline: inside the "
+        "models.",
+    )
+
+
+weights_option = _weights_option("kept")
+shared_weights_option = _weights_option("shared")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 steps_option = count_option("--steps", 8, "Number of greedy decoding steps in the proof of a split.")
 float16_tolerance_option = tolerance_option(None, " Default: 0, or 0.01 for a model with float16 tensors.")
@@ -195,9 +203,19 @@ class SizeWords(NamedTuple):
         )
 
 
-dim_option = click.option("--dim", metavar="NAME=N", multiple=True, help="Set the size of a symbol; repeatable.")
+dim_option = click.option(
+    "--dim",
+    metavar="NAME=N",
+    multiple=True,
+    shell_complete=complete_dim,
+    help="Set the size of a symbol; repeatable.",
+)
 input_option = click.option(
-    "--input", metavar="NAME=AxBxC", multiple=True, help="Set the shape of an input; repeatable."
+    "--input",
+    metavar="NAME=AxBxC",
+    multiple=True,
+    shell_complete=complete_input,
+    help="Set the shape of an input; repeatable.",
 )
 
 
@@ -210,6 +228,7 @@ def size_options(command: Callable[..., T]) -> Callable[..., T]:
         "--range",
         metavar="NAME=LO:HI",
         multiple=True,
+        shell_complete=complete_dim,
         help="Set bounds of a symbol; either may be left out; repeatable.",
     )
     @wraps(command)

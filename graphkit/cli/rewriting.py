@@ -25,6 +25,7 @@ from graphkit.cli.options import (
     overwrite_option,
     read_pairs,
     rewrite_tolerance_option,
+    shared_weights_option,
     size_options,
     steps_option,
     tolerance_option,
@@ -46,7 +47,7 @@ __all__ = ["explain", "fold", "rewrite", "split_merged", "verify"]
 @click.command("split-merged", short_help="Split a merged decoder in two, and prove the pair.")
 @model_argument
 @output_option("DIR", "Output folder. Default: the folder of the model.")
-@weights_option
+@shared_weights_option
 @no_verify_option
 @click.option("--keep-names", is_flag=True, help="Keep the suffix _merged_0 in the names of shared weights.")
 @click.option("--condition", metavar="NAME", help="The boolean input to split on, if there are several.")

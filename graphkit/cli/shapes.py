@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from graphkit.cli.completing import complete_tensor
 from graphkit.cli.options import (
     SizeWords,
     choice,
@@ -42,7 +43,12 @@ LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by
     help="Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
 )
 @click.option("--constants", is_flag=True, help="Show initializers, and what follows from them alone, too.")
-@click.option("--why", metavar="NAME", help="Show where the shape of this tensor comes from.")
+@click.option(
+    "--why",
+    metavar="NAME",
+    shell_complete=complete_tensor,
+    help="Show where the shape of this tensor comes from.",
+)
 @click.option(
     "--write", type=click.Path(path_type=Path), metavar="OUT", help="Write the model with the shapes declared in it."
 )

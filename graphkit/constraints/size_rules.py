@@ -58,7 +58,7 @@ class SizeRule:
 
 
 def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[SizeRule, ...]:
-    """Return the rules of symbols that are more than a bound from above.
+    """Return the rules of symbols that are more than a bound from above, or that they must not be 0.
 
     Args:
         grid: The preconditions of a model.
@@ -72,7 +72,7 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
     legal = _Legal(Grid(shared, grid.symbols), base)
     rules = {name: rule for name in free if (rule := legal.rule(name)) is not None}
     known = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
-    return tuple(rule for rule in known.values() if rule.step > 1 or rule.least > legal.low(rule.name))
+    return tuple(rule for rule in known.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1))
 
 
 class _Legal:

@@ -39,7 +39,7 @@ class RewriteOptions:
     """
 
     spec: DimSpec = AS_DECLARED
-    weights: Placement = "shared"
+    weights: Placement = "kept"
     verify: bool = True
     overwrite: bool = False
     tolerance: float | None = None
