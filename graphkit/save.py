@@ -29,7 +29,7 @@ from graphkit.io.stream_files import shown, staged
 from graphkit.io.transaction import recover, transaction
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["Placement", "Saved", "check_targets", "save_models", "unused_text"]
+__all__ = ["Placement", "Saved", "check_targets", "placed", "save_models", "unused_text"]
 
 Placement = Literal["kept", "shared", "in-place", "inline"]
 
@@ -125,8 +125,7 @@ def save_models(
     wanted = {Path(path): model for path, model in models.items()}
     contents = {Path(path): content for path, content in others.items()}
     first = next(iter(wanted))
-    if weights == "kept":
-        weights = "inline" if all(map(_is_one_file, wanted.values())) else "shared"
+    weights = placed(weights, wanted.values())
     data_path = first.parent / (data_name or f"{first.name}_data")
     targets = [*([data_path] if weights == "shared" else []), *wanted, *contents]
     check_targets(targets, wanted.values(), overwrite=overwrite)
@@ -149,6 +148,13 @@ def fits_inline(model: Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
     external = [t for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)]
     return model.proto.ByteSize() + sum(piece.length for piece in _pieces(model, external)) <= MAX_PROTO
+
+
+def placed(weights: Placement, models: Iterable[Weighted]) -> Placement:
+    """Return where the weights of models go, with `kept` as what it comes to."""
+    if weights != "kept":
+        return weights
+    return "inline" if all(map(_is_one_file, models)) else "shared"
 
 
 def _is_one_file(model: Weighted) -> bool:

@@ -11,7 +11,7 @@ from graphkit.graph.view import Kind, Node, Scope, Value, as_text, body_graphs
 
 __all__ = ["build_scopes"]
 
-MAX_NESTING = 30  # scopes in scopes; protobuf's limit of 100 messages allows 33
+MAX_NESTING = 33  # bodies in bodies that the 100 messages allow which protobuf takes
 
 
 def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope, ...]:
@@ -83,7 +83,8 @@ class _Builder:
 
     def fill_graph(self, scope: Scope, graph: onnx.GraphProto) -> None:
         if scope.depth > MAX_NESTING:
-            raise self.corrupt(f"graphs are nested more than {MAX_NESTING} deep", "the file is corrupt")
+            problem = f"graphs are nested more than {MAX_NESTING} deep, which is more than protobuf can read"
+            raise self.corrupt(problem, "export it with fewer If and Loop nodes in each other")
         for infos in (graph.value_info, graph.output, graph.input):
             scope.infos.update((info.name, info) for info in infos)
         scope.inputs = tuple(self.define(scope, info.name, "input") for info in graph.input)

@@ -5,7 +5,7 @@ Source: onnx/onnx.proto (field numbers).
 
 from __future__ import annotations
 
-from graphkit.io.wire import BYTES, MAX_DEPTH, Buffer, Fault, fields, read_varint
+from graphkit.io.wire import BYTES, MAX_DEPTH, TOO_DEEP, Buffer, Fault, fields, read_varint
 
 __all__ = ["CHILDREN", "SINGULAR", "validate"]
 
@@ -71,7 +71,7 @@ def validate(data: Buffer) -> None:
 
 def _validate(data: Buffer, kind: str, begin: int, end: int, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise Fault(begin, f"messages are nested more than {MAX_DEPTH} deep")
+        raise Fault(begin, TOO_DEEP)
     children = {**CHILDREN.get(kind, {}), **PLAIN_CHILDREN.get(kind, {})}
     packed = PACKED.get(kind, {})
     for start, field, wire_type, value, stop in fields(data, begin, end):

@@ -19,6 +19,7 @@ from graphkit.io.wire import (
     BYTES,
     MAX_DEPTH,
     MAX_PROTO,
+    TOO_DEEP,
     VARINT,
     Buffer,
     Fault,
@@ -69,7 +70,7 @@ class Copier(ABC):
     def message(self, kind: str, begin: int, end: int, depth: int) -> list[Piece]:
         """Return the copy of the message at begin..end, in pieces."""
         if depth > MAX_DEPTH:
-            raise Fault(begin, f"messages are nested more than {MAX_DEPTH} deep")
+            raise Fault(begin, TOO_DEEP)
         children, singular = CHILDREN[kind], SINGULAR.get(kind, ())
         data, smallest = self.data, self.smallest
         pieces: list[Piece] = []

@@ -23,7 +23,7 @@ from graphkit.io.external import DataFile, map_file
 from graphkit.io.messages import validate
 from graphkit.io.payloads import Reference, lighten
 from graphkit.io.tensors import check_tensors
-from graphkit.io.wire import Buffer, Fault
+from graphkit.io.wire import TOO_DEEP, Buffer, Fault
 
 __all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
 
@@ -120,12 +120,10 @@ def _read_binary(path: Path, threshold: int) -> tuple[onnx.ModelProto, Mapping[i
         light, references = lighten(data, path.name, threshold)
         proto = _parse(light, data)
     except Fault as fault:
-        raise ModelError(
-            str(fault),
-            file=str(path),
-            offset=fault.offset,
-            hint="the file is truncated, corrupted or not an ONNX model; fetch or export it again",
-        ) from fault
+        hint = "the file is truncated, corrupted or not an ONNX model; fetch or export it again"
+        if str(fault) == TOO_DEEP:
+            hint = "export it with fewer If and Loop nodes in each other, or again where the file is corrupted"
+        raise ModelError(str(fault), file=str(path), offset=fault.offset, hint=hint) from fault
     return proto, references
 
 

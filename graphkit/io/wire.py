@@ -9,7 +9,8 @@ import mmap
 from collections.abc import Iterator
 
 __all__ = [
-    "BYTES", "MAX_DEPTH", "MAX_PROTO", "VARINT", "Buffer", "Fault", "encode_bytes", "encode_varint", "fields",
+    "BYTES", "MAX_DEPTH", "MAX_PROTO", "TOO_DEEP", "VARINT",
+    "Buffer", "Fault", "encode_bytes", "encode_varint", "fields",
     "read_varint",
 ]  # fmt: skip
 
@@ -17,6 +18,7 @@ Buffer = bytes | mmap.mmap
 
 VARINT, FIXED64, BYTES, GROUP_START, GROUP_END, FIXED32 = range(6)
 MAX_DEPTH = 100  # what protobuf's own parsers accept
+TOO_DEEP = f"messages are nested more than {MAX_DEPTH} deep, the limit of protobuf, and so of onnx and onnxruntime"
 MAX_PROTO = (1 << 31) - 1  # protobuf's own limit for one message
 
 

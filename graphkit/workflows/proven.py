@@ -14,7 +14,7 @@ from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.rewrite.base import ALWAYS, Premise
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement, Saved, check_targets, save_models
+from graphkit.save import Placement, Saved, check_targets, placed, save_models
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import error_tolerance, verify_rewrite
@@ -52,7 +52,7 @@ def check_output(model: Model, output: Path, options: RewriteOptions) -> None:
     Raises:
         OutputError: There is no such folder, or a file exists and is not to be replaced.
     """
-    data = [output.with_name(f"{output.name}_data")] if options.weights == "shared" else []
+    data = [output.with_name(f"{output.name}_data")] if placed(options.weights, [model]) == "shared" else []
     check_targets([*data, output], [model], overwrite=options.overwrite)
 
 

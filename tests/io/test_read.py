@@ -30,6 +30,7 @@ from protos import (
 from graphkit import cli
 from graphkit.errors import ModelError, UsageError
 from graphkit.examples import resolve
+from graphkit.io.wire import TOO_DEEP
 from graphkit.model import load
 
 Save = Callable[..., Path]
@@ -63,12 +64,12 @@ BROKEN_FILES = {
     ),
     "field 0": (model() + b"\x02\x01a", 11, "field number 0 does not exist"),
     "field 0 in a node": (model(field(1, node(b"\x02\x01a"))), 25, "field number 0 does not exist"),
-    "graphs in nodes": (model(nested(1, 5, 6, levels=5000)), 413, "messages are nested more than 100 deep"),
+    "graphs in nodes": (model(nested(1, 5, 6, levels=5000)), 413, TOO_DEEP),
     "types in types": (
-        model(field(11, field(2, nested(4, 1, levels=5000)))), 413, "messages are nested more than 100 deep"
+        model(field(11, field(2, nested(4, 1, levels=5000)))), 413, TOO_DEEP
     ),
     "types in a small message": (
-        model(field(11, field(2, nested(4, 1, levels=60)))), 270, "messages are nested more than 100 deep"
+        model(field(11, field(2, nested(4, 1, levels=60)))), 270, TOO_DEEP
     ),
 }  # fmt: skip
 
