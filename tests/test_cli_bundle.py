@@ -160,7 +160,7 @@ def refused(folder: Path, model_file: ModelFile) -> dict[str, tuple[list[object]
             "existing/init.onnx, byte 0: the data ends inside a fixed-width field",
         ),
         "no batch": ([source, "-o", out, "--batch", 0], "0 is not in the range x>=1"),
-        "a range": ([source, "-o", out, "--range", "batch=1:2"], "--input and --range do nothing here"),
+        "a range": ([source, "-o", out, "--range", "batch=1:2"], "No such option '--range'"),
     }
 
 

@@ -270,7 +270,7 @@ def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | Non
         if reshape is not None:
             return _last_two(_elements(reshape.input(1)), width)
         user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
-        value = user.outputs[0] if user is not None else None
+        value = next(iter(user.outputs), None) if user is not None else None
     return None
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.cli.options import (
-    SizeWords,
     choice,
     count_option,
+    dim_option,
     format_option,
     limit_options,
     no_verify_option,
     output_option,
     overwrite_option,
-    size_options,
+    read_sizes,
 )
 from graphkit.cli.output import progress_on_terminal, proving, say, show
 
@@ -32,7 +32,11 @@ UPDATES = ("tensor-scatter", "scatter-nd")
 @click.command(short_help="Make methods over one state, updated in place.")
 @click.argument("path", metavar="FOLDER_OR_MODEL", type=click.Path(path_type=Path))
 @output_option("OUT", "The folder to write to.", required=True)
-@count_option("--max-cache", 256, "Slots of the KV cache: the most tokens that the decoder sees.")
+@count_option(
+    "--max-cache",
+    None,
+    "Slots of the KV cache: the most tokens that the decoder sees. Default: 256, or the positions of the model.",
+)
 @count_option("--max-source", 256, "The longest source, as the encoder's input counts it.")
 @count_option("--batch", 1, "The most rows: sequences at a time, or beams.")
 @click.option(
@@ -43,7 +47,7 @@ UPDATES = ("tensor-scatter", "scatter-nd")
     help="The operator that writes into the state. tensor-scatter needs a runtime of opset 24, scatter-nd of opset 16.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be made. Nothing is written or run.")
-@size_options
+@dim_option
 @no_verify_option
 @overwrite_option
 @limit_options
@@ -51,12 +55,12 @@ UPDATES = ("tensor-scatter", "scatter-nd")
 def bundle(
     path: Path,
     output: Path,
-    max_cache: int,
+    max_cache: int | None,
     max_source: int,
     batch: int,
     update: Update,
     dry_run: bool,
-    sizes: SizeWords,
+    dim: tuple[str, ...],
     no_verify: bool,
     overwrite: bool,
     limits: Limits,
@@ -71,7 +75,7 @@ def bundle(
         from graphkit.workflows.bundle import BundleOptions, bundle_folder
 
         options = BundleOptions(
-            max_cache, max_source, batch, update, sizes.read_dims(), not no_verify, dry_run, overwrite, limits
+            max_cache, max_source, batch, update, read_sizes(dim), not no_verify, dry_run, overwrite, limits
         )
         made = bundle_folder(path, output, options, progress=progress)
     show(made, format)

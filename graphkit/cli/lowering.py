@@ -10,15 +10,15 @@ import click
 
 from graphkit.cli.completing import complete_target
 from graphkit.cli.options import (
-    SizeWords,
     choice,
     count_option,
+    dim_option,
     format_option,
     limit_options,
     no_verify_option,
     output_option,
     overwrite_option,
-    size_options,
+    read_sizes,
 )
 from graphkit.cli.output import progress_on_terminal, proving, say, show
 
@@ -43,7 +43,7 @@ LANGUAGES = ("c", "rust", "typescript")
     help="The name of a target, or its TOML file.",
 )
 @count_option("--src-len", 64, "Positions of the padded source.")
-@count_option("--max-cache-len", 64, "Slots of the KV cache.")
+@count_option("--max-cache-len", None, "Slots of the KV cache. Default: 64, or the positions of the model.")
 @count_option("--batch", 1, "Sequences, images or sounds at a time.")
 @click.option(
     "--kv-layout",
@@ -86,7 +86,7 @@ LANGUAGES = ("c", "rust", "typescript")
     metavar="SECONDS",
     help="Time for a judge to take for one model.",
 )
-@size_options
+@dim_option
 @no_verify_option
 @overwrite_option
 @limit_options
@@ -96,7 +96,7 @@ def lower(
     output: Path,
     target: str,
     src_len: int,
-    max_cache_len: int,
+    max_cache_len: int | None,
     batch: int,
     kv_layout: KvLayout,
     gelu_to_tanh: bool,
@@ -105,7 +105,7 @@ def lower(
     pad: int | None,
     judges: tuple[str, ...],
     judge_timeout: float,
-    sizes: SizeWords,
+    dim: tuple[str, ...],
     no_verify: bool,
     overwrite: bool,
     limits: Limits,
@@ -124,7 +124,7 @@ def lower(
             max_cache_len,
             batch,
             mask_floor,
-            sizes.read_dims(),
+            read_sizes(dim),
             pad,
             not no_verify,
             overwrite,

@@ -22,7 +22,7 @@ __all__ = [
     "PLACEMENTS", "REPORT_FILE", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "dim_option",
     "float16_tolerance_option", "format_of", "format_option", "input_option", "limit_options", "model_argument",
     "no_verify_option", "output_format_option", "output_option", "overwrite_option", "read_limits", "read_pairs",
-    "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option", "weights_option",
+    "read_sizes", "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option", "weights_option",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -79,9 +79,9 @@ def choice(names: Iterable[str]) -> click.Choice[str]:
     return _Choice([str(getattr(name, "value", name)) for name in names])
 
 
-def count_option(name: str, default: int, text: str) -> Callable[[Command], Command]:
+def count_option(name: str, default: int | None, text: str) -> Callable[[Command], Command]:
     """Return an option that takes a number of at least 1."""
-    return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=text)
+    return click.option(name, type=click.IntRange(min=1), default=default, show_default=default is not None, help=text)
 
 
 def tolerance_option(default: float | None, text: str = "") -> Callable[[Command], Command]:
@@ -175,18 +175,6 @@ class SizeWords(NamedTuple):
     input: Sequence[str]
     range: Sequence[str]
 
-    def read_dims(self) -> tuple[tuple[str, int], ...]:
-        """Parse the texts of --dim, where that is all that serves.
-
-        Raises:
-            UsageError: A text cannot be parsed, or there is another option.
-        """
-        from graphkit.errors import UsageError
-
-        if self.input or self.range:
-            raise UsageError("--input and --range do nothing here - give the sizes of symbols with --dim")
-        return self.read().dims
-
     def read(self) -> DimSpec:
         """Parse the texts.
 
@@ -201,6 +189,15 @@ class SizeWords(NamedTuple):
             tuple(read_pairs(self.input, "--input", parse_shape)),
             tuple((name, *bounds) for name, bounds in read_pairs(self.range, "--range", parse_bounds)),
         )
+
+
+def read_sizes(dim: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Parse the texts of --dim, where that is all that serves.
+
+    Raises:
+        UsageError: A text cannot be parsed, or names a symbol twice.
+    """
+    return SizeWords(dim, (), ()).read().dims
 
 
 dim_option = click.option(

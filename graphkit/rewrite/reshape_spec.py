@@ -36,7 +36,11 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     unclear = [position for position, size in enumerate(spec) if isinstance(size, Expr)]
     unclear.sort(key=lambda position: -len(str(after[position])))
     for position in unclear:
-        if lower(math.prod(after[:position] + after[position + 1 :], start=const(1))) >= 1:
+        try:
+            others = math.prod(after[:position] + after[position + 1 :], start=const(1))
+        except TooComplexError:
+            continue
+        if lower(others) >= 1:
             spec[position] = -1
             break
     return tuple(spec)

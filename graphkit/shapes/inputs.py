@@ -57,6 +57,7 @@ class Inputs:
         *,
         own: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
+        self.file = f"{model.name}: " if model.path is not None else ""
         self.ranges: dict[str, tuple[Bound | None, Bound]] = {
             name: (low, INF if high is None else high) for name, low, high in spec.ranges
         }
@@ -156,7 +157,7 @@ class Inputs:
             raise UsageError(f"'{name}' is both {before} and {number} - give one of them")
         bounds = self._symbol(name)
         if not lower(bounds) <= number <= upper(bounds):
-            raise UsageError(f"'{name}' is {number}, out of its range - give it another range")
+            raise UsageError(f"{self.file}'{name}' is {number}, out of its range - give it another range")
 
     def _bind(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the numbers of symbols from the shapes of inputs, in any order."""

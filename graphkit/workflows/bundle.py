@@ -35,12 +35,13 @@ from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_recurrent import method_chains
 from graphkit.workflows.bundle_state import BundleSizes, build_bundle
 from graphkit.workflows.bundle_toml import described_methods
+from graphkit.workflows.cache_slots import cache_slots
 from graphkit.workflows.originals import Pipeline, find_pipeline, special_tokens
 from graphkit.workflows.recording import record_stage
 
 __all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
 
-CONTRACT, DATA = "bundle.json", "bundle.data"
+CONTRACT, DATA, SLOTS = "bundle.json", "bundle.data", 256
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
 
@@ -49,7 +50,8 @@ class BundleOptions:
     """How to make a bundle.
 
     Attributes:
-        max_cache: Slots of the cache: the most tokens that the decoder sees.
+        max_cache: Slots of the cache: the most tokens that the decoder sees; None for 256, or as many as the model has
+            positions where these are fewer.
         max_source: The longest source, as the encoder's input counts it.
         batch: The most rows: sequences at a time, or beams.
         update: What writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
@@ -60,7 +62,7 @@ class BundleOptions:
         limits: What a model may take of time and memory.
     """
 
-    max_cache: int = 256
+    max_cache: int | None = None
     max_source: int = 256
     batch: int = 1
     update: Update = "tensor-scatter"
@@ -192,8 +194,17 @@ class _Export:
     def methods(self, options: BundleOptions) -> tuple[MethodModel, ...]:
         if self.pipeline is None:
             _check_dims(self.chains, dict(options.dims))
-            return described_methods(self.chains, options.max_cache, options.update)
-        return derive_methods(self.pipeline, options.max_cache, options.update)
+            return described_methods(self.chains, self.slots(options), options.update)
+        return derive_methods(self.pipeline, self.slots(options), options.update)
+
+    def slots(self, options: BundleOptions) -> int:
+        """Return how many slots the cache gets.
+
+        Raises:
+            UsageError: The user asks for more than the model has positions.
+        """
+        step = self.pipeline.step if self.pipeline is not None else None
+        return cache_slots(step, options.max_cache, SLOTS, "--max-cache")
 
     def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
         if self.pipeline is None:
@@ -205,7 +216,7 @@ class _Export:
 
 
 def _check(path: Path, output: Path, options: BundleOptions) -> None:
-    for what, size in (("slots", options.max_cache), ("source", options.max_source), ("batch", options.batch)):
+    for what, size in (("slots", options.max_cache or 1), ("source", options.max_source), ("batch", options.batch)):
         if size < 1:
             raise UsageError(f"{what} {size}: give at least 1")
     if path.is_dir() and output.resolve() == path.resolve():
@@ -213,7 +224,7 @@ def _check(path: Path, output: Path, options: BundleOptions) -> None:
 
 
 def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOptions) -> BundleContract:
-    sizes = BundleSizes(options.batch, options.max_cache, options.max_source, dict(options.dims))
+    sizes = BundleSizes(options.batch, export.slots(options), options.max_source, dict(options.dims))
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models

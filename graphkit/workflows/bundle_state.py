@@ -273,7 +273,8 @@ class _Part:
             tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
             return self._shape(self.values[tokens])[:2]  # an exporter's name is that of past and new tokens together
         declared = declared_type(value)
-        claims = declared.dims if declared is not None and declared.dims is not None else (None,) * len(dims)
+        claims = declared.dims if declared is not None and declared.dims is not None else ()
+        claims = claims if len(claims) == len(dims) else (None,) * len(dims)  # a rank that is declared may be wrong
         return tuple(self._named(dim, claim) for dim, claim in zip(dims, claims, strict=True))
 
     def _named(self, dim: Expr, claim: Dim) -> int | str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from onnx import helper
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
@@ -17,6 +18,7 @@ from graphkit.workflows.lower_sizes import Setting
 
 __all__ = ["By", "is_of_source", "other_tokens", "run_feed"]
 
+MOST_BYTES = 1 << 30  # of an input of the part that is run
 TOKENS = range(8)  # that stand for all others, but for the one that pads
 By = Literal["position", "valid_length"]
 
@@ -42,6 +44,11 @@ def run_feed(
             raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
         shape = tuple(_size(dim, dims) for dim in declared.dims)
         kind = helper.tensor_dtype_to_np_dtype(declared.dtype)
+        if (size := math.prod(shape) * kind.itemsize) > MOST_BYTES:
+            raise UsageError(
+                f"input '{value.name}' is {list(shape)} at these sizes, {size:,} bytes, and is fed here to find out "
+                "what the host makes - give smaller sizes"
+            )
         feed[value.name] = _content(roles.get(value.name, "other"), shape, kind, setting, number, valid, token)
     return feed
 

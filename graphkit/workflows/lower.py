@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.analysis.architecture import architecture
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import Contract
 from graphkit.contract.guide import guide
@@ -26,11 +27,12 @@ from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
+from graphkit.workflows.cache_slots import cache_slots
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_changes import asked_changes
-from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
+from graphkit.workflows.lower_options import DEFAULTS, SLOTS, LowerOptions, check_options
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
 from graphkit.workflows.lowering import Lowered, lower_model
@@ -173,7 +175,8 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     wanted = mask_floor(target, options.mask_floor)
     floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
     source = _source(pipeline, options)
-    return LowerSizes(options.batch, source, options.max_cache_len, dict(options.dims), floor, pad, target)
+    slots = cache_slots(pipeline.step, options.max_cache_len, SLOTS, "--max-cache-len")
+    return LowerSizes(options.batch, source, slots, dict(options.dims), floor, pad, target)
 
 
 def _source(pipeline: Pipeline, options: LowerOptions) -> int:
@@ -198,11 +201,13 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
     parts = []
     if pipeline.encoder is not None:
         progress("lowering the encoder")
-        parts.append(lower_model("encoder", pipeline.encoder, sizes))
-        if pipeline.encoder.roles.first("tokens") is None:  # its source is no text: decoders see as much as it gives
+        parts.append(lower_model(_once_name(pipeline), pipeline.encoder, sizes))
+        if (
+            pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None
+        ):  # its source is no text: decoders see as much as it gives
             own = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in own}
-            sizes = replace(sizes, source=parts[0].method.outputs[0].shape[1], dims=dims)
+            sizes = replace(sizes, source=_states(parts[0]), dims=dims)
     first, step = _decoders(pipeline)
     if step is None:
         return parts
@@ -213,6 +218,28 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         kv = lower_model("cross_kv", split_cross_kv(fold(first, keep_fusions=False).model), sizes)
         parts.append(replace(kv, method=linked(kv.method, parts[0], first, step)))
     return [*parts, lowered]
+
+
+def _once_name(pipeline: Pipeline) -> str:
+    """Return what a model that runs once is called, by what it is."""
+    assert pipeline.encoder is not None
+    role = architecture(pipeline.encoder).role
+    return {"vision": "vision", "other": "model"}.get(role, "encoder") if pipeline.step is None else "encoder"
+
+
+def _states(encoder: Lowered) -> int:
+    """Return how many states an encoder gives to the decoder.
+
+    Raises:
+        UsageError: Its first output has no axis for them.
+    """
+    port = encoder.method.outputs[0] if encoder.method.outputs else None
+    if port is None or len(port.shape) < 2:
+        raise UsageError(
+            f"the encoder's first output is {list(port.shape) if port is not None else 'missing'}, and a decoder reads "
+            "states [batch, length, size] - export an encoder that gives these first"
+        )
+    return port.shape[1]
 
 
 def _decoders(pipeline: Pipeline) -> tuple[Model | None, Model | None]:

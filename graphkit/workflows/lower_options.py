@@ -10,7 +10,7 @@ from graphkit.errors import UsageError
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.workflows.judge import SECONDS, judge_words
 
-__all__ = ["DEFAULTS", "KvLayout", "LowerOptions", "check_options"]
+__all__ = ["DEFAULTS", "SLOTS", "KvLayout", "LowerOptions", "check_options"]
 
 KvLayout = Literal["per-layer", "stacked"]
 MAX_POSITIONS = 1 << 16
@@ -23,7 +23,7 @@ class LowerOptions:
     Attributes:
         target: The name of a target, or the path of its file.
         src_len: Positions of a padded source.
-        max_cache_len: Slots of the cache.
+        max_cache_len: Slots of the cache; None for 64, or as many as the model has positions where these are fewer.
         batch: Images or sounds at a time; hosts run text and decoders one sequence at a time.
         mask_floor: What is added to scores that do not count; None for what the target takes, and for one that takes
             quantised models at least twice the largest score.
@@ -42,7 +42,7 @@ class LowerOptions:
 
     target: str = "generic-npu"
     src_len: int = 64
-    max_cache_len: int = 64
+    max_cache_len: int | None = None
     batch: int = 1
     mask_floor: float | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -57,7 +57,7 @@ class LowerOptions:
     dequantize: bool = False
 
 
-DEFAULTS = LowerOptions()
+DEFAULTS, SLOTS = LowerOptions(), 64
 
 
 def check_options(path: Path, output: Path, options: LowerOptions) -> None:
@@ -70,7 +70,7 @@ def check_options(path: Path, output: Path, options: LowerOptions) -> None:
         judge_words(command)
     if options.batch < 1:
         raise UsageError(f"a batch of {options.batch} - give at least 1")
-    for what, size in (("source positions", options.src_len), ("slots", options.max_cache_len)):
+    for what, size in (("source positions", options.src_len), ("slots", options.max_cache_len or 1)):
         if not 0 < size <= MAX_POSITIONS:
             raise UsageError(f"{size:,} {what}: what the host feeds is computed for each - give 1 to {MAX_POSITIONS:,}")
     if path.is_dir() and output.resolve() == path.resolve():

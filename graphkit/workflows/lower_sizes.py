@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -112,7 +113,10 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
-        raise UsageError(f"{model.name}: '{unknown[0]}' has no number - give it with --dim {unknown[0]}=NUMBER")
+        names = ", ".join(f"'{name}'" for name in unknown)
+        words = " ".join(f"--dim {shlex.quote(name)}=NUMBER" for name in unknown)
+        have = "has no number - give it" if len(unknown) == 1 else "have no numbers - give them"
+        raise UsageError(f"{model.name}: {names} {have} with {words}")
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.capacity if is_decoder else 0

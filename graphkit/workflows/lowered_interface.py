@@ -65,7 +65,7 @@ class Interface:
         return tuple(State(port.name, port.dtype, port.shape, self.axes.get(port.name), _bytes(port)) for port in kept)
 
     def _input(self, value: Value, shapes: Shapes) -> Port:
-        shape, dtype = _fixed(value, shapes)
+        shape, dtype = _fixed(value, shapes, self.original.name)
         if value.name in self.sources:
             source, meaning = self.sources[value.name]
         elif (meaning := self._of_cache(value.name)) != "":
@@ -75,7 +75,7 @@ class Interface:
         return Port(value.name, dtype, shape, meaning, source)
 
     def _output(self, value: Value, shapes: Shapes) -> Port:
-        shape, dtype = _fixed(value, shapes)
+        shape, dtype = _fixed(value, shapes, self.original.name)
         state = self.writes.get(value.name, "")
         meaning = f"goes into the next slot of '{state}'" if state else f"'{value.name}' of the original"
         return Port(value.name, dtype, shape, meaning, writes=state)
@@ -95,9 +95,9 @@ def _bytes(port: Port) -> int:
     return math.prod(port.shape) * np.dtype(port.dtype).itemsize
 
 
-def _fixed(value: Value, shapes: Shapes) -> tuple[tuple[int, ...], str]:
+def _fixed(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...], str]:
     dims = shapes[value].dims
     sizes = [dim.constant for dim in dims or ()]
     if dims is None or None in sizes:
-        raise UsageError(f"'{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
+        raise UsageError(f"{file}: '{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
     return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)

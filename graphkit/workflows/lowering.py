@@ -176,7 +176,10 @@ class _Lowering:
             dims = [dim.substitute(self.setting.dims) for dim in shapes[value].dims or ()]
             sizes = [dim.constant for dim in dims if dim.constant is not None]
             if not dims or len(sizes) < len(dims):
-                raise UsageError(f"'{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
+                raise UsageError(
+                    f"{self.original.name}: '{value.name}' has no fixed shape: {shapes[value]} - "
+                    "give its dims with --dim"
+                )
             array = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
             proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
             keep(proto.graph.input, [info.name != value.name for info in proto.graph.input])

@@ -73,7 +73,7 @@ def find_pipeline(path: Path) -> Pipeline:
     if first is not None and step is None:
         raise UsageError(f"{path}: it has a decoder of the first step and none of later steps - export both")
     encoder = found.get("encoder")
-    if encoder is None and step is not None and step.roles.all("encoder state", "encoder tokens"):
+    if encoder is None and any(map(_reads_encoder, (first, step))):
         raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
     tokens, ends = special_tokens(path, [encoder, step])
     return Pipeline(encoder, first or step, step, merged is not None, tokens, ends)
@@ -84,6 +84,14 @@ def special_tokens(path: Path, models: list[Model | None]) -> tuple[Mapping[str,
     folder = path if path.is_dir() else path.parent
     configurations = [_read(folder / name) for name in CONFIGURATIONS]
     return _tokens(configurations, models), _ends(configurations)
+
+
+def _reads_encoder(model: Model | None) -> bool:
+    """Whether a decoder reads what an encoder gives, or a cache of that."""
+    if model is None:
+        return False
+    states = model.roles.all("encoder state", "encoder tokens", "encoder mask")
+    return bool(states) or any(model.roles.is_cross(entry) for entry in model.roles.pasts.values())
 
 
 def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:

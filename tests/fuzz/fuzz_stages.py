@@ -28,7 +28,7 @@ from types import FrameType
 
 import onnx
 from mutators import mutate
-from seeds import large, merged
+from seeds import deployed, large, merged
 from stages import STAGES, attempt
 
 SECONDS = 5.0  # of processor time for one model
@@ -43,6 +43,8 @@ class TooSlow(BaseException):  # no handler of graphkit's may catch it
 
 def bases_of(stage: str) -> list[onnx.ModelProto]:
     """Return the models that a stage starts from."""
+    if stage in ("lower", "bundle"):
+        return deployed(real=True)
     return merged() if stage == "split" else large()
 
 

@@ -166,6 +166,19 @@ MERGED_TEXTS = (
 )
 
 
+INPUTS = "int64[batch, length] input_ids, int64[batch, length] attention_mask"
+WORDS = "x = Gather (token_table, input_ids)"
+PADDED = """
+    counts = Cast <to = 9> (attention_mask)
+    columns = Unsqueeze (counts, one)
+    bias = Where (columns, nothing, lowest)
+    masked = Add (scores, bias)
+    p = Softmax <axis = -1> (masked)
+"""
+TINY = [f"{name}.onnx.xz" for name in ("gpt2-tiny/decoder_model_merged", "qwen2-tiny/model", "t5-tiny/encoder_model")]
+TINY += ["t5-tiny/decoder_model_merged.onnx.xz", "whisper-tiny/decoder_model_merged.onnx.xz", "vit-qdq/model.onnx.xz"]
+
+
 def small() -> list[onnx.ModelProto]:
     """Return the models of the suite: texts, the examples of the passes' docstrings, what ships with graphkit."""
     texts = list(TEXTS)
@@ -191,6 +204,18 @@ def large() -> list[onnx.ModelProto]:
 
     cases = [case.model for case in node_cases()]
     return small() * 10 + [Chain(seed).model() for seed in range(CHAINS)] * 5 + cases + list(_real("*"))
+
+
+def deployed(*, real: bool) -> list[onnx.ModelProto]:
+    """Return models with a cache, or that run once; mostly small ones, and tiny real exports with them where asked."""
+    sys.path[:0] = [str(HERE.parent / "workflows")]
+    from small_pipelines import FILLED, decoder, encoder
+
+    texts = [decoder(FILLED), encoder(INPUTS, WORDS, PADDED)]
+    if not real:
+        return texts
+    tiny = [onnx.ModelProto.FromString(lzma.decompress((HERE.parent / "models" / name).read_bytes())) for name in TINY]
+    return texts * 10 + tiny
 
 
 def _real(pattern: str) -> Iterator[onnx.ModelProto]:

@@ -7,6 +7,7 @@ character in text and a rewrite after which a name is undefined or defined twice
 from __future__ import annotations
 
 import json
+import lzma
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,9 +19,13 @@ from graphkit.analysis.blockers import blockers
 from graphkit.analysis.origins import group_drawing
 from graphkit.analysis.report import report
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
+from graphkit.contract import read_contract
+from graphkit.contract.constants import WRITERS
+from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_scopes
+from graphkit.host.numpy_host import Host
 from graphkit.model import Model, load
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
@@ -39,11 +44,14 @@ from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome
 from graphkit.shapes import DimSpec, infer, program
 from graphkit.targets import NAMES, load_target
+from graphkit.workflows.bundle import BundleOptions, bundle_folder
+from graphkit.workflows.lower import LowerOptions, lower_folder
 
 __all__ = ["STAGES", "attempt"]
 
 EDITS = (ExtractSubgraph, Rename, SetDims)  # which have a stage of their own
 SIZES = (0, 1, 2, 5, 1 << 31, 1 << 62)
+ENCODER = Path(__file__).parents[1] / "models" / "t5-tiny" / "encoder_model.onnx.xz"
 Stage = Callable[[random.Random, Model], None]
 
 
@@ -197,6 +205,65 @@ def _edit(rng: random.Random, model: Model) -> None:
         _check_outcome(model, outcome)
 
 
+def _with_mate(rng: random.Random, model: Model) -> Path:
+    """Return where a model is; where it reads an encoder, mostly beside one."""
+    assert model.path is not None
+    mate = model.path.with_name("encoder_model.onnx")
+    mate.unlink(missing_ok=True)
+    if not model.roles.all("encoder state", "encoder tokens") or rng.random() < 0.1:
+        return model.path
+    mate.write_bytes(lzma.decompress(ENCODER.read_bytes()))
+    return model.path.parent
+
+
+def _check_written(before: Model, folder: Path) -> None:
+    if any(scope.problems for scope in all_scopes(before.scopes)):
+        return
+    for path in folder.glob("*.onnx"):
+        made = load(path)
+        made.check_soundness()
+        problems = [text for scope in all_scopes(made.scopes) for text in scope.problems]
+        assert not problems, problems[0]
+
+
+def _lower(rng: random.Random, model: Model) -> None:
+    source, out = _with_mate(rng, model), model.path.parent / "out"
+    options = LowerOptions(
+        rng.choice(NAMES),
+        src_len=rng.choice((1, 4)),
+        max_cache_len=rng.choice((None, 1, 5)),
+        batch=rng.choice((1, 1, 2)),
+        dims=tuple(_dims(rng, model).items()),
+        verify=False,
+        overwrite=True,
+        kv_layout=rng.choice(("per-layer", "per-layer", "stacked")),
+        gelu_to_tanh=rng.random() < 0.3,
+    )
+    _check_result(lower_folder(source, out, options))
+    contract = read_contract(out / "contract.json")
+    _check_text((out / "HOST.md").read_text())
+    for write in WRITERS.values():
+        _check_text(write(contract))
+    Host(out)
+    _check_written(model, out)
+
+
+def _bundle(rng: random.Random, model: Model) -> None:
+    source, out = _with_mate(rng, model), model.path.parent / "out.bundle"
+    options = BundleOptions(
+        max_cache=rng.choice((None, 1, 5)),
+        max_source=rng.choice((1, 4)),
+        batch=rng.choice((1, 2)),
+        update=rng.choice(("tensor-scatter", "scatter-nd")),
+        dims=tuple(_dims(rng, model).items()),
+        verify=False,
+        overwrite=True,
+    )
+    _check_result(bundle_folder(source, out, options))
+    read_bundle(out / "bundle.json")
+    _check_written(model, out)
+
+
 STAGES: Mapping[str, Stage] = {
     "load": _read,
     "report": _report,
@@ -207,4 +274,6 @@ STAGES: Mapping[str, Stage] = {
     "program": _program,
     "rewrite": _rewrite,
     "edit": _edit,
+    "lower": _lower,
+    "bundle": _bundle,
 }

@@ -39,6 +39,8 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     name = ctx.node.op_type
     if name not in value_propagation.OPERATORS or dims is None or (arrays := _arrays(tensors, dims)) is None:
         return None
+    if len(tensors) < 2 and name not in ("Max", "Min", "Sum", "Mean", "Not"):
+        return None  # an input is missing
     if len({found.dtype for found in tensors}) > 1 and name != "Pow":
         return None  # no model that runs
     if name == "Mod" and ctx.attr("fmod", 0):
