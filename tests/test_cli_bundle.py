@@ -11,6 +11,8 @@ import onnx
 import pytest
 from bundles import audio_encoder, decoder, saved
 
+import graphkit.host
+
 Run = Callable[..., tuple[object, str, str]]
 ModelFile = Callable[[str], Path]
 REPORT = """\
@@ -107,7 +109,7 @@ def test_a_bundle_is_made_and_proven(run: Run, source: Path, tmp_path: Path) -> 
 def test_an_older_runtime_gets_scatter_nd(run: Run, source: Path, tmp_path: Path) -> None:
     code, out, _ = run("bundle", source, "-o", tmp_path / "out", "--update", "scatter-nd", "--no-verify")
     assert code == 0
-    assert out.rstrip().endswith("Warning: Not run: the bundle is unverified.")
+    assert "\nWarning: Not run: the bundle is unverified.\n" in out
     model = onnx.load(tmp_path / "out" / "decode.onnx")
     assert model.opset_import[0].version == 17
     assert {node.op_type for node in model.graph.node} >= {"ScatterND"}
@@ -186,3 +188,16 @@ def test_a_dry_run_writes_nothing(run: Run, source: Path, tmp_path: Path) -> Non
     assert code == 0
     assert "past_key_values.0.{key|value}" in out
     assert not (tmp_path / "out").exists()
+
+
+def test_it_says_how_to_load_a_bundle_and_copies_the_host(run: Run, source: Path, tmp_path: Path) -> None:
+    out, host = tmp_path / "out", Path(graphkit.host.__file__).with_name("bundle.mjs")
+    _, said, _ = run("bundle", source, "-o", out, "--no-verify")
+    assert said.splitlines()[-2:] == [
+        f"In Python: bundle = graphkit.Bundle('{out}')",
+        f"In JavaScript: import {{ Bundle }} from '{host}'; --copy-host puts it into the bundle",
+    ]
+    _, said, _ = run("bundle", source, "-o", out, "--no-verify", "--copy-host", "--overwrite")
+    assert said.splitlines()[-1] == f"In JavaScript: import {{ Bundle }} from '{out / 'bundle.mjs'}'"
+    assert (out / "bundle.mjs").read_bytes() == host.read_bytes()
+    assert "bundle.mjs" in json.loads((out / "bundle.json").read_text())["files"]

@@ -47,6 +47,7 @@ UPDATES = ("tensor-scatter", "scatter-nd")
     help="The operator that writes into the state. tensor-scatter needs a runtime of opset 24, scatter-nd of opset 16.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be made. Nothing is written or run.")
+@click.option("--copy-host", is_flag=True, help="Put bundle.mjs, the host in JavaScript, into OUT.")
 @dim_option
 @no_verify_option
 @overwrite_option
@@ -60,6 +61,7 @@ def bundle(
     batch: int,
     update: Update,
     dry_run: bool,
+    copy_host: bool,
     dim: tuple[str, ...],
     no_verify: bool,
     overwrite: bool,
@@ -72,13 +74,28 @@ def bundle(
     graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.
     """
     with proving(limits, not no_verify), progress_on_terminal() as progress:
-        from graphkit.workflows.bundle import BundleOptions, bundle_folder
+        from graphkit.workflows.bundle import JAVASCRIPT_HOST, BundleOptions, bundle_folder
 
         options = BundleOptions(
-            max_cache, max_source, batch, update, read_sizes(dim), not no_verify, dry_run, overwrite, limits
+            max_cache,
+            max_source,
+            batch,
+            update,
+            read_sizes(dim),
+            not no_verify,
+            dry_run,
+            overwrite,
+            limits,
+            copy_host,
         )
         made = bundle_folder(path, output, options, progress=progress)
     show(made, format)
     if made.findings():
         say(f"Not done: {made.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)
+    if format == "text" and not dry_run:
+        copied = output / JAVASCRIPT_HOST.name
+        is_copied = copied.is_file()
+        hint = "" if is_copied else "; --copy-host puts it into the bundle"
+        say(f"In Python: bundle = graphkit.Bundle({str(output)!r})")
+        say(f"In JavaScript: import {{ Bundle }} from {str(copied if is_copied else JAVASCRIPT_HOST)!r}{hint}")

@@ -162,7 +162,8 @@ export class Bundle {
   #feeds(method, inputs, starts) {
     const ports = method.inputs.filter(({ source }) => ['user', 'tokens', 'mask'].includes(source.kind));
     const [feeds, sizes, named, most] = [{}, new Map(), new Map(), this.contract.sizes];
-    for (const [key, one] of Object.entries(inputs)) if (one != null) named.set(portOf(method, key)?.name ?? key, one);
+    const nameOf = (key) => (ports.some(({ name }) => name === key) ? key : portOf(method, key)?.name ?? key);
+    for (const [key, one] of Object.entries(inputs)) if (one != null) named.set(nameOf(key), one);
     for (const key of named.keys()) need(ports.some(({ name }) => name === key), `there is no input ${quoted(key)}`);
     for (const port of ports.sort((a, b) => rank(a) - rank(b))) {
       const [{ name, shape, dtype }, isTokens] = [port, port.source.kind === 'tokens'];

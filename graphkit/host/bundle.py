@@ -15,7 +15,7 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.host.beams import BeamOptions, EarlyStopping, beam_search
 from graphkit.host.bound_methods import BoundMethods, Sessions, packed_files
 from graphkit.host.bundle_state import BundleState
-from graphkit.host.feeds import Tokens, as_array, as_rows, checked_feeds, most_rows, of_source
+from graphkit.host.feeds import Inputs, Tokens, as_array, as_rows, checked_feeds, most_rows, of_source, told_apart
 from graphkit.host.opening import check_bundle, check_folder
 from graphkit.host.search import end_tokens, greedy_search
 
@@ -125,11 +125,13 @@ class Bundle:
 
     def encode(
         self,
-        tokens: Tokens | None = None,
+        tokens: Tokens | Inputs | None = None,
+        /,
+        inputs: Inputs | None = None,
         *,
         mask: npt.ArrayLike | None = None,
         all_logits: bool = False,
-        **inputs: npt.ArrayLike,
+        **named: npt.ArrayLike,
     ) -> np.ndarray:
         """Start a sequence: run the encoder on a source, and the decoder on its first tokens.
 
@@ -139,7 +141,9 @@ class Bundle:
             mask: 1 for each of these that counts, 0 for padding, [batch, tokens]; ones by default.
             all_logits: Whether to give the logits of each token; by default those of the last one alone, where the
                 bundle can choose.
-            inputs: What the encoder reads, by name: `input_ids=...`, `attention_mask=...`; a mask is ones by default.
+            inputs: What the encoder reads, by name: `{"input_ids": ..., "attention_mask": ...}`; a mask is ones by
+                default. The decoder's tokens and mask may be among them, by the names that the model has for them.
+            named: The same by keyword, for names that are not those above: `input_ids=...`.
 
         Returns:
             The logits of the decoder, [batch, 1, vocabulary], or [batch, tokens, vocabulary].
@@ -148,29 +152,38 @@ class Bundle:
             UsageError: An input is missing or does not fit, or it is too long. The state is as before.
             RunError: onnxruntime fails.
         """
-        return self._start("encode", tokens, mask, inputs, all_logits=all_logits)
+        return self._start("encode", tokens, mask, inputs, named, all_logits=all_logits)
 
     def prefill(
-        self, tokens: Tokens, *, mask: npt.ArrayLike | None = None, all_logits: bool = False, **inputs: npt.ArrayLike
+        self,
+        tokens: Tokens | Inputs | None = None,
+        /,
+        inputs: Inputs | None = None,
+        *,
+        mask: npt.ArrayLike | None = None,
+        all_logits: bool = False,
+        **named: npt.ArrayLike,
     ) -> np.ndarray:
         """Start a sequence of a decoder-only model: run it on a prompt.
 
         Args, results and errors are those of `encode`.
         """
-        return self._start("prefill", tokens, mask, inputs, all_logits=all_logits)
+        return self._start("prefill", tokens, mask, inputs, named, all_logits=all_logits)
 
     def start(
         self,
-        tokens: Tokens | None = None,
+        tokens: Tokens | Inputs | None = None,
+        /,
+        inputs: Inputs | None = None,
         *,
         mask: npt.ArrayLike | None = None,
         all_logits: bool = False,
-        **inputs: npt.ArrayLike,
+        **named: npt.ArrayLike,
     ) -> np.ndarray:
         """Start a sequence, with `encode` or `prefill`, whichever the bundle has."""
         method = self.contract.method("once")
         name = method.name if method is not None else "encode"
-        return self._start(name, tokens, mask, inputs, all_logits=all_logits)
+        return self._start(name, tokens, mask, inputs, named, all_logits=all_logits)
 
     def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:
         """Run the decoder on the next token of each row.
@@ -193,7 +206,14 @@ class Bundle:
         return _first(self._decode(method, tokens, mask, {}))
 
     def run(
-        self, name: str, tokens: Tokens | None = None, *, mask: npt.ArrayLike | None = None, **inputs: npt.ArrayLike
+        self,
+        name: str,
+        tokens: Tokens | Inputs | None = None,
+        /,
+        inputs: Inputs | None = None,
+        *,
+        mask: npt.ArrayLike | None = None,
+        **named: npt.ArrayLike,
     ) -> dict[str, np.ndarray]:
         """Run a method by name, such as one that a `bundle.toml` names.
 
@@ -201,7 +221,8 @@ class Bundle:
             name: Of the method; `init` and `reorder` have methods of their own here.
             tokens: Its tokens, for a method that takes some: see `step`.
             mask: See `step`.
-            inputs: Its other inputs, by name.
+            inputs: Its inputs, by name: `bundle.run("hear", {"audio": audio})`.
+            named: The same by keyword, for names that are not those above.
 
         Returns:
             Its outputs that are no state, by name.
@@ -213,7 +234,7 @@ class Bundle:
         methods = {method.name: method for method in self.contract.methods if method.when in ("once", "step")}
         if name not in methods:
             raise UsageError(f"the bundle has no method '{name}': it has {', '.join(methods)}")
-        return self._decode(methods[name], tokens, mask, inputs)
+        return self._decode(methods[name], *told_apart(methods[name], tokens, mask, inputs, named))
 
     def rewind(self, length: int, name: str = "") -> None:
         """Forget the last tokens, so that only so many slots are in use: to try others in their place.
@@ -268,7 +289,8 @@ class Bundle:
         early_stopping: EarlyStopping = False,
         prompt: Tokens | None = None,
         mask: npt.ArrayLike | None = None,
-        **inputs: npt.ArrayLike,
+        inputs: Inputs | None = None,
+        **named: npt.ArrayLike,
     ) -> list[list[int]]:
         """Return the tokens that greedy decoding, or beam search, gives for each row.
 
@@ -282,7 +304,8 @@ class Bundle:
             early_stopping: When a row is done: see there too.
             prompt: What the decoder beside an encoder starts with; by default the start token of the export.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
-            inputs: Other inputs, such as `input_features`.
+            inputs: Other inputs by name, such as `{"input_features": ...}`.
+            named: The same by keyword.
 
         Raises:
             UsageError: As for `encode`; or there are fewer than one token or beam, or too many rows.
@@ -291,8 +314,9 @@ class Bundle:
             raise UsageError(f"{max_new_tokens} tokens and {beams} beams: give at least 1 of each")
         ends = self.contract.ends if eos is None else end_tokens(eos)
         method, most = self.contract.method("once") or self._method("step"), self.contract.sizes["batch"]
-        given = inputs if ids is None else {**inputs, **of_source(method, ids, mask)}
-        if ids is not None and len(given) > len(inputs):
+        others = {**(inputs or {}), **named}
+        given = others if ids is None else {**others, **of_source(method, ids, mask)}
+        if ids is not None and len(given) > len(others):
             mask = None
         elif ids is not None:
             prompt = np.atleast_2d(as_array("ids", ids))
@@ -302,7 +326,7 @@ class Bundle:
                 f"{rows * beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
             )
         logits = (
-            self.start(prompt, mask=mask, **given) if method.when == "once" else self._read(method, prompt, mask, given)
+            self.start(prompt, given, mask=mask) if method.when == "once" else self._read(method, prompt, mask, given)
         )
         steps = min([max_new_tokens, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         if beams == 1:
@@ -338,15 +362,17 @@ class Bundle:
     def _start(
         self,
         name: str,
-        tokens: Tokens | None,
+        tokens: Tokens | Inputs | None,
         mask: npt.ArrayLike | None,
-        inputs: Mapping[str, npt.ArrayLike],
+        inputs: Inputs | None,
+        named: Inputs,
         *,
         all_logits: bool,
     ) -> np.ndarray:
         method = self._method("once")
         if method.name != name:
             raise UsageError(f"the bundle has no '{name}' - call {method.name}")
+        tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
         if tokens is None:
             tokens = self.contract.tokens.get("start")
             if tokens is None:

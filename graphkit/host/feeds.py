@@ -11,9 +11,10 @@ import numpy.typing as npt
 from graphkit.contract.bundle import BundleMethod, BundlePort
 from graphkit.errors import UsageError
 
-__all__ = ["Feeds", "Tokens", "as_array", "as_rows", "checked_feeds", "most_rows", "of_source"]
+__all__ = ["Feeds", "Inputs", "Tokens", "as_array", "as_rows", "checked_feeds", "most_rows", "of_source", "told_apart"]
 
 Tokens = int | npt.ArrayLike
+Inputs = Mapping[str, npt.ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,50 @@ class Feeds:
     arrays: Mapping[str, np.ndarray]
     sizes: Mapping[str, int]
     rows: int | None
+
+
+def told_apart(
+    method: BundleMethod,
+    tokens: Tokens | Inputs | None,
+    mask: npt.ArrayLike | None,
+    inputs: Inputs | None,
+    named: Inputs,
+) -> tuple[Tokens | None, npt.ArrayLike | None, dict[str, npt.ArrayLike]]:
+    """Return the tokens, their mask and the other inputs by name, however a caller has named them.
+
+    An input of the model that is called `tokens` or `mask` comes before the decoder's.
+
+    Args:
+        method: The method.
+        tokens: Its tokens, or inputs in the place of these.
+        mask: Its mask.
+        inputs: Inputs by name.
+        named: Inputs by keyword.
+
+    Raises:
+        UsageError: One is given twice.
+    """
+    found: dict[str, npt.ArrayLike] = {}
+    given: dict[str, npt.ArrayLike | None] = {"tokens": None, "mask": mask}
+    if isinstance(tokens, Mapping):
+        found.update(tokens)
+    else:
+        given["tokens"] = tokens
+    for name, array in [*(inputs or {}).items(), *named.items()]:
+        if name in found:
+            raise UsageError(f"'{name}' is given twice - give it once")
+        found[name] = array
+    users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
+    kinds: dict[str, str] = {port.source.kind: port.name for port in method.inputs if port.source is not None}
+    if given["mask"] is not None and "mask" in users - set(found) and "mask" not in kinds:
+        found["mask"] = given["mask"]
+        given["mask"] = None
+    for kind in given:
+        for name in {kind, kinds.get(kind, kind)} - users:
+            if name in found and given[kind] is not None:
+                raise UsageError(f"the {kind} are given twice, by '{name}' too - give them once")
+            given[kind] = found.pop(name, given[kind])
+    return given["tokens"], given["mask"], found
 
 
 def checked_feeds(
@@ -76,7 +121,7 @@ def checked_feeds(
             given = _default(method, port, sizes)
         feeds[port.name] = _fitting(method, port, given, sizes, most)
     rows = next((len(array) for array in feeds.values() if array.ndim), None)
-    kinds = {port.source.kind: port.name for port in method.inputs if port.source is not None}
+    kinds: dict[str, str] = {port.source.kind: port.name for port in method.inputs if port.source is not None}
     if "kept" in kinds:
         feeds[kinds["kept"]] = np.array([kept], np.int64)
         sizes[kinds["kept"]] = kept or feeds[kinds["tokens"]].shape[1]

@@ -204,7 +204,7 @@ class _Feeds:
 def _called(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
     tokens = next((p.name for p in method.inputs if p.source is not None and p.source.kind == "tokens"), "")
     others = {name: array for name, array in feed.items() if name != tokens}
-    return bundle.run(method.name, feed.get(tokens), **others)
+    return bundle.run(method.name, feed.get(tokens), others)
 
 
 def _order(bundle: Bundle) -> list[BundleMethod]:

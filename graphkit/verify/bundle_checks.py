@@ -32,7 +32,7 @@ def tried(check: Callable[[], str]) -> str:
 def start(bundle: Bundle, prompt: Prompt) -> np.ndarray:
     """Run a bundle on a prompt, and return its logits: those of each token, or of the last one of a long prompt."""
     mask = prompt.mask if prompt.has_mask else None
-    return bundle.start(prompt.tokens, mask=mask, all_logits=prompt.all_logits, **prompt.inputs)
+    return bundle.start(prompt.tokens, prompt.inputs, mask=mask, all_logits=prompt.all_logits)
 
 
 def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from onnx import TensorProto
 
+from graphkit import host
 from graphkit.analysis.bundle import BundleOverview, overview_of
 from graphkit.contract.bundle import BundleContract
 from graphkit.errors import UsageError
@@ -39,9 +40,10 @@ from graphkit.workflows.cache_slots import cache_slots
 from graphkit.workflows.originals import Pipeline, find_pipeline, special_tokens
 from graphkit.workflows.recording import record_stage
 
-__all__ = ["BundleOptions", "BundleReport", "bundle_folder"]
+__all__ = ["JAVASCRIPT_HOST", "BundleOptions", "BundleReport", "bundle_folder"]
 
 CONTRACT, DATA, SLOTS = "bundle.json", "bundle.data", 256
+JAVASCRIPT_HOST = Path(host.__file__).with_name("bundle.mjs")
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
 
@@ -60,6 +62,7 @@ class BundleOptions:
         dry_run: Whether only to say what would be made: nothing is written or run, and the weights need not be there.
         overwrite: Replace files that exist.
         limits: What a model may take of time and memory.
+        copy_host: Whether to put `bundle.mjs`, the host in JavaScript, beside the models.
     """
 
     max_cache: int | None = None
@@ -71,6 +74,7 @@ class BundleOptions:
     dry_run: bool = False
     overwrite: bool = False
     limits: Limits = DEFAULT_LIMITS
+    copy_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,8 @@ def bundle_folder(
 
     if not options.dry_run:
         progress("writing")
-        _write(output, models, contract, finish, overwrite=options.overwrite)
+        copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if options.copy_host else {}
+        _write(output, models, {CONTRACT: contract.to_json().encode(), **copied}, finish, overwrite=options.overwrite)
     proof = proofs[0] if proofs else None
     changes = tuple((method.name, change) for method in methods for change in method.changes)
     return BundleReport(path.resolve().name, overview_of(output.resolve().name, contract), changes, proof)
@@ -253,12 +258,12 @@ def _completed(
 def _write(
     output: Path,
     models: Mapping[str, Model],
-    contract: BundleContract,
+    contents: Mapping[str, bytes],
     finish: Callable[[Path], None],
     *,
     overwrite: bool,
 ) -> None:
     paths = {output / file: model for file, model in models.items()}
     with made_folder(output):
-        others = {output / CONTRACT: contract.to_json().encode()}
+        others = {output / name: content for name, content in contents.items()}
         save_models(paths, weights="shared", data_name=DATA, others=others, overwrite=overwrite, before=finish)

@@ -35,6 +35,7 @@ __all__ = ["BUNDLE_TOML", "described_methods", "read_description"]
 
 BUNDLE_TOML = "bundle.toml"
 WHEN = ("once", "step")
+GENERATED = ("init", "reorder")  # methods of every bundle, and their files
 
 
 def read_description(path: Path) -> tuple[Chain, ...]:
@@ -52,7 +53,8 @@ def read_description(path: Path) -> tuple[Chain, ...]:
     if not found:
         raise UsageError(f"{path}: it names no method - write [[method]] with a name and its models")
     names = [method.name for method in found]
-    if twice := next((name for name in names if names.count(name) > 1), ""):
+    files = [name.lower() for name in names]  # which are one where file names have no case
+    if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
         raise UsageError(f"{path}: two methods are called '{twice}' - name one anew")
     for section in states:
         for place in ("read", "write"):
@@ -67,6 +69,8 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
     name = section.text("name")
     if not name.isidentifier():
         raise section.wrong("name", f"{name[:40]!r} is no name", "write letters, digits and underscores")
+    if name.lower() in GENERATED:
+        raise section.wrong("name", f"'{name}' is a method that every bundle has", "name it anew")
     models = []
     for file in section.texts("models"):
         if Path(file).name != file:

@@ -258,3 +258,45 @@ def test_a_fault_in_a_method_is_found(export: Path) -> None:
     proof = verify_methods(read_description(export / "bundle.toml"), export.parent / "bundle", exact=True)
     assert not proof.passed
     assert "of hear differs by" in proof.findings()[0] or "after run 1, of hear" in proof.findings()[0]
+
+
+def named_export(tmp_path: Path, name: str) -> Path:
+    """Return an export whose input is called so."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    text = FRONT.replace("audio", name)
+    assert text != FRONT
+    for file, source in (("front", text), ("body", BODY)):
+        onnx.save(parser.parse_model(source), folder / f"{file}.onnx")
+    (folder / "bundle.toml").write_text(DESCRIPTION)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tokens", "mask", "inputs", "name", "self"])
+def test_an_input_may_have_any_name(name: str, tmp_path: Path) -> None:
+    made(named_export(tmp_path, name), verify=False)
+    frames = np.arange(4, dtype=np.float32).reshape(1, 4)
+    expected = [[[0.5, 2.25], [2.5, 5.25]]]
+    bundle = graphkit.Bundle(tmp_path / "bundle")
+    np.testing.assert_array_equal(bundle.run("hear", {name: frames})["out"], expected)
+    bundle.reset()
+    np.testing.assert_array_equal(bundle.run("hear", inputs={name: frames})["out"], expected)
+    if name not in ("inputs", "self"):
+        bundle.reset()
+        np.testing.assert_array_equal(bundle.run("hear", **{name: frames})["out"], expected)
+    with pytest.raises(UsageError, match=f"'{name}' is given twice - give it once"):
+        bundle.run("hear", {name: frames}, {name: frames})
+
+
+def test_inputs_of_any_name_are_proven(tmp_path: Path) -> None:
+    report = made(named_export(tmp_path, "tokens"))
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+
+
+@pytest.mark.parametrize("name", ["init", "reorder", "Init"])
+def test_a_method_that_every_bundle_has_is_refused(name: str, export: Path) -> None:
+    (export / "bundle.toml").write_text(DESCRIPTION.replace("hear", name))
+    with pytest.raises(TargetError, match=f"'{name}' is a method that every bundle has - name it anew"):
+        made(export)
+    assert not (export.parent / "bundle").exists()
