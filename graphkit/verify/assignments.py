@@ -17,7 +17,7 @@ from graphkit.constraints.search import Variable
 from graphkit.constraints.symbol_sizes import Role
 from graphkit.verify.lengths import Lengths
 
-__all__ = ["MAX_COST", "Proposal", "assignments"]
+__all__ = ["MAX_COST", "Proposal", "Row", "assignments", "wish_of"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
 NO_LENGTHS = Lengths()
@@ -109,6 +109,11 @@ def _wishes(legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths
     common, varied = _common(legal), _variations(legal, successes)
     for pair in itertools.zip_longest(common, varied):
         yield from ([wish] for wish in pair if wish is not None)
+
+
+def wish_of(legal: LegalSizes, row: Row, number: int, has_past: bool) -> dict[str, int]:
+    """Return the sizes of a row as a wish for each symbol."""
+    return _wish(legal, _sizes(row, 0, has_past), number)
 
 
 def _sizes(row: Row, length: int, has_past: bool) -> dict[Role, int]:

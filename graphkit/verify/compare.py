@@ -129,4 +129,4 @@ def element_counts(value: Output) -> tuple[int, int]:
     if isinstance(value, (list, tuple)):
         counts = [element_counts(member) for member in value]
         return sum(count for count, _ in counts), sum(finite for _, finite in counts)
-    return (0, 0) if value is None else (1, 1)
+    return 1, 1  # a number, a text, or that there is no value

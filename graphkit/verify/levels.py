@@ -11,6 +11,7 @@ quantisation 0.024, where the originals differ by as much.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,9 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
-from graphkit.graph.operators import QUANTIZED
+from graphkit.graph.operators import MOVING, QUANTIZED
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import all_nodes
+from graphkit.graph.view import Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
@@ -32,7 +33,9 @@ __all__ = [
     "FACTOR",
     "FLOAT32_TOLERANCE",
     "LevelRuns",
+    "float16_tolerance",
     "has_float16",
+    "largest_own_difference",
     "level_tolerance",
     "prove_level",
     "rounds_activations",
@@ -41,6 +44,7 @@ __all__ = [
 FLOAT32_TOLERANCE = 1e-4  # sums of thousands of products in another order, with room for a layer or two that amplify
 FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding
 QUANTIZED_TOLERANCE = 2e-2  # a number that falls on the other side of a rounding to 8 bits is 1/255 off
+UNIT_OF_FLOAT16 = 2.0**-10  # in the last place, of numbers in [1, 2)
 FACTOR = 2.0
 QUANTIZING = frozenset().union(*QUANTIZED.values())
 ROUNDING = QUANTIZED["dynamic"] | {"QuantizeLinear"}
@@ -68,6 +72,28 @@ def rounds_activations(model: Model) -> bool:
     return any(
         node.op_type in ROUNDING or node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)
     )
+
+
+def float16_tolerance(model: Model) -> float:
+    """Return the tolerance at the plain level for a model with 16-bit floats, of the largest magnitude in an output.
+
+    onnxruntime computes in float32 between the nodes that it finds kernels for, and rounds there. A rounding is off by
+    at most half a unit in the last place; those of nodes one after the other add up as a random walk does.
+    """
+    depth: dict[Value, int] = {}
+    for node in all_nodes(model.scopes):
+        before = max((depth.get(value, 0) for value in node.inputs if value is not None), default=0)
+        for value in node.outputs:
+            if value is not None:
+                depth[value] = before + (node.operator not in MOVING)
+    return min(UNIT_OF_FLOAT16 * math.sqrt(max(1, *depth.values())), FLOAT16_TOLERANCE)
+
+
+def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
+    """Return how far a model at the default level is from itself without optimizations, None if it does not run."""
+    found = _measured(runs, list(runs[0].expected), original)
+    scaled = [one for run in found.differences for one in run.values() if one < float("inf")]
+    return max(scaled, default=None)
 
 
 def level_tolerance(model: Model) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.names import counted
@@ -21,14 +21,20 @@ MAX_SKIPPED = 3  # runs that fail in the original to write out
 
 @dataclass(frozen=True, eq=False)
 class RunSizes:
-    """Where a run is: sizes of the symbols in the inputs' dims, and values of inputs that are one boolean."""
+    """Where a run is: sizes of the symbols in the inputs' dims, and values of inputs that are one boolean.
+
+    Attributes:
+        elements: What is special about the elements of its inputs, "" for nothing.
+    """
 
     dims: dict[str, int]
     flags: dict[str, bool]
+    elements: str = field(default="", kw_only=True)
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={str(flag).lower()}" for name, flag in self.flags.items())
-        return ", ".join(filter(None, (_dims_text(self.dims), values))) or "fixed dims"
+        where = ", ".join(filter(None, (_dims_text(self.dims), values))) or "fixed dims"
+        return f"{where}; {self.elements}" if self.elements else where
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,9 @@ class RewriteProof(Result):
         notes: What to know of the proof, a sentence each.
         failures: Why it failed, a sentence each.
         of_magnitude: Whether the tolerance is relative to the largest magnitude in an output.
+        coverage: The sizes, masks and edges of values at which both ran, in words.
+        caveats: What the runs could not cover, a clause each.
+        interface: What is declared otherwise than in the original, a clause each.
     """
 
     title: ClassVar[str] = "Proof"
@@ -101,6 +110,9 @@ class RewriteProof(Result):
     notes: tuple[str, ...]
     failures: tuple[str, ...]
     of_magnitude: bool = False
+    coverage: str = ""
+    caveats: tuple[str, ...] = ()
+    interface: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -123,13 +135,18 @@ class RewriteProof(Result):
         measure = " of the largest magnitude" if self.of_magnitude else ""
         equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"
         outputs = counted(len(self.outputs), "output(s)")
-        return f"Proven in {counted(len(self.runs), 'run(s)')}: {outputs} equal {equal}."
+        without = f"; not covered: {'; '.join(self.caveats)}" if self.caveats else ""
+        return f"Proven in {counted(len(self.runs), 'run(s)')}: {outputs} equal {equal}{without}."
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self._why())
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
         yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
+        if self.coverage:
+            yield Prose(f"Covered: {self.coverage}.")
+        for change in self.interface:
+            yield Prose(f"Interface: {change}.")
         if self.runs:
             yield self._run_table()
             yield from self._output_blocks()

@@ -10,14 +10,17 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
-from graphkit.constraints.input_matching import fed_inputs, fixed_by, given_shapes, solve
+from graphkit.constraints.evaluate import Values
+from graphkit.constraints.input_matching import Pair, fed_inputs, fixed_by, given_shapes, solve
 from graphkit.constraints.legal_sizes import legal_sizes
 from graphkit.errors import ModelError
 from graphkit.graph.operators import RANDOM
@@ -27,26 +30,35 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.rewrite.interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import check_files
-from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
+from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Relation, declarations, infer
+from graphkit.verify.assignments import assignments
 from graphkit.verify.counting import Counted
+from graphkit.verify.coverage import caveats, coverage
+from graphkit.verify.draws import Kind
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.inlined import prove_inlined
+from graphkit.verify.inputs import TooLargeError
+from graphkit.verify.interface import Change, input_changes, narrowed, output_changes
 from graphkit.verify.levels import (
+    FACTOR,
     FLOAT16_TOLERANCE,
     FLOAT32_TOLERANCE,
+    float16_tolerance,
     has_float16,
+    largest_own_difference,
     level_tolerance,
     prove_level,
 )
 from graphkit.verify.proof import RewriteProof, SkippedRun
-from graphkit.verify.running import Feeder, Run, run_original, unsteady_runs
+from graphkit.verify.running import KINDS, Feeder, Run, at_both_levels, run_original, unsteady_runs
 from graphkit.verify.tally import compared
 from graphkit.verify.two_models import Part, TwoModels
 from graphkit.verify.weights import changed_weights
 
 __all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "error_tolerance", "verify_extract", "verify_rewrite"]
 
+MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 RUNS = 7  # assignments to run at, for each value of the flags
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
@@ -65,6 +77,7 @@ def verify_rewrite(
     ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
     names: Mapping[str, str] | None = None,
+    symbols: Mapping[str, str] = MappingProxyType({}),
     tolerance: float | None = None,
     of_magnitude: bool = False,
     seed: int = 0,
@@ -83,11 +96,12 @@ def verify_rewrite(
         ranges: Bounds of symbols, None for an open end.
         values: Arrays for inputs by name, instead of generated ones.
         names: Names of values in the original by their names in the rewritten model, where these differ.
+        symbols: Symbols of dims in the original by their names in the rewritten model, where these differ on purpose.
         tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
-            Default: 0, `FLOAT16_TOLERANCE` for a model that has float16 tensors.
+            Default: 0; of a model that has float16 tensors `float16_tolerance`, relative to the largest magnitude.
         of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
         seed: Of the generated inputs.
-        runs: Assignments to run at, where there are as many.
+        runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
         limits: What a model may take of time and memory.
         progress: Called with the name of each step before it starts.
 
@@ -105,7 +119,8 @@ def verify_rewrite(
     """
     with isolation(limits):
         spec |= DimSpec.of(dims, inputs, ranges)
-        return _proof(original, rewritten, spec, values, names or {}, tolerance, of_magnitude, seed, runs, progress)
+        told = names or {}, symbols
+        return _proof(original, rewritten, spec, values, *told, tolerance, of_magnitude, seed, runs, progress)
 
 
 def verify_extract(
@@ -150,7 +165,7 @@ def verify_extract(
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
-        return _proof(exposed, extracted, spec, None, {}, tolerance, False, seed, runs, progress, part)
+        return _proof(exposed, extracted, spec, None, {}, {}, tolerance, False, seed, runs, progress, part)
 
 
 def _proof(
@@ -159,6 +174,7 @@ def _proof(
     spec: DimSpec,
     values: Mapping[str, object] | None,
     names: Mapping[str, str],
+    symbols: Mapping[str, str],
     tolerance: float | None,
     of_magnitude: bool,
     seed: int,
@@ -174,35 +190,109 @@ def _proof(
     source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
-    fixed = [] if part is not None else fixed_by(before, after)
-    numbers, relations = solve([*fixed, *given_shapes(before, spec.shapes)], spec.numbers)
+    asked, fixed = given_shapes(before, spec.shapes), [] if part is not None else fixed_by(before, after)
+    numbers, relations = solve([*fixed, *asked], spec.numbers)
     titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
+    by_dtype = tolerance is None and has_float16(before)
     allowed = default_tolerance(before) if tolerance is None else tolerance
-    proof = RewriteProof(*titles, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude)
+    proof = RewriteProof(
+        *titles, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude or by_dtype
+    )
     if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
         return replace(proof, failures=(reason,))
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
-    feeder = Feeder(before, legal, given, seed)
+    kinds: Sequence[Kind] = KINDS if not allowed else ("edges",)
+    feeder = Feeder(before, legal, given, seed, others=(after,) if part is None else (), kinds=kinds)
     wanted = frozenset(value.name for value in after.graph.inputs)
     two = TwoModels((source, target), (before, after), feeder, wanted, names, part)
     progress("proving: loading the original")
     total = runs * len(feeder.flags())
-    found = run_original(Counted(two.whole(), "proving: the original, plain level", total, progress), feeder, runs)
-    notes = [
-        *contradictions,
-        *([FLOAT16_NOTE] if allowed and tolerance is None else []),
-        *found.notes,
-        *(_lost_inputs(before, after) if part is None else []),
-    ]
-    proof = replace(proof, skipped=tuple(found.skipped), notes=tuple(notes))
+    session = Counted(two.whole(), "proving: the original, plain level", total, progress)
+    found = run_original(session, feeder, runs)
+    changes = [] if part is not None else input_changes(before, after, list(given), symbols)
+    if part is None and (open_pairs := _narrowing(session, feeder, fixed, spec)):
+        changes.append(narrowed(open_pairs, before, after))
+    notes = [*contradictions, *([FLOAT16_NOTE] if by_dtype else []), *found.notes]
+    proof = replace(
+        proof,
+        skipped=tuple(found.skipped),
+        notes=tuple(notes),
+        coverage=coverage(feeder, found.runs),
+        caveats=caveats(feeder, found, is_exact=not allowed),
+    )
     if not found.runs:
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("proving: loading the rewritten model")
-    proof, steady = _plain(proof, two, [two.handed_over(run) for run in found.runs], progress)
-    proof = prove_inlined(proof, two, partial(_run_rewritten, proof, runs=steady, progress=progress), progress)
+    handed = [two.handed_over(run) for run in found.runs]
+    hollow = _hollow(before, spec)
+    proof, steady = _plain(proof, two, handed, hollow, progress)
+    if by_dtype and not proof.passed:
+        proof, steady = _as_own_levels(proof, two, handed, hollow, progress)
+    run_again = partial(_run_rewritten, proof, runs=steady, hollow=hollow, progress=progress)
+    proof = prove_inlined(proof, two, run_again, progress)
+    if part is None:
+        changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
+    proof = _with_interface(proof, changes)
     progress("comparing the weights")
     proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
     return _at_default(proof, two, steady, tolerance, progress) if proof.passed else proof
+
+
+def _hollow(model: Model, spec: DimSpec) -> frozenset[str]:
+    """Return the outputs that have no elements at any size, or in none of a merged decoder's later steps."""
+    empty = {value.name for value in model.roles.empty}
+    shapes = infer(model, spec)
+    for value in model.graph.outputs:
+        if any(dim.constant == 0 for dim in shapes[value].dims or ()):
+            empty.add(value.name)
+    return frozenset(empty)
+
+
+def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
+    """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
+    asked, _ = solve(given_shapes(feeder.models[0], spec.shapes), spec.numbers)
+    relations = [(pair, Relation.equal(pair.dim, pair.size).substitute(asked).against_zero()) for pair in fixed]
+    todo = [(pair, relation) for pair, relation in relations if relation.symbols]
+    if not todo:
+        return []
+    whole = feeder.at(legal_sizes(feeder.models[0], spec))
+    return [pair for pair, relation in todo if _takes_others(session, whole, relation)]
+
+
+def _takes_others(session: Runner, feeder: Feeder, relation: Relation) -> bool:
+    """Whether a model runs at sizes that do not meet a relation."""
+    for flags in feeder.flags():
+        proposals = itertools.islice(assignments(feeder.legal(flags), []), MAX_OTHERS)
+        others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
+        for dims in others[:2]:
+            try:
+                session.run(feeder.feed(dims, flags, 0))
+            except (RunError, TooLargeError):
+                continue
+            return True
+    return False
+
+
+def _as_own_levels(
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    hollow: Collection[str],
+    progress: Callable[[str], None],
+) -> tuple[RewriteProof, Sequence[Run]]:
+    """Compare again, with what the original's own two levels differ by as the tolerance, where that is larger."""
+    progress("proving: the original, default level")
+    own = largest_own_difference(runs, two.at_default(len(runs), progress)[1])
+    if own is None or FACTOR * own <= proof.tolerance:
+        return proof, runs
+    blank = replace(proof, tolerance=min(FACTOR * own, FLOAT16_TOLERANCE), runs=(), outputs=(), failures=())
+    return _plain(blank, two, runs, hollow, progress)
+
+
+def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
+    failures = [change.text for change in changes if change.narrows]
+    told = tuple(change.text for change in changes if not change.narrows)
+    return replace(proof, interface=told, failures=(*proof.failures, *failures))
 
 
 def _at_default(
@@ -215,14 +305,19 @@ def _at_default(
     """Compare at onnxruntime's default level too."""
     progress("proving: loading the rewritten model, default level")
     level = max(level_tolerance(two.models[0]), tolerance or 0.0)
+    runs = at_both_levels(runs)
     return _with_level(proof, prove_level(level, runs, list(runs[0].expected), *two.at_default(len(runs), progress)))
 
 
 def _plain(
-    proof: RewriteProof, two: TwoModels, runs: Sequence[Run], progress: Callable[[str], None]
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    hollow: Collection[str],
+    progress: Callable[[str], None],
 ) -> tuple[RewriteProof, Sequence[Run]]:
     """Compare without optimizations, and return the runs that count: those that the original repeats."""
-    result = _run_rewritten(proof, two, runs, progress)
+    result = _run_rewritten(proof, two, runs, hollow, progress)
     if not any(run.failure for run in result.runs):
         return result, runs
     again = Counted(two.original(), "proving: the original again", 2 * len(runs), progress)
@@ -234,18 +329,24 @@ def _plain(
     if not steady:
         return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
     note = f"{len(unsteady)} runs of the original do not count."
-    return _run_rewritten(replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady, progress), steady
+    return _run_rewritten(
+        replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady, hollow, progress
+    ), steady
 
 
 def _run_rewritten(
-    proof: RewriteProof, two: TwoModels, runs: Sequence[Run], progress: Callable[[str], None]
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    hollow: Collection[str],
+    progress: Callable[[str], None],
 ) -> RewriteProof:
     try:
         session = two.rewritten()
     except ModelError as error:
         return replace(proof, failures=(f"the rewritten model: {error.problem}",))
     told = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
-    return compared(proof, runs, told, two.known)
+    return compared(proof, runs, told, two.known, hollow)
 
 
 def _with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:
@@ -269,8 +370,11 @@ def _unprovable(before: Model, after: Model) -> str:
 
 
 def default_tolerance(model: Model) -> float:
-    """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round."""
-    return FLOAT16_TOLERANCE if has_float16(model) else 0.0
+    """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round.
+
+    Then it is relative to the largest magnitude in an output: see `float16_tolerance`.
+    """
+    return float16_tolerance(model) if has_float16(model) else 0.0
 
 
 def error_tolerance(model: Model, error: float) -> float:
@@ -311,8 +415,3 @@ def _draws(node: Node) -> bool:
         return False
     array = inline_array(flag.constant)
     return array is None or bool(array.any())
-
-
-def _lost_inputs(before: Model, after: Model) -> list[str]:
-    lost = [name for name in fed_inputs(before) if name not in fed_inputs(after)]
-    return [f"The rewritten model has no input {', '.join(lost)}."] if lost else []

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from graphkit.constraints.input_matching import fed_inputs
 from graphkit.constraints.legal_sizes import LegalSizes
+from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.assignments import Proposal, assignments
-from graphkit.verify.compare import Output, compare_outputs
-from graphkit.verify.inputs import InputMaker, is_flag
+from graphkit.verify.assignments import MAX_COST, Proposal, assignments
+from graphkit.verify.compare import Output, compare_outputs, element_counts
+from graphkit.verify.defaults import Defaults
+from graphkit.verify.draws import NAMES, USUAL, Draw, Kind
+from graphkit.verify.edge_sizes import Edge, Edges
+from graphkit.verify.inputs import InputMaker, TooLargeError, is_flag
 from graphkit.verify.lengths import lengths_of
 from graphkit.verify.proof import RunSizes, SkippedRun
+from graphkit.verify.thresholds import Threshold, thresholds
 
-__all__ = ["Feeder", "Found", "Run", "run_original", "run_with", "unsteady_runs"]
+__all__ = ["KINDS", "Feeder", "Found", "Run", "at_both_levels", "run_original", "run_with", "unsteady_runs"]
 
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
 MAX_ATTEMPTS = 40
 MAX_FLAGS = 2  # flags of which all combinations are run
+KINDS: tuple[Kind, ...] = ("edges", "extremes", "not finite")
 Flags = dict[str, bool]
 
 
@@ -34,6 +41,7 @@ class Run(RunSizes):
 
     seed: int
     expected: Mapping[str, Output]
+    draw: Draw = USUAL
 
 
 @dataclass(frozen=True)
@@ -43,20 +51,42 @@ class Found:
     Attributes:
         skipped: Those at which onnxruntime fails.
         notes: What to know of them, a sentence each.
+        uncovered: Edges at which it fails, and why.
     """
 
     runs: list[Run] = field(default_factory=list)
     skipped: list[SkippedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    uncovered: dict[str, str] = field(default_factory=dict)
 
 
 class Feeder:
-    """Makes the inputs of a model at its legal sizes, from a seed; arrays that are given stand for generated ones."""
+    """Makes the inputs of a model at its legal sizes, from a seed; arrays that are given stand for generated ones.
 
-    def __init__(self, model: Model, legal: LegalSizes, given: Mapping[str, np.ndarray], seed: int) -> None:
-        self.sizes, self.given = legal, given
+    Args:
+        model: The original.
+        legal: The sizes at which both run.
+        given: Arrays for inputs.
+        seed: Of the generator.
+        others: What was made of the original: numbers that these models compare with are edges too.
+        kinds: Kinds of edges of values to try.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        legal: LegalSizes,
+        given: Mapping[str, np.ndarray],
+        seed: int,
+        *,
+        others: Sequence[Model] = (),
+        kinds: Sequence[Kind] = KINDS,
+    ) -> None:
+        self.sizes, self.given, self.kinds = legal, given, kinds
         self.inputs: Mapping[str, Value] = fed_inputs(model)
-        self.maker = InputMaker(model, seed)
+        self.models = (model, *others)
+        self.maker = InputMaker(model, seed, others=others)
+        self.defaults = Defaults.of(model, others)
         self.lengths = lengths_of(model)
         merged = model.roles.decoder
         self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
@@ -85,7 +115,58 @@ class Feeder:
         """Whether a merged decoder runs its first step with these flags."""
         return any(flags.get(name) == (not flag) for name, flag in self.reading.items())
 
-    def feed(self, dims: Mapping[str, int], flags: Flags, seed: int) -> dict[str, np.ndarray]:
+    @cached_property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The constants that dims meet; those first that only what was made of the original has."""
+        own, *others = map(thresholds, self.models)
+        return (*(one for found in others for one in found if one not in own), *own)
+
+    def again(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run once more."""
+        return self.feed(run.dims, run.flags, run.seed, run.draw)
+
+    def edges(self, flags: Flags, usual: Sequence[dict[str, int]]) -> Iterator[Edge]:
+        """Yield the edges to try, after sizes at which the model ran."""
+        legal, is_first = self.legal(flags), self.is_first(flags)
+        has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
+
+        def kinds(dims: Mapping[str, int]) -> dict[Kind, int]:
+            made = self.sizes.shapes(dims, is_first=is_first)
+            shapes = {name: shape for name, shape in made.items() if name not in self.given}
+            found = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
+            return {kind: draws for kind, draws in found.items() if draws}
+
+        has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
+        thresholds = self.thresholds if legal.variables else ()
+        yield from Edges(legal, usual, self.lengths, thresholds, kinds, has_past, has_masks)
+        if self.defaults.arrays and usual:
+            draw = Draw.usual(1)
+            yield Edge("defaults of inputs", tuple(usual[:2]), replace(draw, overridden=True))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both models are to give the same at all edges of values."""
+        return set(self.kinds) == set(KINDS)
+
+    def at(self, legal: LegalSizes) -> Feeder:
+        """Return what makes inputs at other sizes."""
+        return Feeder(self.models[0], legal, self.given, self.maker.seed)
+
+    def shapes(self, run: Run) -> dict[str, tuple[int, ...] | None]:
+        """Return the shapes of the inputs of a run."""
+        return self.sizes.shapes(run.dims, is_first=self.is_first(run.flags))
+
+    def rows(self, run: Run) -> int:
+        """Return how many rows the masks have in a run."""
+        shapes = self.shapes(run)
+        found = [shapes.get(value.name) for value in self.maker.model.roles.all(*MASKS)]
+        return max((shape[0] for shape in found if shape), default=0)
+
+    def edged(self, draw: Draw) -> list[str]:
+        """Return the inputs that get edges with a draw."""
+        return [value.name for value in self.maker.model.roles.inputs if self.maker.has_edges(value, draw)]
+
+    def feed(self, dims: Mapping[str, int], flags: Flags, seed: int, draw: Draw = USUAL) -> dict[str, np.ndarray]:
         """Return the inputs of a run."""
         is_first = self.is_first(flags)
         shapes = self.sizes.shapes(dims, is_first=is_first)
@@ -93,8 +174,9 @@ class Feeder:
             name: np.full(self.flag_shapes.get(name, shapes.get(name) or ()), flag) for name, flag in flags.items()
         }
         past = 0 if is_first else self.sizes.past_size(dims)
-        feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed)
-        return {**feed, **booleans}  # a condition with a default is fed too
+        feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed, draw=draw)
+        overridden = self.defaults.overridden(draw) if draw.overridden else {}
+        return {**overridden, **feed, **booleans}  # a condition with a default is fed too
 
 
 def run_original(session: Runner, feeder: Feeder, wanted: int) -> Found:
@@ -116,33 +198,74 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
     """
     found: set[Run] = set()
     for run in (*reversed(runs), *runs):
-        again = session.run(feeder.feed(run.dims, run.flags, run.seed))
+        again = session.run(feeder.again(run))
         if not all(difference.within(0.0) for difference in compare_outputs(run.expected, again)):
             found.add(run)
     return [run for run in runs if run in found]
 
 
 def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
-    """Run a model at so many assignments with one combination of flags, and add what was found."""
+    """Run a model at so many assignments with one combination of flags, then at edges, and add what was found."""
     legal, successes = feeder.legal(flags), list[dict[str, int]]()
     for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes)):
-        dims = proposal.dims
+        dims, draw = proposal.dims, Draw.usual(seed)
         try:
-            expected = session.run(feeder.feed(dims, flags, seed))
-        except RunError as error:
+            expected = session.run(feeder.feed(dims, flags, seed, draw))
+        except (RunError, TooLargeError) as error:
             if not proposal.is_probe:
                 found.skipped.append(SkippedRun(dims, flags, error.problem))
             continue
         successes.append(dims)
-        found.runs.append(Run(dims, flags, seed, expected))
-        if len(successes) == wanted:
-            return
+        found.runs.append(Run(dims, flags, seed, expected, draw))
+        if len(successes) == wanted or legal.cost(dims) > MAX_COST:
+            break
+    if successes:
+        _run_edges(session, feeder, flags, successes, found)
     if legal.variables and len(successes) < min(wanted, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
         few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
             len(successes), f"Only {len(successes)} sets of sizes were"
         )
         found.notes.append(f"{few} found at which it runs{where}.")
+
+
+def _run_edges(session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[dict[str, int]], found: Found) -> None:
+    """Run a model at edges of sizes and values; those at which it fails are not covered."""
+    if max(map(feeder.legal(flags).cost, usual)) > MAX_COST:
+        found.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
+        return
+    for seed, edge in enumerate(feeder.edges(flags, list(usual)), start=MAX_ATTEMPTS):
+        attempts = [(dims, draw) for dims in edge.choices for draw in edge.draw.milder(feeder.edged(edge.draw))]
+        reason, runs = "at which the original fails" if attempts else "which take too long", len(found.runs)
+        for dims, draw in attempts:
+            try:
+                expected = session.run(feeder.feed(dims, flags, seed, draw))
+            except (RunError, TooLargeError):
+                continue
+            if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
+                reason = "at which the original gives no numbers"
+                continue
+            found.runs.append(Run(dims, flags, seed, expected, draw, elements=_told(draw)))
+            if not draw.only:
+                break
+        if len(found.runs) == runs and edge.what:
+            found.uncovered.setdefault(edge.what, reason)
+
+
+def at_both_levels(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that say something of the default level: fusions may treat what is not finite as they like."""
+    return [run for run in runs if run.draw.kind in ("usual", "edges") and "empty" not in run.draw.padding]
+
+
+def _all_finite(outputs: Mapping[str, Output]) -> bool:
+    return all(elements == finite for elements, finite in map(element_counts, outputs.values()))
+
+
+def _told(draw: Draw) -> str:
+    """Return what is special about the elements that a draw gives."""
+    if draw.overridden:
+        return "defaults overridden"
+    return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")
 
 
 def _proposals(legal: LegalSizes, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:

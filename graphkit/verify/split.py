@@ -20,10 +20,11 @@ from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.branch import Branch, interface_failures
 from graphkit.verify.compare import Difference, compare_outputs
 from graphkit.verify.counting import Counted, numbered
+from graphkit.verify.coverage import caveats, coverage
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.levels import LevelRuns, level_tolerance, prove_level
 from graphkit.verify.loop import DEFAULT_STEPS, Loop
-from graphkit.verify.running import Feeder, Found, Run, run_with
+from graphkit.verify.running import Feeder, Found, Run, at_both_levels, run_with
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.weights import foreign_weights
 
@@ -171,12 +172,14 @@ class _Part:
         told = Counted(session, f"proving: the merged decoder as {self.model.name}", RUNS, progress)
         run_with(told, self.feeder, {**others, self.branch.condition: self.branch.flag}, RUNS, found)
         skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
-        return replace(self, found=found, proof=replace(self.proof, skipped=skipped))
+        covered = coverage(self.feeder, found.runs), caveats(self.feeder, found, is_exact=True)
+        proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
+        return replace(self, found=found, proof=proof)
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run of the merged decoder."""
         assert self.feeder is not None
-        return self.feeder.feed(run.dims, run.flags, run.seed)
+        return self.feeder.again(run)
 
     def known(self, run: Run) -> dict[str, np.ndarray]:
         """Return those that the model has."""
@@ -196,7 +199,7 @@ def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
     """
     fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
     numbers, relations = solve(fixed, {})
-    return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed)
+    return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed, others=(model,))
 
 
 def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
@@ -258,15 +261,15 @@ def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, prog
     """Run the model at the default level, unless something differs already."""
     if not part.proof.is_equal:
         return part
-    allowed = max(level_tolerance(part.branch.merged), tolerance)
+    allowed, runs = max(level_tolerance(part.branch.merged), tolerance), at_both_levels(part.found.runs)
 
     def opened(source: Path | Model, known: Model, what: str) -> Runner:
         session = IsolatedSession(source, optimize=True, known=known)
-        return Counted(session, f"proving: {what}, default level", len(part.found.runs), progress)
+        return Counted(session, f"proving: {what}, default level", len(runs), progress)
 
     own = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
     merged = LevelRuns(lambda: opened(merged_source, part.branch.merged, "the merged decoder"), part.feed)
-    level = prove_level(allowed, part.found.runs, part.branch.outputs(), own, merged)
+    level = prove_level(allowed, runs, part.branch.outputs(), own, merged)
     notes = (*part.proof.notes, level.note) if level.note else part.proof.notes
     made = replace(part, proof=replace(part.proof, level=level, notes=notes))
     return made.failed(f"at onnxruntime's default level: {level.failure}") if level.failure else made

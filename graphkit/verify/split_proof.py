@@ -29,6 +29,8 @@ class BranchProof:
         level: The model at onnxruntime's default level.
         notes: What to know of it, a sentence each.
         failures: Why the proof failed, a sentence each.
+        coverage: The sizes, masks and edges of values at which both ran, in words.
+        caveats: What the runs could not cover, a clause each.
     """
 
     model: str
@@ -41,6 +43,8 @@ class BranchProof:
     level: LevelProof
     notes: tuple[str, ...]
     failures: tuple[str, ...]
+    coverage: str = ""
+    caveats: tuple[str, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -97,10 +101,15 @@ class SplitProof(Result):
         """Return what is proven, in a sentence."""
         runs = counted(sum(len(branch.runs) for branch in self.branches), "run(s)")
         loop = f" and {counted(self.loop.steps, 'greedy step(s)')}" if self.loop.steps else ""
-        return f"Proven in {runs}{loop}: the two models give what the merged decoder gives."
+        caveats = [f"{branch.model}: {caveat}" for branch in self.branches for caveat in branch.caveats]
+        without = f"; not covered: {'; '.join(caveats)}" if caveats else ""
+        return f"Proven in {runs}{loop}: the two models give what the merged decoder gives{without}."
 
     def blocks(self) -> Iterator[Block]:
         yield outcome([self.proven() if self.passed else "The proof failed."], self.findings())
+        for branch in self.branches:
+            if branch.coverage:
+                yield Prose(f"Covered of {branch.model}: {branch.coverage}.")
         yield self._plain_table()
         if any(branch.level.runs for branch in self.branches):
             yield self._level_table()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,16 +16,28 @@ __all__ = ["compared"]
 
 
 def compared(
-    proof: RewriteProof, runs: Sequence[Run], session: Runner, feed: Callable[[Run], Mapping[str, np.ndarray]]
+    proof: RewriteProof,
+    runs: Sequence[Run],
+    session: Runner,
+    feed: Callable[[Run], Mapping[str, np.ndarray]],
+    hollow: Collection[str] = (),
 ) -> RewriteProof:
-    """Run the rewritten model on the inputs of the original, and add to a proof what differs."""
+    """Run the rewritten model on the inputs of the original, and add to a proof what differs.
+
+    Args:
+        proof: What is known so far.
+        runs: Of the original.
+        session: The rewritten model.
+        feed: Returns the inputs of a run.
+        hollow: Outputs that have no elements at any size, so that their dims are all there is to compare.
+    """
     tallies = {name: _Tally() for name in runs[0].expected}
     results = []
     for number, run in enumerate(runs, start=1):
         try:
             actual = session.run(feed(run))
         except RunError as error:
-            results.append(RunProof(run.dims, run.flags, run.seed, None, None, error.problem))
+            results.append(RunProof(run.dims, run.flags, run.seed, None, None, error.problem, elements=run.elements))
             continue
         found = [one for one in compare_outputs(run.expected, actual) if one.output in tallies]
         for difference in found:
@@ -33,7 +45,11 @@ def compared(
         results.append(_run_proof(run, found, proof))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
-    notes = [f"Nothing is compared of output {', '.join(empty)}, which never has a finite element."] if empty else []
+    never = [name for name in empty if name not in hollow]
+    notes = [f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."] * (
+        len(empty) > len(never)
+    )
+    failures += [f"nothing is compared of output {', '.join(never)}, which never has a finite element"] if never else []
     return replace(
         proof,
         runs=tuple(results),
@@ -79,7 +95,7 @@ def _run_proof(run: Run, found: Sequence[Difference], proof: RewriteProof) -> Ru
     failing = [one for one in found if not proof.covers(one)]
     failure = f"{failing[0].output} {failing[0]}" if failing else ""
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
-    return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure)
+    return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure, elements=run.elements)
 
 
 def _run_failures(results: Sequence[RunProof]) -> list[str]:

@@ -92,7 +92,7 @@ class TwoModels:
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run of the original."""
-        return self.feeder.feed(run.dims, run.flags, run.seed)
+        return self.feeder.again(run)
 
     def known(self, run: Run) -> dict[str, np.ndarray]:
         """Return those that the rewritten model still has, and what the original computed for it."""

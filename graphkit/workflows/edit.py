@@ -192,6 +192,7 @@ def _proof(step: Pass, model: Model, output: Path, options: RewriteOptions, prog
         output,
         options.spec,
         names={new: old.name for old, new in step.new_names(model).items()},
+        symbols={new: old for old, new in step.dims},
         tolerance=options.tolerance,
         limits=options.limits,
         progress=progress,

@@ -107,7 +107,7 @@ def with_input(proto: ModelProto) -> None:
 def test_a_pair_as_it_should_be_passes(merged: Model, folder: Path) -> None:
     found = proof(merged, folder)
     assert (found.passed, found.findings()) == (True, ())
-    assert all(branch.level.runs == 7 and branch.weights.equal for branch in found.branches)
+    assert all(branch.level.runs > 7 and branch.weights.equal for branch in found.branches)
 
 
 @pytest.mark.parametrize("position", [16, 31])
@@ -228,7 +228,7 @@ def test_later_steps_that_take_one_token_only_are_proven_with_one(merged: Model,
 
     found = proof(merged, folder, later=fixed)
     assert found.findings() == ()
-    assert len(found.branches[1].runs) == 7
+    assert len(found.branches[1].runs) > 7
     assert found.branches[1].notes == ("it takes decoder_sequence_length=1 only.",)
     assert found.loop.steps == 8
 

@@ -29,7 +29,8 @@ def renamed(model: Model, step: Rename) -> Model:
     result = step.run(model).model
     onnx.checker.check_model(result.proto, full_check=True)
     names = {new: old.name for old, new in step.new_names(model).items()}
-    assert verify_rewrite(model, result, names=names, runs=2).passed
+    symbols = {new: old for old, new in step.dims}
+    assert verify_rewrite(model, result, names=names, symbols=symbols, runs=2).passed
     return result
 
 
