@@ -82,7 +82,7 @@ def test_zeros_of_either_sign_are_equal_but_not_to_the_last_bit() -> None:
         (np.array([1.0, np.nan, np.inf]), (3, 1)),
         (np.array(["a"], object), (1, 1)),
         ([np.ones(2), {"a": 1.0}], (3, 3)),
-        (None, (0, 0)),
+        (None, (1, 1)),
     ],
 )
 def test_elements_are_counted(value: object, counts: tuple[int, int]) -> None:
