@@ -27,6 +27,7 @@ from graphkit.verify.special_tokens import placed, places, special_tokens
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
 
+STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
 
@@ -197,6 +198,12 @@ class _Proof:
             if port.source is not None and port.source.kind == "user"
         }
 
+    @property
+    def _steps(self) -> int:
+        """How many steps to run: until the cache is full; some, where there is none."""
+        positions = self.contract.sizes["positions"]
+        return positions if self.contract.sizes["capacity"] else min(positions, STEPS)
+
     def run(self) -> LoweringProof:
         lengths, runs = self._lengths(), []
         for number in numbered(range(max(len(lengths), self.host.batch) if lengths else 0), "proving", self.progress):
@@ -216,7 +223,7 @@ class _Proof:
         elif scene is not None:
             found += leaks(scene, self.rng)
         notes = list(self._left_out(lengths))
-        if self.contract.sizes["capacity"] and all(run.tokens <= 1 for run in runs):
+        if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
@@ -253,7 +260,7 @@ class _Proof:
 
     def _special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""
-        steps = min(SPECIAL, self.contract.sizes["positions"])
+        steps = min(SPECIAL, self._steps)
         found = SourceRun(length, None, 0, None, 0, 0, 0, "", token)
         for where in places(length or steps):
             source = placed(token, self._ids(length), where)
@@ -273,8 +280,8 @@ class _Proof:
 
     def _one(self, length: int) -> SourceRun:
         source, user = self._ids(length), self._given()
-        run = self._compared(source, user, self._ids(self.contract.sizes["positions"]))
-        if not self.contract.sizes["capacity"]:
+        run = self._compared(source, user, self._ids(self._steps))
+        if not self._steps:
             return run
         self.host.start(source, **user)
         self.reference.start(source, {name: self.host.own(array) for name, array in user.items()})
@@ -303,13 +310,13 @@ class _Proof:
             difference = max(found, difference or 0.0)
             if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
-        if not self.contract.sizes["capacity"]:
+        if not self._steps:
             return SourceRun(len(source), difference, 0, None, 0, 0, 0, failure)
         worst, at = self._forced(tokens)
         return SourceRun(len(source), difference, len(tokens), worst, 0, 0, 0, failure or at)
 
     def _scene(self, length: int) -> Scene:
-        tokens = self._ids(self.contract.sizes["positions"])
+        tokens = self._ids(self._steps)
         return Scene(self.host, self.reference, self._ids(length), tokens, self._given(), self.allowance.differ)
 
     def _forced(self, tokens: Sequence[int]) -> tuple[float, str]:

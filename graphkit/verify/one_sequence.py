@@ -24,6 +24,7 @@ class OneSequence:
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
         self._oracle = Oracle(originals)
+        self._is_started = False
 
     @property
     def cache(self) -> Mapping[Slot, np.ndarray]:
@@ -37,6 +38,7 @@ class OneSequence:
 
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the encoder on token ids, or on what the user gives, and return its outputs, by name."""
+        self._is_started = False
         return self._oracle.encode(self._inputs(source, user))
 
     def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -55,6 +57,7 @@ class OneSequence:
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""
         ids = np.array([[token]])
-        logits = self._oracle.step(ids) if self.cache else self._oracle.first(ids, np.ones_like(ids))
+        logits = self._oracle.step(ids) if self._is_started else self._oracle.first(ids, np.ones_like(ids))
+        self._is_started = True
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last

@@ -51,6 +51,7 @@ class Oracle:
         self._decoder = self._decoder_of(originals)
         self.cache: dict[Slot, np.ndarray] = {}
         self.outputs: Arrays = {}
+        self._states: Arrays = {}  # recurrent ones, by input
         self._inputs: Mapping[str, np.ndarray] = {}
         self._given: Arrays = {}  # what decoders read of the encoder, by role
         self._mask = np.ones((0, 0), np.int64)
@@ -109,8 +110,10 @@ class Oracle:
         """
         assert self._decoder is not None
         model, self._mask = self._decoder.first, mask
+        self._states = _no_state(model, len(tokens))
         feed = {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
         self.outputs, self.cache = self._decoder.start(feed)
+        self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits(model, self.outputs)
 
     def step(
@@ -126,6 +129,7 @@ class Oracle:
         self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
         model = self._decoder.later
         self.outputs, self.cache = self._decoder.step(self._feed(model, tokens), self.cache)
+        self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits(model, self.outputs)
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -166,7 +170,7 @@ class Oracle:
             declared = declared_type(value)
             if role in ("past", "condition") or declared is None:
                 continue
-            made = known.get(role, self._inputs.get(value.name))
+            made = known.get(role, self._inputs.get(value.name, self._states.get(value.name)))
             if made is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
             feed[value.name] = made.astype(helper.tensor_dtype_to_np_dtype(declared.dtype))
@@ -206,6 +210,19 @@ def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray])
         if other is not None and other.dims is not None and array is not None:
             known.update(zip(other.dims, array.shape, strict=True))
     return [dim if isinstance(dim, int) else known.get(dim, 1) for dim in declared.dims or ()]
+
+
+def _no_state(model: Model, rows: int) -> Arrays:
+    """Return recurrent state at its start: zeros."""
+    found = {}
+    for entry in model.roles.states:
+        declared = declared_type(entry.past)
+        dims = declared.dims if declared is not None else None
+        if declared is None or dims is None:
+            raise ModelError(f"the shape of its input '{entry.past.name}' is not declared", file=model.label)
+        shape = [dim if isinstance(dim, int) else rows for dim in dims]
+        found[entry.past.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(declared.dtype))
+    return found
 
 
 def _empty_past(model: Model, rows: int) -> Arrays:

@@ -17,6 +17,9 @@ from graphkit.workflows.originals import Pipeline
 __all__ = ["build_contract", "collect_tables", "linked"]
 
 
+UNBOUNDED = (1 << 31) - 1  # tokens that a model without a cache takes: as many as hosts count
+
+
 def linked(method: Method, encoder: Lowered, first: Model, step: Model) -> Method:
     """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
     hidden = encoder.method.outputs[0]
@@ -67,6 +70,7 @@ def build_contract(
         pad: The token that pads, where the user names it; None for what the pipeline says.
     """
     is_decoder = any(part.states for part in parts)
+    has_cache = any(state.axis is not None for part in parts for state in part.states)
     first = parts[0].method
     source = 0
     if first.when == "once":
@@ -74,8 +78,8 @@ def build_contract(
     known = {
         "batch": sizes.batch,
         "source": source,
-        "capacity": sizes.capacity if is_decoder else 0,
-        "positions": min((sizes.capacity + 1, *_rows(parts, tables))) if is_decoder else 0,
+        "capacity": sizes.capacity if has_cache else 0,
+        "positions": min((sizes.capacity + 1 if has_cache else UNBOUNDED, *_rows(parts, tables))) if is_decoder else 0,
         **_cache_sizes(parts, pipeline),
     }
     tokens = dict(pipeline.tokens)
@@ -149,14 +153,19 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
             if not is_batch
             else (f"For each place: run `{step.file}` on one token of each sequence.")
         )
-        if any(port.writes for port in step.outputs):
+        axes = {state.name: state.axis for part in parts for state in part.states}
+        grow = [axes[port.writes] is not None for port in step.outputs if port.writes]
+        if not all(grow):
+            yield "Each output that becomes a state is that state at the next step: copy all of it."
+        if any(grow):
             yield (
                 "Write each new key and value into slot `position` of its state, unless `position` is "
                 f"{sizes.capacity}: there is no such slot. Add 1 to `position`."
             )
+        full = "" if positions == UNBOUNDED else f", or where `position` is {positions}"
         yield (
             "Begin with the tokens of the prompt, or with token `start`. Once they have run, the largest logit is the "
-            f"next token. Stop at any end token, or where `position` is {positions}."
+            f"next token. Stop at any end token{full}."
         )
         if is_batch:
             yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."

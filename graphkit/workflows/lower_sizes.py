@@ -89,7 +89,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         model: The model, folded.
         original: The model as it was exported.
         sizes: The sizes to fix.
-        is_decoder: Whether it runs on a cache.
+        is_decoder: Whether it runs at each step, on a cache or on recurrent state.
 
     Raises:
         UsageError: One is not known, or the model cannot be run here to find out what its host makes.
@@ -101,7 +101,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         by_role["total"] = sizes.source
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
     numbers = of_role | dict(sizes.dims)
-    is_padded = is_decoder or bool(model.roles.all("tokens", "encoder tokens", "embeddings"))
+    has_cache = bool(original.roles.pasts)
+    is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     for name, size in sizes.dims.items() if is_padded else ():
         if size != of_role.get(name, size):
             raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give lengths with --src-len")
@@ -109,7 +110,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
         for wanted in ("past", "total")
     )
-    if is_decoder and not past:
+    if has_cache and not past:
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
@@ -119,7 +120,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         raise UsageError(f"{model.name}: {names} {have} with {words}")
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
-    capacity = sizes.capacity if is_decoder else 0
+    capacity = sizes.capacity if has_cache else 0
     batch = frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims)
     return Setting(numbers, batch, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
 

@@ -77,12 +77,15 @@ class Interface:
     def _output(self, value: Value, shapes: Shapes) -> Port:
         shape, dtype = _fixed(value, shapes, self.original.name)
         state = self.writes.get(value.name, "")
-        meaning = f"goes into the next slot of '{state}'" if state else f"'{value.name}' of the original"
+        how = "goes into the next slot of" if state in self.axes else "becomes"
+        meaning = f"{how} '{state}'" if state else f"'{value.name}' of the original"
         return Port(value.name, dtype, shape, meaning, writes=state)
 
     def _of_cache(self, name: str) -> str:
         """Return what a past holds, "" for another input."""
         roles = self.original.roles
+        if any(state.past.name == name for state in roles.states) and name in self.writes.values():
+            return "recurrent state, which each step replaces"
         entry = next((entry for value, entry in roles.pasts.items() if value.name == name), None)
         if entry is None:
             return ""

@@ -14,6 +14,7 @@ from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.contract import By, Method, Source, State
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
+from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
@@ -40,6 +41,7 @@ from graphkit.workflows.host_tables import HostTable, host_tables
 from graphkit.workflows.lower_sizes import LowerSizes, setting_of
 from graphkit.workflows.lowered_interface import Interface
 from graphkit.workflows.pooling import pool_by_product
+from graphkit.workflows.recurrence import check_recurrence, is_step
 
 __all__ = ["Lowered", "lower_model"]
 
@@ -88,6 +90,7 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
         UsageError: A dim has no number, or the cache cannot be fixed, with the reason.
         ModelError: onnxruntime cannot compute what the host needs.
     """
+    check_recurrence(model)
     lowering = _Lowering(name, model, sizes)
     lowering.extract_embeddings()
     lowering.insert_masks()
@@ -95,6 +98,7 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     lowering.extract_host_values()
     if lowering.is_decoder:
         lowering.fix_cache()
+        lowering.keep_state()
     lowering.freeze()
     return lowering.result()
 
@@ -136,8 +140,9 @@ class _Lowering:
 
     @property
     def is_decoder(self) -> bool:
-        """Whether it runs at each step, on a cache."""
-        return bool(self.original.roles.pasts)
+        """Whether it runs at each step, on a cache or on recurrent state."""
+        roles = self.original.roles
+        return bool(roles.pasts) or is_step(self.original)
 
     def extract_embeddings(self) -> None:
         """Let the host look up rows of tables.
@@ -237,6 +242,8 @@ class _Lowering:
 
     def fix_cache(self) -> None:
         """Give the cache its slots."""
+        if not self.original.roles.pasts:
+            return
         for found in growths(self.model, infer(self.model), []):
             assert found.entry.past is not None
             self.interface.axes[found.entry.past.name] = found.axis
@@ -250,6 +257,13 @@ class _Lowering:
             )
         self.model = outcome.model
         self.changes += outcome.changes
+
+    def keep_state(self) -> None:
+        """Let each step replace recurrent state, which the host keeps."""
+        states = self.original.roles.states
+        self.interface.writes |= {entry.next.name: entry.past.name for entry in states}
+        if states:
+            self.changes.append(f"{counted(len(states), 'recurrent state(s)')} are kept by the host")
 
     def freeze(self) -> None:
         """Give all dims their number, and fold what follows."""

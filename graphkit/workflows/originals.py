@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
+from graphkit.analysis.fit import first_states
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.uses import readers
 from graphkit.graph.view import Value
@@ -28,7 +29,7 @@ ROLES = {
     "vision": "encoder",
     "other": "encoder",
     "recurrent": "encoder",
-    "recurrent decoder": "encoder",
+    "recurrent decoder": "step",
     "first-step decoder": "first",
     "decoder with past": "step",
     "decoder-only": "step",
@@ -114,9 +115,12 @@ def _of_folder(folder: Path) -> dict[str, Model]:
         paths = [path for path in named if not (pair and path.name == "decoder_model_merged.onnx")]
     if not paths:
         raise UsageError(f"{folder}: it holds no .onnx file - name the folder of an export, or a model")
+    models = [load(path) for path in paths]
+    started = [model for model in models if any(first_states(model, step) for step in models)]
     found: dict[str, Model] = {}
-    for path in paths:
-        model = load(path)
+    for model in models:
+        if model in started:  # it reads a prompt at once, as a step of recurrent state does token by token
+            continue
         role = _role(model)
         if role in found:
             raise UsageError(
