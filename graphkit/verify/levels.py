@@ -2,11 +2,13 @@
 
 There bits differ, for fusions add numbers up in another order. The measure of an output is its largest difference from
 what the original gives without optimizations, relative to the largest magnitude in that output. It may be as large as
-a tolerance for the types in the model, or `FACTOR` times what the original itself differs by at the default level. The
-latter is only measured where it matters.
+a tolerance for the types in the model, or `FACTOR` times what the original itself differs by at the default level
+(for a quantised one, `ROUNDED_FACTOR` times what any of its outputs does). The latter is only measured where it
+matters.
 
 Measured on the exports of `tests/models` and their folds: float32 at most 1.6e-6; int4 blocks 0.009 and static 8-bit
-quantisation 0.024, where the originals differ by as much.
+quantisation 0.024, where the originals differ by as much; statically quantised decoders that were calibrated on few
+runs 0.2, where the originals differ by 0.08.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding
 QUANTIZED_TOLERANCE = 2e-2  # a number that falls on the other side of a rounding to 8 bits is 1/255 off
 UNIT_OF_FLOAT16 = 2.0**-10  # in the last place, of numbers in [1, 2)
 FACTOR = 2.0
+ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
 QUANTIZING = frozenset().union(*QUANTIZED.values())
 ROUNDING = QUANTIZED["dynamic"] | {"QuantizeLinear"}
 IN_8_BITS = 4  # the accuracy level of MatMulNBits at which its data is rounded to 8 bits
@@ -156,13 +159,17 @@ def _judged(runs: Sequence[Run], tolerance: float, found: _Measured, allowed: _M
         for name, scaled in differences.items() if not reason else ():
             own[name] = max(own.get(name, 0.0), scaled)
     counted = [index for index, reason in enumerate(allowed.reasons) if not reason]
+    factor = FACTOR
+    if tolerance >= QUANTIZED_TOLERANCE:  # what falls on the other side of a rounding reaches all outputs behind it
+        factor, most = ROUNDED_FACTOR, max((scaled for scaled in own.values() if scaled < float("inf")), default=0.0)
+        own = {name: max(scaled, most) for name, scaled in own.items()}
     worst, reference, failures = 0.0, 0.0, list[str]()
     found_there = [(at, name, scaled) for at in counted for name, scaled in found.differences[at].items()]
     for at, name, scaled in found_there:
         if own.get(name, 0.0) == float("inf"):
             continue
         worst, reference = max(worst, scaled), max(reference, own.get(name, 0.0))
-        if scaled > max(tolerance, FACTOR * own.get(name, 0.0)):
+        if scaled > max(tolerance, factor * own.get(name, 0.0)):
             failures.append(f"{name} at {runs[at]}: {found.reasons[at] or _apart(scaled)}")
     silent = sorted(name for name, scaled in own.items() if scaled == float("inf"))
     note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import dim_at
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
@@ -190,8 +191,14 @@ def _run(model: Model, step: Pass) -> Outcome:
         declined = outcome.declined
         reason = f"{declined[0]}" if declined else "it has no cache that grows"
         more = f", and {len(declined) - 1:,} more" if len(declined) > 1 else ""
-        raise UsageError(f"{model.name}: {step.name()}: {reason}{more}")
+        raise UsageError(f"{model.name}: {step.name()}: {reason}{more}{_way_out(model)}")
     return outcome
+
+
+def _way_out(model: Model) -> str:
+    """Return what to do where rounding stands between a cache and what reads or gives it."""
+    is_rounded = any(node.op_type == "QuantizeLinear" for node in all_nodes(model.scopes))
+    return " - take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'" if is_rounded else ""
 
 
 def _method(

@@ -28,6 +28,7 @@ from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.cache_slots import cache_slots
+from graphkit.workflows.dynamic_ranges import check_scales
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
@@ -211,6 +212,8 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
     first, step = _decoders(pipeline)
     if step is None:
         return parts
+    if first is not None and first is not step:
+        check_scales(first, step)
     progress("lowering the step")
     lowered = lower_model("step", step, sizes)
     if first is not None and first is not step and parts:

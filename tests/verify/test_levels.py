@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import pytest
 from rewriting import model_of
 
-from graphkit.verify.levels import rounds_activations
+from graphkit.verify.levels import LevelRuns, prove_level, rounds_activations
+from graphkit.verify.running import Run
 
 
 @pytest.mark.parametrize(
@@ -25,3 +29,36 @@ from graphkit.verify.levels import rounds_activations
 def test_what_rounds_activations(node: str, *, rounds: bool) -> None:
     graph = f"g (float[1, 16] x, uint8[1, 1, 8] w, float s) => (float[1, 1] y) {{ {node} }}"
     assert rounds_activations(model_of(graph)) is rounds
+
+
+class Rounding:
+    """A session of two outputs of magnitude 10, each of which is off by so much."""
+
+    outputs = ("y", "z")
+
+    def __init__(self, *by: float) -> None:
+        self.by = by
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: (feed["x"] + by).astype(np.float32) for name, by in zip(self.outputs, self.by, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "result", "passes"),
+    [
+        (0.02, 3.9, True),  # four times what another output of the original is off by
+        (0.02, 4.1, False),
+        (1e-4, 3.9, False),  # of floats, twice what this output is off by
+    ],
+)
+def test_roundings_that_fall_on_the_other_side_are_counted_over_all_outputs(
+    tolerance: float, result: float, *, passes: bool
+) -> None:
+    x = np.array([1, 10], np.float32)
+    runs = [Run({"n": 2}, {}, 0, {"y": x, "z": x})]
+
+    def runs_of(*by: float) -> LevelRuns:
+        return LevelRuns(lambda: Rounding(*by), lambda _: {"x": x})  # type: ignore[arg-type, return-value]
+
+    found = prove_level(tolerance, runs, ["y", "z"], runs_of(result, 0), runs_of(0, 1))
+    assert (not found.failure) is passes

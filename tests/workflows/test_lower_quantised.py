@@ -6,6 +6,7 @@ import lzma
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from quantised import quantised
 from real_models import MODELS
@@ -13,8 +14,8 @@ from rewriting import model_of
 
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
-from graphkit.model import load
-from graphkit.workflows.dynamic_ranges import check_ranges
+from graphkit.model import Model, load
+from graphkit.workflows.dynamic_ranges import check_ranges, check_scales
 from graphkit.workflows.lower import LowerOptions, lower_folder
 
 OPTIONS = LowerOptions(src_len=8)
@@ -75,3 +76,20 @@ def test_the_way_out_of_what_dequantize_leaves_is_the_export_before() -> None:
         UsageError, match=r"in a run change results - lower the export as it was before it was quantised$"
     ):
         check_ranges(model)
+
+
+def rounding(scale: float, name: str = "s") -> Model:
+    return model_of(
+        f"g (float[L, 4] x) => (y) {{ q = QuantizeLinear (x, {name}) y = Neg (x) }}", **{name: np.float32(scale)}
+    )
+
+
+def test_two_decoders_that_round_otherwise_are_declined() -> None:
+    check_scales(rounding(0.5), rounding(0.5))
+    check_scales(rounding(0.5), rounding(0.25, "other"))
+    with pytest.raises(UsageError) as error:
+        check_scales(rounding(0.5), rounding(0.25))
+    assert str(error.value) == (
+        "g: 's', the scale of a QuantizeLinear, is 0.25, and 0.5 in g: the lowered step, which runs the first token "
+        "too, would round it otherwise - compute quantised products with floats: --dequantize"
+    )
