@@ -25,7 +25,7 @@ class NewNode:
     Attributes:
         op_type: The operator.
         inputs: Values or names that it reads.
-        attributes: As `onnx.helper.make_node` takes them.
+        attributes: As `onnx.helper.make_node` takes them, or as protos.
         like: The node whose name, doc string and metadata it takes over.
         domain: Of the operator.
     """
@@ -40,8 +40,10 @@ class NewNode:
 
 
 def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
-    """Return the attributes of a node as `NewNode` takes them, some of them changed."""
-    return {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()} | changed
+    """Return the attributes of a node as `NewNode` takes them, some of them changed; an empty list as its proto."""
+    found = {name: get_attribute_value(attribute) for name, attribute in node.attributes.items()}
+    empty = {name: node.attributes[name] for name, value in found.items() if isinstance(value, list) and not value}
+    return found | empty | changed
 
 
 class Edits:

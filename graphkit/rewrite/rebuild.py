@@ -94,9 +94,10 @@ class _Rebuilder:
 
     def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
         names = [self._name(source, scope) for source in new.inputs]
-        proto = onnx.helper.make_node(
-            new.op_type, names, list(new.outputs), name=new.name, domain=new.domain, **new.attributes
-        )
+        protos = {key: value for key, value in new.attributes.items() if isinstance(value, onnx.AttributeProto)}
+        plain = {key: value for key, value in new.attributes.items() if key not in protos}
+        proto = onnx.helper.make_node(new.op_type, names, list(new.outputs), name=new.name, domain=new.domain, **plain)
+        proto.attribute.extend(protos.values())
         if new.like is not None:
             for name in ("name", "doc_string"):
                 if new.like.proto.HasField(name):

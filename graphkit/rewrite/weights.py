@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
-from graphkit.errors import GraphkitError
+from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model
 
 __all__ = [
@@ -31,11 +31,15 @@ def read(model: Model, tensor: TensorProto, view: Sequence[int] | None = None) -
     """Return a tensor's elements, mapped from its file where they lie in one.
 
     Raises:
-        ModelError: The file is missing.
+        ModelError: The file is missing, or the elements do not fit the dims.
     """
-    return np.frombuffer(model.payload(tensor), _stored(tensor.data_type)).reshape(
-        tensor.dims if view is None else view
-    )
+    dims = tensor.dims if view is None else view
+    try:
+        return np.frombuffer(model.payload(tensor), _stored(tensor.data_type)).reshape(dims)
+    except ValueError as error:
+        raise ModelError(
+            "its elements are not as many as its dims say", tensor=tensor.name, hint="export the model again"
+        ) from error
 
 
 def _stored(dtype: int) -> np.dtype[Any]:

@@ -28,7 +28,7 @@ from types import FrameType
 
 import onnx
 from mutators import mutate
-from seeds import deployed, large, merged
+from seeds import deployed, large, merged, quantised
 from stages import STAGES, attempt
 
 SECONDS = 5.0  # of processor time for one model
@@ -45,7 +45,7 @@ def bases_of(stage: str) -> list[onnx.ModelProto]:
     """Return the models that a stage starts from."""
     if stage in ("lower", "bundle"):
         return deployed(real=True)
-    return merged() if stage == "split" else large()
+    return {"split": merged, "dequantize": quantised}.get(stage, large)()
 
 
 def _raise(_number: int, _frame: FrameType | None) -> None:

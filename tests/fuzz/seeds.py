@@ -165,6 +165,68 @@ MERGED_TEXTS = (
     }""",
 )
 
+# Models quantised in each way, with weights of their own size.
+QUANTISED_TEXTS = (
+    """g (float[batch, seq, 4] x, bool flag) => (float[batch, seq, 3] y)
+    <int8[4, 3] w = {1, -2, 3, 4, 5, -6, 7, 8, 9, 1, 1, 2}, int8[3] wz = {1, 0, -3}, float[3] ws = {0.5, 0.25, 2}> {
+        q, s, z = DynamicQuantizeLinear (x)
+        sum = MatMulInteger (q, w, z, wz)
+        f = Cast <to = 1> (sum)
+        scales = Mul (s, ws)
+        a = Mul (f, scales)
+        y = If (flag) <
+            then_branch = t () => (float[batch, seq, 3] p) {
+                q2, s2, z2 = DynamicQuantizeLinear (x)
+                sum2 = MatMulInteger (q2, w, z2, wz)
+                f2 = Cast <to = 1> (sum2)
+                scales2 = Mul (ws, s2)
+                p = Mul (scales2, f2)
+            },
+            else_branch = e () => (float[batch, seq, 3] r) { r = Neg (a) }
+        >
+    }""",
+    """g (float[batch, 1, height, width] x) => (float[batch, 2, a, b] y)
+    <uint8[2, 1, 1, 2] w = {1, 2, 3, 250}, uint8 wz = {7}, float[2, 1, 1] ws = {0.5, 4}> {
+        q, s, z = DynamicQuantizeLinear (x)
+        sum = ConvInteger <pads = [0, 1, 0, 1]> (q, w, z, wz)
+        f = Cast <to = 1> (sum)
+        part = Mul (f, s)
+        y = Mul (part, ws)
+    }""",
+    """g (float[batch, seq, 16] x, int64[batch, seq] ids) => (float[batch, seq, 2] y, float[batch, seq, 2] m)
+    <uint8[2, 1, 8] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255, 16}, float[2] ws = {0.5, 0.25},
+    uint8[2, 1] zp = {7, 9}, int8[16, 2] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7,
+    8, 9, 1, 2, 3, 4, 5}, float[2] bias = {1, 2}> {
+        a = com.microsoft.MatMulNBits <K = 16, N = 2, bits = 4, block_size = 16> (x, w, ws, zp, , bias)
+        b = com.microsoft.DynamicQuantizeMatMul (x, v, ws, , bias)
+        q, s, z = DynamicQuantizeLinear (x)
+        c = com.microsoft.MatMulIntegerToFloat (q, v, s, ws, z)
+        y = Add (a, b)
+        m = Add (c, y)
+    }""",
+    """g (int64[batch, seq] ids, float[batch, seq, 2] x) => (float[batch, seq, 2] y, float[batch, seq, 2] z)
+    <int8[3, 2] table = {1, 2, 3, 4, 5, 6}, float scale = {0.5}, uint8 zero = {3}, float[2] scales = {0.5, 0.25},
+    int8[2, 2] w = {1, 2, 3, 4}, int32[2] bias = {1, 2}> {
+        rows = Gather (table, ids)
+        e = DequantizeLinear (rows, scale)
+        both = Add (e, x)
+        q = QuantizeLinear (both, scale, zero)
+        d = DequantizeLinear (q, scale, zero)
+        v = DequantizeLinear <axis = 1> (w, scales)
+        p = MatMul (d, v)
+        b = DequantizeLinear <axis = 0> (bias, scales)
+        y = Add (p, b)
+        r = QuantizeLinear (y, scale, zero)
+        z = DequantizeLinear (r, scale, zero)
+    }""",
+)
+
+
+def quantised() -> list[onnx.ModelProto]:
+    """Return models quantised in each way: texts, and real exports."""
+    texts = [onnx.parser.parse_model(HEADER + text) for text in QUANTISED_TEXTS]
+    return texts * 10 + [*_real("*int4*/*"), *_real("*qdq*/*"), *_real("*quantized*")]
+
 
 INPUTS = "int64[batch, length] input_ids, int64[batch, length] attention_mask"
 WORDS = "x = Gather (token_table, input_ids)"
@@ -181,7 +243,7 @@ TINY += ["t5-tiny/decoder_model_merged.onnx.xz", "whisper-tiny/decoder_model_mer
 
 def small() -> list[onnx.ModelProto]:
     """Return the models of the suite: texts, the examples of the passes' docstrings, what ships with graphkit."""
-    texts = list(TEXTS)
+    texts = [*TEXTS, *QUANTISED_TEXTS]
     for kind in PASSES:
         match = BEFORE.search(kind.__doc__ or "")
         assert match is not None

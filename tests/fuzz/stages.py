@@ -35,6 +35,7 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
@@ -264,6 +265,14 @@ def _bundle(rng: random.Random, model: Model) -> None:
     _check_written(model, out)
 
 
+def _dequantize(rng: random.Random, model: Model) -> None:
+    for step in (Dequantize(), Dequantize(qdq=True), Dequantize(qdq=rng.choice((True, False)))):
+        outcome = step.run(model)
+        _check_outcome(model, outcome)
+        model = outcome.model
+    _check_result(report(model))
+
+
 STAGES: Mapping[str, Stage] = {
     "load": _read,
     "report": _report,
@@ -276,4 +285,5 @@ STAGES: Mapping[str, Stage] = {
     "edit": _edit,
     "lower": _lower,
     "bundle": _bundle,
+    "dequantize": _dequantize,
 }

@@ -244,3 +244,22 @@ def test_a_pair_of_two_scales_stays() -> None:
     model = qdq("q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, t, z)")
     outcome = Dequantize(qdq=True).run(model)
     assert reasons(outcome) == ["DequantizeLinear#1: it has another scale or dtype than the QuantizeLinear before it"]
+
+
+# What is broken
+
+
+def test_a_weight_without_its_elements_is_declined() -> None:
+    model = matmul()
+    model.proto.graph.initializer[0].ClearField("raw_data")
+    outcome = Dequantize().run(Model.from_proto(model.proto))
+    assert len(outcome.declined) == 1
+    assert "its elements are not as many as its dims say" in outcome.declined[0].reason
+
+
+def test_an_empty_list_among_the_attributes_stays() -> None:
+    model = conv(w=KERNEL, ws=np.float32(0.5), wz=np.uint8(9))
+    attribute = next(a for a in model.graph.nodes[1].proto.attribute if a.name == "pads")
+    attribute.ClearField("ints")
+    (node,) = Dequantize().run(Model.from_proto(model.proto)).model.graph.nodes
+    assert (node.op_type, node.attr("pads", (1,)), node.attr("strides", ())) == ("Conv", (), (2, 1))
