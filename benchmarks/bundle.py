@@ -5,8 +5,10 @@
 A folder is an export that `graphkit bundle` takes. Its step runs at several numbers of tokens in the cache: in the
 bundle; as the folded decoder with its inputs and outputs bound, each present rebound as the next past; as the export
 bound the same way; and as the export with plain `session.run`. All are open in one process and run in turns, on one
-thread, at onnxruntime's default optimizations. Caches hold random numbers: what they hold does not change the time.
-Shown are milliseconds of processor time, and ratios taken within a round: above 1 the bundle is faster.
+thread, at onnxruntime's default optimizations, and prepack their weights. Caches hold random numbers: what they hold
+does not change the time. Shown are milliseconds of processor time, and ratios taken within a round: above 1 the bundle
+is faster. Where weights happen to lie makes a session some percent faster or slower for as long as it is open: quote
+the figures of several processes.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from graphkit.workflows.originals import find_pipeline
 class InPlace:
     """The step of a bundle."""
 
-    def __init__(self, folder: Path, source: int, *, prepack: bool | None) -> None:
-        self.bundle, self.source = graphkit.Bundle(folder, threads=1, prepack=prepack), source
+    def __init__(self, folder: Path, source: int, *, prepack: bool) -> None:
+        self.bundle, self.source = graphkit.Bundle(folder, threads=1, prepack=prepack, unchecked=True), source
 
     def fill(self, tokens: int) -> None:
         """Let so many tokens be in the cache."""
@@ -60,9 +62,9 @@ class InPlace:
 class Growing:
     """A decoder whose presents become the next pasts."""
 
-    def __init__(self, model: graphkit.Model, file: Path, source: int, *, bind: bool) -> None:
-        self.model, self.source, self.bind = model, source, bind
-        self.session = session(file, 1)
+    def __init__(self, model: graphkit.Model, file: Path, options: Namespace, *, bind: bool = True) -> None:
+        self.model, self.source, self.bind = model, options.source, bind
+        self.session = session(file, 1, prepack=options.prepack)
         self.roles = model.roles
 
     def fill(self, tokens: int) -> None:
@@ -125,9 +127,9 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
     save_models({folder / "original.onnx": step, folder / "folded.onnx": folded}, weights="shared")
     contenders = {
         "bundle": InPlace(folder / "bundle", options.source, prepack=options.prepack),
-        "folded, bound": Growing(folded, folder / "folded.onnx", options.source, bind=True),
-        "export, bound": Growing(step, folder / "original.onnx", options.source, bind=True),
-        "export, run": Growing(step, folder / "original.onnx", options.source, bind=False),
+        "folded, bound": Growing(folded, folder / "folded.onnx", options),
+        "export, bound": Growing(step, folder / "original.onnx", options),
+        "export, run": Growing(step, folder / "original.onnx", options, bind=False),
     }
     names = [name for name in contenders if name not in options.without]
     table = Table("Tokens", *names, *(f"over {name}" for name in names[1:]), title=str(export))
@@ -163,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", type=int, default=64, help="positions of the source (default: 64)")
     parser.add_argument("--rounds", type=int, default=9, help="runs of each, in turns (default: 9)")
     parser.add_argument("--steps", type=int, default=4, help="steps of a run (default: 4)")
-    parser.add_argument("--prepack", action=argparse.BooleanOptionalAction, help="whether the step prepacks weights")
+    parser.add_argument("--no-prepack", dest="prepack", action="store_false", help="let no contender prepack weights")
     parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out")
     options = parser.parse_args(arguments)
     console = Console(width=260, highlight=False)

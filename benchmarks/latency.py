@@ -36,12 +36,13 @@ from graphkit.verify.inputs import InputMaker
 OURS, ORIGINAL = "graphkit", "original"
 
 
-def session(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    """Open a model as a server would."""
+def session(path: Path, threads: int, *, prepack: bool = True) -> onnxruntime.InferenceSession:
+    """Open a model as a server would; kernels may keep the weights in the layout that they like."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.disable_prepacking", str(int(not prepack)))
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
