@@ -80,15 +80,34 @@ def test_a_model_that_is_named_is_never_overwritten(run: Run, tmp_path: Path) ->
     shutil.copy(resolve(EXAMPLE), model)
     before = model.read_bytes()
     folded = tmp_path / "folded.onnx"
-    for arguments in (("shapes", model, "-o", model), ("fold", model, "--no-verify", "-o", folded, "--report", folded)):
-        code, _, error = run(*arguments)
-        assert (code, error) == (
-            2,
-            f"Error: {arguments[-1]}: is an input, which is never overwritten - name another output\n",
-        )
+    code, _, error = run("shapes", model, "-o", model, "-f", "json")
+    assert (code, error) == (2, f"Error: {model}: is an input, which is never overwritten - name another output\n")
+    code, _, error = run("fold", model, "--no-verify", "-o", folded, "--report", folded, "-f", "json")
+    assert (code, error) == (2, f"Error: {folded}: is what the command makes - name another file for the report\n")
     assert model.read_bytes() == before
-    assert folded.read_bytes() != b""
-    assert run("report", folded, "--only", "summary")[0] == 0
+    assert not folded.exists()
+
+
+def test_where_a_report_cannot_go_is_said_before_any_work(run: Run, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "report.md"
+    report.write_text("from before")
+    for file, text in (
+        (tmp_path / "none" / "a.md", f"{tmp_path / 'none'}: is not a folder - create it, or name another file for the"),
+        (report, f"{report}: exists - name another file for the report, or replace it with --overwrite"),
+        (
+            tmp_path,
+            f"{tmp_path}: '{tmp_path.suffix}' says no format" if tmp_path.suffix else f"{tmp_path}: is a folder",
+        ),
+        (tmp_path / "a.pdf", "'.pdf' says no format - take one of .txt, .md, .json, .html, .htm, .dot, .gv, .mmd, or"),
+    ):
+        code, printed, error = run("fold", EXAMPLE, "-o", out, "--no-verify", "--report", file)
+        assert (code, printed) == (2, "")
+        assert text in error
+        assert not out.exists()
+    assert report.read_text() == "from before"
+    assert run("fold", EXAMPLE, "-o", out, "--no-verify", "--report", report, "--overwrite") == (0, "", "")
+    assert report.read_text().startswith("# ")
+    assert run("report", EXAMPLE, "-o", tmp_path / "a.pdf")[0] == 2
 
 
 def test_an_earlier_report_is_replaced_unless_it_is_an_input(run: Run, tmp_path: Path) -> None:
@@ -104,7 +123,7 @@ def test_a_baseline_and_a_target_are_inputs(run: Run, tmp_path: Path) -> None:
     shutil.copy(Path(graphkit.__file__).parent / "targets" / "rk3588.toml", target)
     for option, file in (("--baseline", baseline), ("--target", target)):
         before = file.read_bytes()
-        code, _, error = run("report", EXAMPLE, "--only", "verdict", option, file, "-o", file)
+        code, _, error = run("report", EXAMPLE, "--only", "verdict", option, file, "-o", file, "-f", "json")
         assert (code, error) == (2, f"Error: {file}: is an input, which is never overwritten - name another output\n")
         assert file.read_bytes() == before
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -50,6 +51,8 @@ class Format(str, Enum):
 
 
 SUFFIXES = {
+    "": Format.text,
+    ".txt": Format.text,
     ".md": Format.markdown,
     ".json": Format.json,
     ".html": Format.html,
@@ -128,10 +131,19 @@ no_verify_option = click.option("--no-verify", is_flag=True, help="Skip the proo
 
 
 def format_of(format: str | None, file: Path | None) -> Format:
-    """Return the format that is asked for, else that which the suffix of a file says, else text."""
-    if format is not None:
-        return Format(format)
-    return SUFFIXES.get(file.suffix.lower(), Format.text) if file is not None else Format.text
+    """Return the format that is asked for, else that which the suffix of a file says, else text.
+
+    Raises:
+        UsageError: The suffix says none.
+    """
+    if format is not None or file is None:
+        return Format(format or Format.text)
+    if (suffix := file.suffix.lower()) not in SUFFIXES:
+        from graphkit.errors import UsageError
+
+        known = ", ".join(name for name in SUFFIXES if name)
+        raise UsageError(f"{file}: '{suffix}' says no format - take one of {known}, or name it with --format")
+    return SUFFIXES[suffix]
 
 
 def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -151,6 +163,8 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
         def wrapped(*, format: str | None, report_file: Path | None, **others: object) -> T:
             click.get_current_context().meta[REPORT_FILE] = report_file
             chosen = format_of(format, report_file)
+            if report_file is not None:
+                _check_report(report_file, others, replaces="--report" not in names)
             if chosen not in REPORT_FORMATS:
                 from graphkit.errors import UsageError
 
@@ -162,6 +176,29 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
         return wrapped
 
     return decorate
+
+
+def _check_report(file: Path, others: Mapping[str, object], *, replaces: bool) -> None:
+    """Check before any work that a report can be written to a file.
+
+    Raises:
+        OutputError: It is what the command makes, or exists and is not to be replaced, or its folder is not there.
+    """
+    from graphkit.errors import OutputError
+
+    target, made = Path(os.path.realpath(file)), others.get("output")
+    place = Path(os.path.realpath(made)) if isinstance(made, Path) else None
+    if target == place:
+        raise OutputError(f"{file}: is what the command makes - name another file for the report")
+    if target.is_dir():
+        raise OutputError(f"{file}: is a folder - name a file in it for the report")
+    if not replaces and not others.get("overwrite") and target.is_file():
+        raise OutputError(f"{file}: exists - name another file for the report, or replace it with --overwrite")
+    folder = target.parent
+    if not folder.is_dir() and folder != place:  # which the command makes
+        raise OutputError(f"{folder}: is not a folder - create it, or name another file for the report")
+    if folder.is_dir() and not os.access(folder, os.W_OK):
+        raise OutputError(f"{file}: cannot be written: its folder takes no files - name another file for the report")
 
 
 format_option = report_option("--report")  # where --output is what a command makes

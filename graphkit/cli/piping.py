@@ -67,7 +67,9 @@ def _spooled() -> Path:
     if context.meta.setdefault(INPUT, False):
         raise UsageError(f"{INPUT} is named twice - it brings one model, so name a file for the other one")
     context.meta[INPUT] = True
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError(f"{INPUT} is closed, from which no model comes - name a model file, or pipe one in")
+    if sys.stdin.isatty():
         raise UsageError(f"{INPUT} is a terminal, from which no model comes - name a model file, or pipe one in")
     path = context.with_resource(stream_file(INPUT))
     copied(sys.stdin.buffer, path)

@@ -24,7 +24,7 @@ from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import save_models
+from graphkit.save import check_targets, save_models
 from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_chains import Chain, verify_methods
 from graphkit.verify.bundle_proof import BundleProof
@@ -144,6 +144,8 @@ def bundle_folder(
     """
     path, output = Path(path), Path(output)
     _check(path, output, options)
+    if output.is_dir() and not options.dry_run:
+        check_targets([output / CONTRACT], [], overwrite=options.overwrite)
     progress("reading")
     export = _Export.of(path)
     progress("making the methods")

@@ -23,7 +23,7 @@ from graphkit.passes.fold import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import split_cross_kv
 from graphkit.runtime.isolation import isolation
-from graphkit.save import Placement, fits_inline, save_models, unused_text
+from graphkit.save import Placement, check_targets, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
@@ -74,6 +74,8 @@ def lower_folder(
     """
     path, output = Path(path), Path(output)
     check_options(path, output, options)
+    if output.is_dir():
+        check_targets([output / CONTRACT, output / GUIDE], [], overwrite=options.overwrite)
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
     pipeline = changes.pipeline
