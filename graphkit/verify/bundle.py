@@ -15,6 +15,7 @@ from graphkit.contract.bundle import BundleContract
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError
 from graphkit.host.bundle import Bundle
+from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import CHECKS, start, tried
@@ -24,11 +25,13 @@ from graphkit.verify.bundle_recording import Recording, Search, record, search_o
 from graphkit.verify.bundle_tolerance import TOLERANCE, Allowed
 from graphkit.verify.counting import numbered
 from graphkit.verify.originals import Originals
+from graphkit.verify.same_weights import wrong_attributes, wrong_weights
 
 __all__ = ["distance", "verify_bundle"]
 
 BLOCK = 1 << 22  # elements that are compared at a time: the logits of a long prompt fill gigabytes
 SEARCHED = 12  # tokens
+SAME = "weights are those of the export"
 
 
 def verify_bundle(
@@ -77,6 +80,8 @@ def verify_bundle(
     checks = _checked(bundle, made, folder, progress)
     checks |= _searches(bundle, made[0].first_row(), truth, notes)
     checks |= _choices(bundle, made, truth, allowed.near)
+    with isolation(limits):
+        checks[SAME] = _same_weights(originals.models, contract, folder)
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
     return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes))
 
@@ -251,3 +256,11 @@ def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
         pairs.append([logits, *(bundle.step(tokens) for tokens in prompt.steps[:1])])
     worst = max(distance(*pair) for pair in zip(*pairs, strict=True))
     return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
+
+
+def _same_weights(originals: Sequence[Model], contract: BundleContract, folder: Path) -> str:
+    """Compare weights, and numbers in attributes, with those of the same name; return which differ, "" for none."""
+    made = [load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)]
+    found = [str(wrong) for model in made for wrong in wrong_weights(originals, model) if wrong.is_sure]
+    found += [str(wrong) for model in made for wrong in wrong_attributes(originals, model)]
+    return " ".join(dict.fromkeys(found)).removesuffix(".")

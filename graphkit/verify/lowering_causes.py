@@ -209,11 +209,25 @@ def _frozen(
         scene.host.alter = lambda one, _, made, port=port, noise=noise: noise if one is port else made
         _is_right(scene, moments[-1], names)
         scene.host.alter = None
-        if np.array_equal(plain, scene.host.given[_logits(method)]):
+        ignored = np.array_equal(plain, scene.host.given[_logits(method)])
+        if ignored and _sees_past(scene, moments[-1], method, rng):
             yield f"Positions are frozen: {name} changes nothing."
             return
     if _is_same_at_two_positions(scene, names):
         yield "Positions are frozen: a token leaves the same in all slots, and in the original it does not."
+
+
+def _sees_past(scene: Scene, moment: _Moment, method: Method, rng: np.random.Generator) -> bool:
+    """Whether what the cache holds changes the logits: to a token that is alone, its position may mean nothing."""
+    host, found = scene.host, list[np.ndarray]()
+    for _ in range(2):
+        host.position = moment.past
+        for name, state in host.state.items():
+            if host.axis[name] is not None:
+                state[...] = rng.normal(0, NOISE, state.shape)
+        host.step(moment.token)
+        found.append(host.given[_logits(method)].copy())
+    return not np.array_equal(found[0], found[1])
 
 
 def _logits(method: Method) -> str:

@@ -25,7 +25,7 @@ from graphkit.verify.layers.causes.padding import padded_masks, padding
 from graphkit.verify.layers.causes.rows import rows
 from graphkit.verify.layers.causes.scale import scale
 from graphkit.verify.layers.causes.terms import terms
-from graphkit.verify.layers.causes.weights import weights
+from graphkit.verify.layers.causes.weights import attributes, weights
 from graphkit.verify.layers.dumps import match_dumps
 from graphkit.verify.layers.feeds import Feed, check_given, feeds, renamed
 from graphkit.verify.layers.first import bisect, first_differing
@@ -238,7 +238,7 @@ class _Comparison:
         def agrees(changed: Feed) -> bool:
             return all(distance(*both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
 
-        found = list(padding(case, masks, agrees)) if b is not None else []
+        found = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
         if not found:
             found = next((causes for explain in EXPLAINING if (causes := list(explain(case)))), [])
         found += weights(case, only_named=bool(found))

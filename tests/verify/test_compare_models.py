@@ -216,7 +216,7 @@ STEP_FAULTS: dict[str, tuple[tuple[str, str], str, str]] = {
     "slots off by one": (
         ("(past_0_key, key)", "(key, past_0_key)"),
         "present_0_key",
-        "off by one: along axis 2, B has at i what A has at i - 1.",
+        "rotated: along axis 2, B has at i what A has at i - 1, modulo 7.",
     ),
     "a slot lost": (
         (

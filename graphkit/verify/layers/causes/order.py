@@ -32,7 +32,8 @@ def arranged(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
     """Yield how the elements of one array are those of another in another order."""
     yield from _transposed(x, y, equal)
     if x.shape == y.shape:
-        yield from _shifted(x, y)
+        rotated = list(_rotated(x, y, equal))
+        yield from rotated or _shifted(x, y)
         yield from _permuted(x, y, equal)
     else:
         yield from _cut(x, y, equal)
@@ -50,6 +51,17 @@ def _transposed(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
         yield Cause("dims", f"dims: B has the elements of A, in order, as {list(y.shape)} instead of {list(x.shape)}.")
     elif x.ndim > 1 and equal(x.ravel(order="F").reshape(y.shape), y):
         yield Cause("transposed", "transposed: B has the elements of A, stored column by column.")
+
+
+def _rotated(x: np.ndarray, y: np.ndarray, equal: Equal) -> Iterator[Cause]:
+    """Yield by how many places an axis is rotated; the last one, which may hold heads side by side, by one alone."""
+    for axis, n in enumerate(x.shape):
+        steps = (1, n - 1) if axis == x.ndim - 1 or n > MAX_PARTS else range(1, n)
+        for step in steps if n > 2 else ():
+            if equal(np.roll(x, -step, axis), y):
+                where = f"i + {step}" if 2 * step <= n else f"i - {n - step}"
+                yield Cause("shifted", f"rotated: along axis {axis}, B has at i what A has at {where}, modulo {n}.")
+                return
 
 
 def _shifted(x: np.ndarray, y: np.ndarray) -> Iterator[Cause]:
@@ -95,13 +107,9 @@ def _told(x: np.ndarray, axis: int, parts: int, found: Sequence[int] | np.ndarra
     numbers = [int(number) for number in found]
     shown = f"{numbers[:MAX_SHOWN]}"[:-1] + (", ...]" if parts > MAX_SHOWN else "]")
     size = x.shape[axis] // parts
-    places = [(number - place) % parts for place, number in enumerate(numbers)]
-    if len(set(places)) == 1 and parts > 2:
-        return Cause("shifted", f"rotated: along axis {axis}, B has at i what A has at i + {places[0]} modulo {parts}.")
     if size > 1:
-        text = f"permuted heads: along axis {axis}, the {parts} blocks of {size} in B are those {shown} of A"
-    elif x.ndim == 4 and axis in (1, 2):
-        text = f"permuted heads: along axis {axis}, the {parts} slices of B are those {shown} of A"
+        what = "permuted heads" if x.ndim < 4 else "permuted"
+        text = f"{what}: along axis {axis}, the {parts} blocks of {size} in B are those {shown} of A"
     else:
         text = f"permuted: along axis {axis}, the {parts} slices of B are those {shown} of A"
     return Cause("permuted", f"{text}.")

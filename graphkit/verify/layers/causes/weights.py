@@ -5,16 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import onnx
+import onnx.helper
 
 from graphkit.graph.view import Node, Value
 from graphkit.verify.layers.causes.case import Case, Cause, Kind
 from graphkit.verify.layers.causes.order import arranged
 from graphkit.verify.layers.constants import FLOATS, constant_array, known
 
-__all__ = ["weights"]
+__all__ = ["attributes", "weights"]
 
+NUMBERS = (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributeProto.INTS)
 MOST = 1 << 23  # elements of a weight whose order is looked into
 CLOSE = 1e-5
+
+
+def attributes(case: Case) -> Iterator[Cause]:
+    """Yield the attributes, such as an epsilon, in which the two nodes differ."""
+    one, two = case.a.value.producer, case.b.value.producer if case.b is not None else None
+    if one is None or two is None or one.operator != two.operator:
+        return
+    for name in sorted(one.attributes.keys() & two.attributes.keys()):
+        mine, theirs = one.attributes[name], two.attributes[name]
+        if mine.type == theirs.type and mine.type in NUMBERS and mine != theirs:
+            first, second = (_number(each) for each in (mine, theirs))
+            text = f"'{two.label}' ({two.operator}) of B has {name} {second}, and '{one.label}' of A has {first}."
+            yield Cause("weights", text)
+
+
+def _number(attribute: onnx.AttributeProto) -> str:
+    number = onnx.helper.get_attribute_value(attribute)
+    return f"{number:.6g}" if isinstance(number, float) else str(number)
 
 
 def weights(case: Case, *, only_named: bool = False) -> Iterator[Cause]:

@@ -1,0 +1,63 @@
+"""Faults that look like others: slots and heads that are rotated, channels of a Conv, an epsilon."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+from graphkit.model import Model
+from graphkit.verify.layers.causes.order import arranged
+from graphkit.workflows.compare import compare_models
+
+HEADS = np.random.default_rng(0).standard_normal((1, 4, 6, 8))
+
+
+def equal(one: np.ndarray, two: np.ndarray) -> bool:
+    return one.shape == two.shape and bool(np.allclose(one, two, 0, 1e-9))
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.roll(HEADS, 1, 1), "rotated: along axis 1, B has at i what A has at i - 1, modulo 4."),
+        (np.roll(HEADS, -1, 2), "rotated: along axis 2, B has at i what A has at i + 1, modulo 6."),
+        (np.roll(HEADS, 2, 2), "rotated: along axis 2, B has at i what A has at i - 2, modulo 6."),
+        (np.roll(HEADS, 3, 2), "rotated: along axis 2, B has at i what A has at i + 3, modulo 6."),
+        (HEADS[:, [1, 0, 2, 3]], "permuted: along axis 1, the 4 slices of B are those [1, 0, 2, 3] of A."),
+    ],
+)
+def test_slots_and_heads_in_another_order_are_told_apart(array: np.ndarray, text: str) -> None:
+    assert next(cause.text for cause in arranged(HEADS, array, equal)) == text
+
+
+def model(text: str, **weights: np.ndarray) -> Model:
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()
+    )
+    return Model.from_proto(proto)
+
+
+def texts(a: Model, b: Model) -> str:
+    found = compare_models(a, b)
+    return " ".join(cause.text for each in found.divergences for cause in each.causes)
+
+
+def test_reversed_channels_of_a_conv_are_no_heads() -> None:
+    weight = np.random.default_rng(1).standard_normal((4, 3, 3, 3))
+    text = "g (float[1, 3, 8, 8] image) => (float[1, 4, 6, 6] y) { c = Conv (image, weight) y = Tanh (c) }"
+    assert texts(model(text, weight=weight), model(text, weight=weight[:, ::-1])) == (
+        "'weight' of B is not 'weight' of A: permuted: along axis 1, the 3 slices of B are those [2, 1, 0] of A."
+    )
+
+
+def test_an_epsilon_is_named() -> None:
+    text = """g (float[2, 8] x) => (float[2, 8] y) {{
+        y = LayerNormalization <epsilon = {}> (x, scale)
+    }}"""
+    scale = np.linspace(1, 2, 8)
+    found = texts(model(text.format(1e-5), scale=scale), model(text.format(0.1), scale=scale))
+    assert found == (
+        "'LayerNormalization#0' (LayerNormalization) of B has epsilon 0.1, and 'LayerNormalization#0' of A has 1e-05."
+    )

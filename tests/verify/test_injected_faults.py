@@ -1,0 +1,258 @@
+"""Faults put into lowered folders and bundles (tables, weights, masks, slots, contracts): caught, and named right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from real_models import unpacked
+
+from graphkit.runtime.isolation import isolation
+from graphkit.verify.bundle import verify_bundle
+from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.originals import Originals
+from graphkit.workflows.bundle import BundleOptions, bundle_folder
+from graphkit.workflows.lower import LowerOptions, lower_folder
+from graphkit.workflows.originals import find_pipeline
+
+BEGINS = "No simple cause; it "
+TABLES = {
+    "marian-tiny": ("encoder.inputs_embeds", "step.position_values"),
+    "qwen2-tiny": ("step.inputs_embeds", "step.position_values", "step.position_values_2"),
+    "t5-tiny": ("encoder.inputs_embeds", "encoder.attention_bias", "step.attention_bias"),
+}
+FILES = {"marian-tiny": ("encoder.onnx", "cross_kv.onnx", "step.onnx"), "qwen2-tiny": ("step.onnx",)} | {
+    "t5-tiny": ("encoder.onnx", "cross_kv.onnx", "step.onnx")
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to a folder, and how each cause that is named may begin; `whole` are those that have to be named."""
+
+    family: str
+    inject: Callable[[Path], None]
+    whole: tuple[str, ...] = ()
+    may: tuple[str, ...] = (BEGINS,)
+
+
+def rows_of(name: str, change: Callable[[np.ndarray], None]) -> Callable[[Path], None]:
+    def inject(folder: Path) -> None:
+        contract = json.loads((folder / "contract.json").read_text())
+        table = next(each for each in contract["tables"] if each["name"] == name)
+        rows = np.fromfile(folder / table["file"], table["dtype"]).reshape(table["rows"], *table["shape"])
+        change(rows)
+        rows.tofile(folder / table["file"])
+
+    return inject
+
+
+def one_row(rows: np.ndarray) -> None:
+    row = rows[4].reshape(-1)  # a view: of a bias the first key, which each query sees
+    row[0] += 1e-3
+
+
+def two_rows(rows: np.ndarray) -> None:
+    rows[[3, 4]] = rows[[4, 3]]
+
+
+def no_row(rows: np.ndarray) -> None:
+    rows[4] = 0 if rows[4].any() else 1
+
+
+def weight_of(file: str, place: int, change: Callable[[np.ndarray], None]) -> Callable[[Path], None]:
+    """Return what changes one of the weights of a file."""
+
+    def inject(folder: Path) -> None:
+        model = onnx.load(folder / file)
+        tensor = weights(model)[place]
+        array = numpy_helper.to_array(tensor).copy()
+        change(array)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        onnx.save(model, folder / file)
+
+    return inject
+
+
+def weights(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Return the weights of an export that are in a file: those that are larger than an axis of its states."""
+    return [each for each in model.graph.initializer if np.prod(each.dims) >= 512 and each.data_type == 1]
+
+
+def one_element(array: np.ndarray) -> None:
+    array.reshape(-1)[7] += 1e-4
+
+
+def two_columns(array: np.ndarray) -> None:
+    array[..., [0, 1]] = array[..., [1, 0]]
+
+
+def contract_of(change: Callable[[Any], None]) -> Callable[[Path], None]:
+    def inject(folder: Path) -> None:
+        plain = json.loads((folder / "contract.json").read_text())
+        change(plain)
+        (folder / "contract.json").write_text(json.dumps(plain))
+
+    return inject
+
+
+def no_floor(plain: Any) -> None:
+    plain["floor"] = 0.0
+
+
+def window(plain: Any) -> None:
+    for port in plain["methods"][-1]["inputs"]:
+        if port["source"]["kind"] == "slots_mask":
+            port["source"]["window"] = 1
+
+
+def swapped_states(plain: Any) -> None:
+    ports = [port for port in plain["methods"][-1]["outputs"] if port["writes"]][:2]
+    ports[0]["writes"], ports[1]["writes"] = ports[1]["writes"], ports[0]["writes"]
+
+
+def both(*injections: Callable[[Path], None]) -> Callable[[Path], None]:
+    def inject(folder: Path) -> None:
+        for each in injections:
+            each(folder)
+
+    return inject
+
+
+def table_fault(family: str, name: str, change: Callable[[np.ndarray], None], rows: str) -> Fault:
+    said = f"Table '{name}' is not what the export looks up: {rows}"
+    return Fault(family, rows_of(name, change), (said,), ("Table '",))
+
+
+def faults() -> Iterator[tuple[str, Fault]]:
+    for family, names in TABLES.items():
+        for name in names:
+            what = f"{family}, {name}"
+            yield f"{what}: one element", table_fault(family, name, one_row, "row 4 differs")
+            yield f"{what}: two rows swapped", table_fault(family, name, two_rows, "2 rows differ, 3, 4,")
+            yield f"{what}: a row lost", table_fault(family, name, no_row, "row 4 differs")
+    for family, files in FILES.items():
+        for file in files:
+            for place in (0, -1):
+                for what, change in (("one element", one_element), ("two columns swapped", two_columns)):
+                    name = f"{family}, {file}, weight {place}: {what}"
+                    yield name, Fault(family, weight_of(file, place, change), ("Weight '",), ("Weight '",))
+        table = TABLES[family][0]
+        mixed = both(rows_of(table, one_row), weight_of("step.onnx", 0, one_element))
+        yield (
+            f"{family}: a row and a weight",
+            Fault(family, mixed, (f"Table '{table}' is not", "Weight '"), ("Table '", "Weight '")),
+        )
+        states = (BEGINS, "Each step is right on the cache of the original")
+        yield f"{family}: states swapped", Fault(family, contract_of(swapped_states), (), states)
+        masked = (BEGINS, "What unused slots", "What padding holds", "Each step is right", "Table '")
+        yield f"{family}: no floor", Fault(family, contract_of(no_floor), (), masked)
+    for family in ("marian-tiny", "qwen2-tiny"):
+        yield f"{family}: a window of one token", Fault(family, contract_of(window), (), (BEGINS, "What"))
+
+
+FAULTS = dict(faults())
+QUICK = [name for name in FAULTS if name.startswith("qwen2-tiny")][::2]
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Originals, Path]]]:
+    folder, made = tmp_path_factory.mktemp("faults"), dict[str, tuple[Originals, Path]]()
+
+    def of(family: str) -> tuple[Originals, Path]:
+        if family not in made:
+            source = unpacked(family, folder / family)
+            lower_folder(source, folder / f"{family}-out", LowerOptions(src_len=6, max_cache_len=5, verify=False))
+            found = find_pipeline(source)
+            made[family] = Originals(found.encoder, found.first, found.step), folder / f"{family}-out"
+        return made[family]
+
+    with isolation():
+        yield of
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
+)
+def test_a_fault_of_a_lowering_is_caught_and_named_right(
+    name: str, lowered: Callable[[str], tuple[Originals, Path]], tmp_path: Path
+) -> None:
+    fault = FAULTS[name]
+    originals, folder = lowered(fault.family)
+    shutil.copytree(folder, tmp_path / "out")
+    fault.inject(tmp_path / "out")
+    proof = verify_lowering(originals, tmp_path / "out")
+    assert not proof.passed
+    assert [text for text in fault.whole if not any(text in cause for cause in proof.causes)] == []
+    assert [cause for cause in proof.causes if not cause.startswith(fault.may)] == []
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Originals, Path]]]:
+    folder, made = tmp_path_factory.mktemp("bundles"), dict[str, tuple[Originals, Path]]()
+
+    def of(family: str) -> tuple[Originals, Path]:
+        if family not in made:
+            source = unpacked(family, folder / family)
+            bundle_folder(source, folder / f"{family}-out", BundleOptions(max_cache=8, max_source=8, verify=False))
+            found = find_pipeline(source)
+            made[family] = Originals(found.encoder, found.first, found.step), folder / f"{family}-out"
+        return made[family]
+
+    with isolation():
+        yield of
+
+
+BUNDLES = {"marian-tiny": ("encode.onnx", "step.onnx"), "qwen2-tiny": ("decode.onnx",), "t5-tiny": ("step.onnx",)}
+BUNDLE_FAULTS = [
+    pytest.param(family, file, place, change, marks=[] if (family, place) == ("qwen2-tiny", 0) else [pytest.mark.slow])
+    for family, files in BUNDLES.items()
+    for file in files
+    for place in (0, -1)
+    for change in (one_element, two_columns)
+]
+
+
+@pytest.mark.parametrize(("family", "file", "place", "change"), BUNDLE_FAULTS)
+def test_a_wrong_weight_of_a_bundle_is_caught_and_named(
+    family: str,
+    file: str,
+    place: int,
+    change: Callable[[np.ndarray], None],
+    bundled: Callable[[str], tuple[Originals, Path]],
+    tmp_path: Path,
+) -> None:
+    originals, folder = bundled(family)
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    name = weight_name(out / file, place)
+    alter(out / file, place, change)
+    proof = verify_bundle(originals, out, exact=False)
+    assert not proof.passed
+    found = proof.checks["weights are those of the export"]
+    assert found.startswith(f"Weight '{name}' of {file} is not that of the export: ")
+
+
+def weight_name(path: Path, place: int) -> str:
+    return weights(onnx.load(path, load_external_data=False))[place].name
+
+
+def alter(path: Path, place: int, change: Callable[[np.ndarray], None]) -> None:
+    """Change a weight of a file whose weights may lie in another one."""
+    model = onnx.load(path)
+    tensor = weights(model)[place]
+    array = numpy_helper.to_array(tensor).copy()
+    change(array)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for each in model.graph.initializer:
+        each.ClearField("external_data")
+        each.data_location = onnx.TensorProto.DEFAULT
+    onnx.save(model, path)
