@@ -15,7 +15,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from sessions import session_of
 
-__all__ = ["KINDS", "quantised"]
+__all__ = ["KINDS", "MERGED", "quantised"]
 
 MERGED = "decoder_model_merged.onnx"
 BLOCK = 16
