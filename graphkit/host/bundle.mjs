@@ -118,7 +118,7 @@ export class Bundle {
     need(method, () => `no '${name || when}': the bundle has ${quoted(this.contract.methods.map((one) => one.name))}`);
     return method;
   }
-  #clear(rows = 0, slots = this.contract.lengths[0].most) {
+  #clear(rows = 0, slots = this.contract.lengths[0]?.most ?? 0) {
     [this.#rows, this.#slots, this.#length] = [rows, slots, 0];
     for (const state of this.#states.values()) state.dims = null;
   }
@@ -143,7 +143,9 @@ export class Bundle {
     this.#rows = rows.length;
   }
   async #decode(method, given, { beams = 1, kept = 0 } = {}) {
-    const [starts, { sizes: { batch }, lengths: [{ most }] }] = [method.when === 'once', this.contract];
+    const [contract, { sizes: { batch }, lengths: [{ most } = { most: Infinity }], methods }] = [this.contract, this.contract];
+    const isAlone = methods.every(({ when }) => when !== 'once'); // then the first step starts from the initial state
+    const starts = method.when === 'once' || (isAlone && !this.#rows);
     need(starts || this.#rows, 'no sequence is started - call encode or prefill first');
     const [feeds, choice] = [this.#feeds(method, given, starts), portOf(method, 'kept')];
     if (choice) feeds[choice.name] = this.#tensor('int64', [kept], [1]);
@@ -152,6 +154,8 @@ export class Bundle {
     need(rows * beams <= batch, `${rows * beams} rows, and the bundle takes ${batch} - make one of a larger --batch`);
     const after = method.changes.reduce((n, { input, axis }) => n + feeds[input].dims[axis], starts ? 0 : this.#length);
     need(after <= most, `${after} tokens do not fit into ${most} slots - reset it, or make one of more`);
+    const isFlat = ({ initial, shape, batch: axis }) => initial !== null || volume(shape.slice(0, axis ?? 0)) === 1;
+    need(!starts || rows === batch || contract.states.every(isFlat), `initial values need all ${batch} rows`);
     if (starts && method.inputs.some(({ source }) => this.#states.get(source.of)?.axis === null)) await this.#reset();
     if (starts) this.#clear(rows, 0);
     this.#widen(Math.min(Math.ceil(after / 32) * 32, most)); // few at a time: bindings copy all that they are given
@@ -314,13 +318,13 @@ async function readContract(text) {
   try {
     const contract = JSON.parse(text);
     const { version, data, arena, sizes, lengths, states, methods, files, proof } = contract;
-    need(version === 2 && lengths.length === 1, `version ${quoted(version)}, ${lengths.length} lengths: it runs 2, 1`);
+    need(version === 2 && lengths.length < 2, `version ${quoted(version)}, ${lengths.length} lengths: it runs 2, 1 or 0`);
     const names = [...methods.map(({ file }) => file), ...(data ? [data] : []), ...Object.keys(files)];
     const odd = names.filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
     need(!odd.length, `its files are not beside it: ${quoted(odd)}`);
     const isRecorded = names.every((name) => files[name]) && ['passed', 'failed', 'not run'].includes(proof.outcome);
     need(isRecorded, 'it records no proof, or not all files');
-    const [{ name: length, most }] = lengths;
+    const [{ name: length, most } = { name: '', most: Infinity }] = lengths;
     need((sizes.slots ?? most) === most, `sizes.slots is ${sizes.slots}, and length ${quoted(length)} may be ${most}`);
     let end = 0;
     for (const state of [...states].sort((a, b) => a.offset - b.offset)) {

@@ -159,6 +159,7 @@ class Oracle:
     def _feed(self, model: Model, tokens: np.ndarray) -> Arrays:
         """Return what a decoder is fed besides what is past."""
         feed, count = {}, tokens.shape[1]
+        states = self._states or _no_state(model, len(tokens))
         known = {
             "tokens": tokens,
             "mask": self._mask,
@@ -170,7 +171,7 @@ class Oracle:
             declared = declared_type(value)
             if role in ("past", "condition") or declared is None:
                 continue
-            made = known.get(role, self._inputs.get(value.name, self._states.get(value.name)))
+            made = known.get(role, self._inputs.get(value.name, states.get(value.name)))
             if made is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
             feed[value.name] = made.astype(helper.tensor_dtype_to_np_dtype(declared.dtype))

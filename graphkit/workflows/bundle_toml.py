@@ -4,6 +4,7 @@
 name = "step"
 models = ["features.onnx", "encoder.onnx"]    # each reads what those before it give, by name
 links = { frames = "features" }               # or by links: the input, and the output that it becomes
+tokens = "input_ids"                          # the input for tokens, so that `step` and `generate` take them
 
 [[state]]
 name = "hidden"
@@ -65,7 +66,7 @@ def read_description(path: Path) -> tuple[Chain, ...]:
 
 
 def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
-    section.only("name", "when", "models", "links", "cache")
+    section.only("name", "when", "models", "links", "cache", "tokens")
     name = section.text("name")
     if not name.isidentifier():
         raise section.wrong("name", f"{name[:40]!r} is no name", "write letters, digits and underscores")
@@ -87,7 +88,7 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
             if port is not None:
                 found[port] = state.text("name")
     links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
-    return Chain(name, when, tuple(models), links, section.text("cache", ""), reads, writes)
+    return Chain(name, when, tuple(models), links, section.text("cache", ""), reads, writes, section.text("tokens", ""))
 
 
 def _places(state: Section, place: str) -> dict[str, str]:
@@ -128,7 +129,9 @@ def _made(method: Chain, slots: int, update: Update) -> MethodModel:
     model = chain(method)
     inputs = {value.name for value in model.graph.inputs}
     outputs = {value.name for value in model.graph.outputs}
-    for names, there, what in ((method.reads, inputs, "input"), (method.writes, outputs, "output")):
+    tokens = (method.tokens,) if method.tokens else ()
+    ports = ((method.reads, inputs, "input"), (method.writes, outputs, "output"), (tokens, inputs, "input"))
+    for names, there, what in ports:
         if missing := [name for name in names if name not in there]:
             has = ", ".join(sorted(there))
             raise UsageError(f"{method.name} has no {what} '{missing[0]}' - it has {has}")

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from real_models import unpacked
 
@@ -366,3 +368,57 @@ def test_a_page_decodes_as_python_does(
     assert said, "the page has said nothing within a minute"
     assert "error" not in said[0], said[0]
     check(said[0], expected("marian-tiny"))
+
+
+RECURRENT = """<ir_version: 8, opset_import: ["" : 17]>
+step (int64[batch, 1] input_ids, float[batch, 4] state, float[batch, 4] top)
+=> (float[batch, 1, 4] logits, float[batch, 4] state_out, float[batch, 4] new_top)
+<int64[1] one = {1}, float[3, 4] table = {1, 2, -3, 4, -5, 6, 7, -8, 9, 1, 2, 3}> {
+    rows = Gather (table, input_ids)
+    row = Squeeze (rows, one)
+    state_out = Add (state, row)
+    new_top = Max (top, row)
+    both = Add (state_out, new_top)
+    logits = Unsqueeze (both, one)
+}
+"""
+IN_NODE = """
+import { createRequire } from 'node:module';
+import { Bundle } from './bundle.mjs';
+const bundle = await Bundle.open(createRequire(process.argv[2])('onnxruntime-node'), process.argv[3]);
+const found = [];
+for (const start of [0, 1]) {
+  for (const token of [start, 2, 1]) found.push([...(await bundle.step([[token], [2]])).data]);
+  await bundle.reset();
+}
+console.log(JSON.stringify(found));
+"""
+
+
+def test_a_step_starts_from_initial_values_in_node(tmp_path: Path, modules: Path) -> None:
+    """Without a cache, or a method that starts a sequence."""
+    export, folder = tmp_path / "export", tmp_path / "bundle"
+    export.mkdir()
+    onnx.save(onnx.parser.parse_model(RECURRENT), export / "model.onnx")
+    np.save(export / "top.npy", np.array([[1, 20, -3, 5]], np.float32))
+    states = (("state", "state_out", "0.25"), ("top", "new_top", '"top.npy"'))
+    text = '[[method]]\nname = "step"\nmodels = ["model.onnx"]\ntokens = "input_ids"\n'
+    for name, after, initial in states:
+        text += f'[[state]]\nname = "{name}"\ninitial = {initial}\n'
+        text += f'read = {{ step = "{name}" }}\nwrite = {{ step = "{after}" }}\n'
+    (export / "bundle.toml").write_text(text)
+    bundle_folder(export, folder, BundleOptions(batch=2, verify=False))
+    plain = json.loads((folder / "bundle.json").read_text())
+    assert plain["lengths"] == []
+    (folder / "bundle.mjs").write_bytes(HOST.read_bytes())
+    python = graphkit.Bundle(folder)
+    expected = []
+    for start in (0, 1):
+        python.reset()
+        for token in (start, 2, 1):
+            expected.append(python.step([[token], [2]]).ravel().tolist())
+    script = tmp_path / "bundle" / "run.mjs"
+    script.write_text(IN_NODE)
+    ran = subprocess.run(["node", script, f"{modules}/", folder], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == expected

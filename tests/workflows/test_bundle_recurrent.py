@@ -374,3 +374,15 @@ def test_a_state_that_no_method_writes_has_no_initial_value(export: Path) -> Non
     (export / "bundle.toml").write_text(text)
     with pytest.raises(UsageError, match="state 'lost' has an initial value, and no method writes it"):
         made(export, verify=False)
+
+
+def test_a_description_may_say_which_input_takes_tokens(export: Path) -> None:
+    described(export, "0.25")
+    text = (export / "bundle.toml").read_text().replace("models =", 'tokens = "%s"\nmodels =')
+    (export / "bundle.toml").write_text(text % "input_ids")
+    made(export, verify=False)
+    bundle = graphkit.Bundle(export.parent / "bundle")
+    assert bundle.generate(PROMPTS, max_new_tokens=6) == [expected(prompt, 6, 0.25) for prompt in PROMPTS]
+    (export / "bundle.toml").write_text(text % "ids")
+    with pytest.raises(UsageError, match="tell has no input 'ids' - it has input_ids, ssm_states, top"):
+        made(export, verify=False, overwrite=True)
