@@ -8,7 +8,7 @@ from graphkit.errors import UsageError
 from graphkit.host.masks import slots_mask, source_mask
 from graphkit.workflows.lower_sizes import Setting
 
-__all__ = ["columns_of", "in_slots", "raised", "window_of"]
+__all__ = ["MASKED", "columns_of", "in_slots", "is_bias_and_mask", "raised", "window_of"]
 
 MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
 
@@ -54,6 +54,13 @@ def columns_of(rows: np.ndarray, setting: Setting) -> int | None:
         if not np.array_equal(seen, _broadcast(expected, seen)):
             return None
     return 0
+
+
+def is_bias_and_mask(found: np.ndarray, full: np.ndarray, valid: int) -> bool:
+    """Whether what is added to scores is what is added without padding, and hides all columns that pad."""
+    if found.shape != full.shape or not bool((found[..., valid:] <= MASKED).all()):
+        return False
+    return np.array_equal(found[..., :valid], full[..., :valid])
 
 
 def _broadcast(mask: np.ndarray, like: np.ndarray) -> np.ndarray:

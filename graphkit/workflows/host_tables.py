@@ -18,7 +18,7 @@ from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes
 from graphkit.workflows.compared_tokens import compared_tokens
 from graphkit.workflows.host_feeds import By, is_of_source, other_tokens, run_feed
-from graphkit.workflows.host_masks import columns_of, in_slots, raised, window_of
+from graphkit.workflows.host_masks import MASKED, columns_of, in_slots, is_bias_and_mask, raised, window_of
 from graphkit.workflows.lower_sizes import Setting
 
 __all__ = ["HostTable", "host_tables"]
@@ -37,6 +37,7 @@ class HostTable:
         window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
         array: The rows, or the mask, for each position or length, of one sequence; the constant, of all of them.
         shape: Of the input, for all sequences.
+        bias: What the model adds to a mask by itself, such as T5's biases of relative positions; None for nothing.
     """
 
     name: str
@@ -45,6 +46,7 @@ class HostTable:
     window: int
     array: np.ndarray
     shape: tuple[int, ...] = ()
+    bias: np.ndarray | None = None
 
 
 def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], setting: Setting) -> list[HostTable]:
@@ -76,8 +78,13 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
             wanted = [each for each in found if by[each.name] == which]
             if not wanted:
                 continue
-            runs = _runs(session, part, roles, setting, which, numbers)
             _check_tokens(session, part, roles, setting, which, wanted)
+            biased = _biased(session, part, roles, setting, [each for each in wanted if each.is_mask], which)
+            tables += [_of_batch(biased[each.name], each, shapes, setting) for each in wanted if each.name in biased]
+            wanted = [each for each in wanted if each.name not in biased]
+            if not wanted:
+                continue
+            runs = _runs(session, part, roles, setting, which, numbers, [each.name for each in wanted])
             for each in wanted:
                 arrays = [run[each.name] for run in runs]
                 table = _table(each, shapes, setting, which, arrays)
@@ -93,12 +100,14 @@ def _runs(
     setting: Setting,
     which: By,
     numbers: Sequence[int],
+    names: Sequence[str],
 ) -> list[dict[str, np.ndarray]]:
-    """Return what the part gives for each number; where its positions end with the slots, the last one is left out."""
+    """Return values that the part gives for each number; where its positions end with the slots, not for the last."""
     runs: list[dict[str, np.ndarray]] = []
     for number in numbers:
         try:
-            runs.append(session.run(run_feed(part, roles, setting, which, number)))
+            outputs = session.run(run_feed(part, roles, setting, which, number))
+            runs.append({name: outputs[name] for name in names})
         except RunError as error:
             if which == "position" and number == setting.capacity > 0:
                 break
@@ -109,6 +118,40 @@ def _runs(
                 ) from error
             raise
     return runs
+
+
+def _biased(
+    session: IsolatedSession,
+    part: Model,
+    roles: Mapping[str, Role],
+    setting: Setting,
+    masks: Sequence[HostInput],
+    which: By,
+) -> dict[str, HostTable]:
+    """Return the masks over the source that are one array plus a mask of the length alone, by name.
+
+    As rows for each length, which is what other masks become, they would be as large as the length to the power of 3.
+    """
+    if which == "position" or not masks or not setting.is_padded or setting.source < 2:
+        return {}
+    full = session.run(run_feed(part, roles, setting, which, setting.source))
+    left = [each.name for each in masks if _may_be_bias(full[each.name], setting)]
+    for valid in range(1, setting.source) if left else ():
+        found = session.run(run_feed(part, roles, setting, which, valid))
+        left = [name for name in left if is_bias_and_mask(found[name], full[name], valid)]
+        if not left:
+            return {}
+    return {name: _with_bias(name, full[name]) for name in left}
+
+
+def _may_be_bias(full: np.ndarray, setting: Setting) -> bool:
+    """Whether an array that nothing is masked in has columns of the source, and is not the same in all of them."""
+    return full.ndim > 1 and full.shape[-1] == setting.source and bool(full.any()) and bool((full > MASKED).all())
+
+
+def _with_bias(name: str, full: np.ndarray) -> HostTable:
+    mask = np.zeros((1, *[1] * (full.ndim - 1), full.shape[-1]), full.dtype)
+    return HostTable(name, "mask", "valid_length", 0, mask, bias=full)
 
 
 def _check_tokens(

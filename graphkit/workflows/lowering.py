@@ -14,7 +14,8 @@ from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.contract import By, Method, Source, State
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.names import counted
+from graphkit.graph.names import counted, free_name
+from graphkit.graph.view import body_graphs
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
@@ -235,6 +236,8 @@ class _Lowering:
                 self.interface.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
             elif table.kind == "mask":
                 self.interface.sources[table.name] = Source("source_mask"), MASKS["source_mask"]
+                if table.bias is not None:
+                    self._add_bias(table.name, table.bias)
             else:
                 rows = f"{self.name}.{table.name}"
                 self.tables[rows] = table.array
@@ -335,6 +338,20 @@ class _Lowering:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(table.array), table.name))
         self.model = self.model.with_proto(proto)
 
+    def _add_bias(self, mask: str, bias: np.ndarray) -> None:
+        """Let what reads a mask that the host makes read its sum with a constant."""
+        proto = copy_proto(self.model)
+        constant, total = (free_name(f"{mask}_{what}", self.model.graph.values) for what in ("constant", "sum"))
+        for graph in _graphs(proto.graph):
+            for node in graph.node:
+                node.input[:] = [total if name == mask else name for name in node.input]
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(bias), constant))
+        nodes = [helper.make_node("Add", [constant, mask], [total], name=total), *proto.graph.node]
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes)
+        self.model = self.model.with_proto(proto)
+        self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
+
     def _rewrite(self, *rewrites: Rewrite) -> None:
         outcome = run_to_fixpoint(self.model, rewrites)
         self.model = outcome.model
@@ -346,3 +363,11 @@ class _Lowering:
         self.model = outcome.model
         self.changes += outcome.changes
         self.declined += outcome.declined
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and the bodies in it."""
+    yield graph
+    for node in graph.node:
+        for _, body in body_graphs(node):
+            yield from _graphs(body)
