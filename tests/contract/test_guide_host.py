@@ -130,7 +130,7 @@ def test_a_fault_in_the_guide_is_seen(tmp_path: Path) -> None:
     out = tmp_path / "out"
     lower_folder(export("t5-tiny", tmp_path / "export"), out, OPTIONS)
     text = (out / "HOST.md").read_text()
-    for right, wrong in (("row length - 1", "row position"), ("`position` is 5:", "`position` is 4:")):
+    for right, wrong in (("row position of", "row length - 1 of"), ("`position` is 5:", "`position` is 4:")):
         assert right in text
         (out / "HOST.md").write_text(text.replace(right, wrong))
         with pytest.raises((AssertionError, IndexError)):
