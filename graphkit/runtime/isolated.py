@@ -97,9 +97,14 @@ class IsolatedSession:
 
     def _check_patience(self) -> None:
         if self._timeouts >= MAX_TIMEOUTS:
-            raise RunError(f"not run: {self._timeouts} runs before took too long", file=self.label)
+            raise self._given_up(f"{self._timeouts} runs before took too long")
         if self._deaths >= MAX_DEATHS:
-            raise RunError(f"not run: {self._deaths} runs before ended the process", file=self.label)
+            raise self._given_up(f"{self._deaths} runs before ended the process")
+
+    def _given_up(self, why: str) -> RunError:
+        error = RunError(f"not run: {why}", file=self.label)
+        error.is_final = True
+        return error
 
     def _death(self, error: DiedError, arrays: Mapping[str, np.ndarray]) -> RunError:
         died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")

@@ -28,11 +28,13 @@ class RunError(ModelError):
     Attributes:
         signal: The one that ended the process that the model ran in, such as SIGFPE.
         timed_out: Whether the run took too long.
+        is_final: Whether the model is not run any more, because runs before took too long or ended the process.
     """
 
     message: str = ""
     signal: str = ""
     timed_out: bool = False
+    is_final: bool = False
 
     @classmethod
     def of(cls, message: str, label: str, what: str = "onnxruntime fails") -> RunError:

@@ -20,6 +20,7 @@ from graphkit.verify.lengths import Lengths
 __all__ = ["MAX_COST", "Proposal", "Row", "assignments", "wish_of"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
+MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first
 NO_LENGTHS = Lengths()
 LONG, END = -1, -2  # lengths of the model's own: past its windows, and up to the end of its table of positions
 
@@ -92,7 +93,7 @@ def assignments(
             if len(successes) > known:
                 break
     if not successes:
-        yield from (Proposal(found, False) for found in sorted(dear, key=legal.cost))
+        yield from (Proposal(found, False) for found in sorted(dear, key=legal.cost)[:MAX_DEAR])
 
 
 Choices = Sequence[dict[str, int]]  # of these one that runs is enough

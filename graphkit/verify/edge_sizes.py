@@ -14,9 +14,10 @@ from graphkit.verify.draws import BY_ROW, NAMES, Draw, Kind, Padding
 from graphkit.verify.lengths import Lengths
 from graphkit.verify.thresholds import Threshold
 
-__all__ = ["Edge", "Edges"]
+__all__ = ["MOST", "Edge", "Edges"]
 
 COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
+MOST = 20_000_000  # elements that such a run computes at most
 LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 bits count, and the lengths of tables
 LARGE_BATCHES = (67, 17, 9)
 MAX_THRESHOLDS = 4
@@ -72,7 +73,7 @@ class Edges:
     @property
     def budget(self) -> int:
         """The elements that a run may compute."""
-        return max(COST, *(self.legal.cost(dims) for dims in self.usual))
+        return min(max(COST, *(self.legal.cost(dims) for dims in self.usual)), MOST)
 
     def _values(self, number: int) -> Iterator[Edge]:
         dims = self._first([self._at(ROOMY), self._at(SMALL)]) or min(self.usual, key=self.legal.cost, default={})

@@ -9,6 +9,7 @@ from graphkit.verify.draws import USUAL, Draw, Padding
 __all__ = ["float_mask", "image_mask", "padding_mask"]
 
 LEAST_WITH_HOLES = 3
+MAX_ROWS = 512  # that may be padded
 FLOORS = (-1e4, None, -np.inf)  # what is added where a mask hides something; None for the least finite number
 
 
@@ -20,7 +21,7 @@ def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, kept: int = 1
     mask = np.ones(shape, np.int64)
     if len(shape) < 2 or 0 in shape:
         return mask
-    for row in range(shape[0]):
+    for row in range(min(shape[0], MAX_ROWS)):
         mask[row] = _row(draw.row(row), shape[-1], max(kept, 1), rng)
         if draw.row(row) == "holes" and len(shape) > 2:
             mask[row] &= rng.random(shape[1:]) < 0.7

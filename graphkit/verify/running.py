@@ -19,7 +19,7 @@ from graphkit.verify.assignments import MAX_COST, Proposal, assignments
 from graphkit.verify.compare import Output, compare_outputs, element_counts
 from graphkit.verify.defaults import Defaults
 from graphkit.verify.draws import NAMES, USUAL, Draw, Kind
-from graphkit.verify.edge_sizes import Edge, Edges
+from graphkit.verify.edge_sizes import MOST, Edge, Edges
 from graphkit.verify.inputs import InputMaker, TooLargeError, is_flag
 from graphkit.verify.lengths import lengths_of
 from graphkit.verify.proof import RunSizes, SkippedRun
@@ -206,7 +206,7 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
 
 def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
     """Run a model at so many assignments with one combination of flags, then at edges, and add what was found."""
-    legal, successes = feeder.legal(flags), list[dict[str, int]]()
+    legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
     for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes)):
         dims, draw = proposal.dims, Draw.usual(seed)
         try:
@@ -214,10 +214,13 @@ def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: 
         except (RunError, TooLargeError) as error:
             if not proposal.is_probe:
                 found.skipped.append(SkippedRun(dims, flags, error.problem))
+            if isinstance(error, RunError) and error.is_final:
+                break
             continue
         successes.append(dims)
+        cost += legal.cost(dims)
         found.runs.append(Run(dims, flags, seed, expected, draw))
-        if len(successes) == wanted or legal.cost(dims) > MAX_COST:
+        if len(successes) == wanted or cost > MAX_COST:
             break
     if successes:
         _run_edges(session, feeder, flags, successes, found)
@@ -231,7 +234,7 @@ def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: 
 
 def _run_edges(session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[dict[str, int]], found: Found) -> None:
     """Run a model at edges of sizes and values; those at which it fails are not covered."""
-    if max(map(feeder.legal(flags).cost, usual)) > MAX_COST:
+    if min(map(feeder.legal(flags).cost, usual)) > MOST:
         found.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
         return
     for seed, edge in enumerate(feeder.edges(flags, list(usual)), start=MAX_ATTEMPTS):

@@ -11,6 +11,7 @@ from graphkit.verify.draws import Draw
 __all__ = ["special_tokens", "with_specials"]
 
 USUAL_SPECIALS = (0, 1, 2, 3)  # padding, start, end, unknown, in one order or another
+MAX_ROWS = 512  # that get special tokens
 PLACES = 6  # first, middle, last, twice, at both ends, not at all
 
 
@@ -26,10 +27,10 @@ def with_specials(ids: np.ndarray, specials: Sequence[int], draw: Draw) -> np.nd
     if not made.size or not made.ndim or not specials:
         return made
     usual = next((token for token in range(int(ids.max()), -1, -1) if token not in specials), None)
-    for index, row in enumerate(made.reshape(-1, made.shape[-1])):
+    if usual is not None:
+        made[np.isin(made, specials)] = usual
+    for index, row in enumerate(made.reshape(-1, made.shape[-1])[:MAX_ROWS]):
         turn = draw.number + index
-        if usual is not None:
-            row[np.isin(row, specials)] = usual
         token, place, size = specials[turn % len(specials)], turn % PLACES, len(row)
         spots = ([0], [size // 2], [size - 1], [size // 3, size - 1], [0, size - 1], [])[place]
         row[spots] = token

@@ -422,3 +422,10 @@ def test_json_has_plain_numbers() -> None:
     text = "g (float[b, 4] x) => (float[b, p] y) { y = Reshape (x, shape) }"
     failed = proof(model(text, shape=[-1, 4]), model(text, shape=[-1, 2]))
     assert json.loads(failed.to_json(), parse_constant=pytest.fail)["outputs"][0]["absolute"] is None
+
+
+def test_inputs_that_no_array_can_hold_are_named_and_nothing_is_proven() -> None:
+    huge = model("g (float[0, 4611686018427387904, 8] x) => (float[0, 4611686018427387904, 8] y) { y = Neg (x) }")
+    found = proof(huge, huge)
+    assert found.failures == ("the original runs at no sizes that were tried, so nothing is proven",)
+    assert found.skipped[0].reason == "no input can be made for it: [0, 4611686018427387904, 8] is too large"
