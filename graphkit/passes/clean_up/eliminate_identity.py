@@ -26,8 +26,8 @@ class EliminateIdentity(Rewrite):
     x ** 1; And with true, Or with false; Tile by ones; Pad by zeros. Legality: dims and type stay the same; x + 0.0 and
     x - -0.0 stay, because they turn -0.0 into 0.0, while x - 0.0 and x + -0.0 go. An Identity that names an output of
     its graph is removed if its input can take that name and nothing else reads either tensor: onnxruntime's fusions of
-    Gemm and Transpose lose an output that also has a consumer, and the model then does not load. What a Concat gives,
-    such as a cache, may be read elsewhere too: no fusion takes that away.
+    Gemm and Transpose lose an output that also has a consumer, and the model then does not load. What a Concat
+    or a Split gives, such as a cache, may be read elsewhere too: no fusion takes that away.
 
     Before:
 
@@ -69,7 +69,7 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
         return False
     if editor.has_alias(source) or editor.is_renamed(source) or out.consumers:
         return False
-    if len(source.consumers) > 1 and not producer.is_op("Concat"):
+    if len(source.consumers) > 1 and not producer.is_op("Concat", "Split"):
         return False
     if editor.inner_names(out.scope) & {source.name, out.name}:
         return False

@@ -295,3 +295,15 @@ def test_functions_stay() -> None:
 def test_constants_that_were_neutral_are_gone() -> None:
     outcome = check(PASS, model_of(graph("b = Mul (x, c)", inits=one("float", 1.0))))
     assert constants(outcome.model) == {}
+
+
+def test_what_a_split_gives_may_be_an_output_that_others_read() -> None:
+    model = model_of(
+        "g (float[N, 4] x) => (float[N, 2] y, float[2, N] z) "
+        "{ a, b = Split <axis = 1> (x) y = Identity (b) z = Transpose <perm = [1, 0]> (b) }",
+        13,
+    )
+    assert lines(check(PASS, model).model) == [
+        "a, y = Split <axis: int = 1> (x)",
+        "z = Transpose <perm: ints = [1, 0]> (y)",
+    ]
