@@ -655,7 +655,7 @@ def test_a_fold_that_is_not_proved_is_code_1(run: Run, tmp_path: Path, monkeypat
         ),
         (
             ("--dim", "batch_size=0"),
-            "'batch_size' is 0, out of its range - give it another range",
+            "causal-attention.onnx: 'batch_size' is 0, out of its range - give it another range",
         ),
         (
             ("--range", "batch_size=3:2"),
