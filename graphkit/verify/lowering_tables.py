@@ -192,7 +192,7 @@ def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract,
         moved[...] = contract.floor
         moved[..., :number], moved[..., -1] = old[..., :number], old[..., -1]
         return made
-    if any(array.shape[axis] != number + 1 for axis in axes):
+    if any(array.shape[axis] != number + 1 or array.shape[axis] > row.shape[axis] for axis in axes):
         return None
     made[tuple(slice(size) for size in array.shape)] = array  # what padding sees does not count
     if array.shape[-1] != row.shape[-1]:
