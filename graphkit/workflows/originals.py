@@ -174,7 +174,7 @@ def compared_token(model: Model) -> int | None:
     """
     shapes = infer(model)
     for node in model.graph.nodes:
-        if not node.is_op("Equal") or _is_looked_for(node.outputs[0]):
+        if not node.is_op("Equal") or len(node.inputs) < 2 or _is_looked_for(node.outputs[0]):
             continue
         for value, other in (node.inputs[:2], node.inputs[1::-1]):
             ids = id_input(value)
