@@ -186,6 +186,25 @@ inline void say_unproven(const std::string& folder) {
     is_said = true;
 }
 
+// Whether a user gives a sound, behind which come zeros.
+inline bool is_sound(const HostPort& port) { return port.source == HOST_SOURCE_USER && port.by == HOST_BY_SOURCE; }
+
+// Sounds with zeros behind what is valid of each, as long as their port; they may be shorter.
+inline Bytes with_zeros(const Bytes& sound, const HostPort& port, const std::vector<std::size_t>& valid) {
+    std::size_t most = HOST_SOUND, axis = 1, place = port.item_bytes;
+    while (static_cast<std::size_t>(port.dims[axis]) != most) axis++;
+    for (std::size_t at = axis + 1; at < port.rank; at++) place *= static_cast<std::size_t>(port.dims[at]);
+    const std::size_t length = sound.size() / (port.bytes / most), blocks = port.bytes / (most * place);
+    if (length > most || length * (port.bytes / most) != sound.size()) throw std::invalid_argument("a sound is too long");
+    Bytes padded(port.bytes);
+    for (std::size_t block = 0; block < blocks; block++) {
+        const std::size_t count = std::min(length, valid[block * valid.size() / blocks]) * place;
+        const auto first = sound.begin() + static_cast<std::ptrdiff_t>(block * length * place);
+        std::copy_n(first, count, padded.begin() + static_cast<std::ptrdiff_t>(block * most * place));
+    }
+    return padded;
+}
+
 class Host {
 public:
     Host(const std::string& folder, Run run, bool checksums = false) : run_(std::move(run)) {
@@ -203,7 +222,8 @@ public:
     static std::size_t batch() { return takes_text() || HOST_POSITIONS ? std::max(1, HOST_BATCH) : 1; }
 
     // Forgets the state, and runs what runs once for the source of each sequence, none of which has tokens for a
-    // decoder-only model; `user` has the inputs that the caller makes, by name.
+    // decoder-only model; `user` has the inputs that the caller makes, by name. Of a sound, a source is how many samples
+    // or frames are valid, or empty for all.
     void start(const Ids& sources, std::map<std::string, Bytes> user = {}) {
         if (sources.size() != batch()) throw std::invalid_argument("there is not one source a sequence");
         for (Bytes& bytes : state) std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
@@ -217,6 +237,7 @@ public:
             valid.push_back(source.empty() ? length : source.size());
         }
         user_ = std::move(user);
+        if (HOST_SOUND) take_sound(sources);
         given_.assign(HOST_METHOD_COUNT, {});
         for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
             if (!HOST_METHODS[i].each_step) call(i, sources);
@@ -267,6 +288,32 @@ public:
     }
 
 private:
+    // Fills the sound with zeros, and takes note of how many positions are valid.
+    void take_sound(const Ids& sources) {
+        long long most = HOST_SOUND, stride = HOST_STRIDE, offset = HOST_OFFSET;
+        std::vector<std::size_t> lengths;
+        for (std::size_t i = 0; i < sources.size(); i++) {
+            long long length = sources[i].empty() ? most : sources[i].front();
+            for_sounds([&](const HostPort& port) {
+                if (sources[i].empty()) length = static_cast<long long>(user_.at(port.name).size() / (port.bytes / static_cast<std::size_t>(most)));
+            });
+            if (length < std::max(1LL, stride - offset) || length > most) {
+                throw std::invalid_argument("the sound has " + std::to_string(length) + " valid places");
+            }
+            lengths.push_back(static_cast<std::size_t>(length));
+            valid[i] = static_cast<std::size_t>(std::min<long long>((length + offset) / stride, HOST_SOURCE));
+        }
+        for_sounds([&](const HostPort& port) { user_[port.name] = with_zeros(user_.at(port.name), port, lengths); });
+    }
+
+    void for_sounds(const std::function<void(const HostPort&)>& use) const {
+        for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {
+            for (std::size_t at = 0; at < HOST_METHODS[i].input_count; at++) {
+                if (is_sound(HOST_METHODS[i].inputs[at])) use(HOST_METHODS[i].inputs[at]);
+            }
+        }
+    }
+
     // Whether the source is text, rather than an image or a sound.
     static bool takes_text() {
         for (std::size_t i = 0; i < HOST_METHOD_COUNT; i++) {

@@ -1,6 +1,6 @@
 """The contract between lowered models and the program that runs them: what each input is, and who makes it."""
 
-from graphkit.contract.contract import By, Contract, Method, Port, Source, State, Table
+from graphkit.contract.contract import By, Contract, Method, Port, Source, State, Table, sound_axis
 from graphkit.contract.reading import read_contract
 
-__all__ = ["By", "Contract", "Method", "Port", "Source", "State", "Table", "read_contract"]
+__all__ = ["By", "Contract", "Method", "Port", "Source", "State", "Table", "read_contract", "sound_axis"]

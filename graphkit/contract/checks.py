@@ -25,6 +25,7 @@ def problems(contract: Contract) -> Iterator[str]:
     if missing := [name for name in TOKENS if name not in contract.tokens]:
         yield f"tokens.{missing[0]} is missing"
         return
+    yield from _sound(contract)
     if not math.isfinite(contract.floor):
         yield "the floor is not a finite number"
     for what, named in (("method", contract.methods), ("table", contract.tables), ("state", contract.states)):
@@ -53,6 +54,25 @@ def problems(contract: Contract) -> Iterator[str]:
         for port in method.outputs:
             yield from (f"output '{port.name}' of {method.name} {text}" for text in _output(contract, port))
     yield from _steps(contract)
+
+
+def _sound(contract: Contract) -> Iterator[str]:
+    """Yield what is wrong with a sound that may be shorter, and with the inputs that hold it."""
+    sizes = contract.sizes
+    if "sound" in sizes and not {"stride", "offset"} <= sizes.keys():
+        yield "sizes.sound is there without sizes.stride and sizes.offset"
+    sound, stride, offset = sizes.get("sound", 0), sizes.get("stride", 1), sizes.get("offset", 0)
+    inputs = [port for method in contract.methods for port in method.inputs]
+    held = [port for port in inputs if port.is_sound]
+    if sound < 0 or stride < 1:
+        yield "sizes.sound is below 0, or sizes.stride below 1"
+    elif sound and (sound + offset) // stride < max(1, sizes["source"]):
+        yield f"a sound of {sound} has fewer valid positions than the source has"
+    if sound and contract.takes_text:
+        yield "its source is both text and a sound"
+    for port in held:
+        if sound < 1 or sound not in port.shape[1:]:
+            yield f"input '{port.name}' holds no sound of {sound}"
 
 
 def _is_size(shape: Sequence[int]) -> bool:

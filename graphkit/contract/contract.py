@@ -8,7 +8,7 @@ from typing import Literal
 
 from graphkit.contract.record import NOT_RUN, FileRecord, ProofRecord, sealed
 
-__all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table"]
+__all__ = ["VERSION", "By", "Contract", "Kind", "Method", "Port", "Source", "State", "Table", "sound_axis"]
 
 VERSION = 2
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
@@ -26,7 +26,8 @@ class Source:
     Attributes:
         kind: `embedding`: rows of a table at token ids. `rows`: one row of a table. `slots_mask`: 0 at the slots in use
             and at the last one, the floor elsewhere. `source_mask`: 0 at the valid positions of the source, the floor
-            elsewhere. `state`: what the host keeps. `output`: what another method gave. `user`: whoever calls.
+            elsewhere. `state`: what the host keeps. `output`: what another method gave. `user`: whoever calls;
+            by the `source`, a sound, behind which come zeros.
         of: The table, the state, or METHOD/OUTPUT.
         by: What chooses rows: the ids of the `source`, the `token`, the token `type` (0 unless the caller has pairs of
             texts), the `position` or the `valid_length`; or a place of the source: that of the first of its largest ids
@@ -60,6 +61,11 @@ class Port:
     source: Source | None = None
     writes: str = ""
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether a user gives a sound, behind which come zeros."""
+        return self.source is not None and (self.source.kind, self.source.by) == ("user", "source")
+
 
 @dataclass(frozen=True)
 class Method:
@@ -85,6 +91,11 @@ class Method:
         """Whether it runs once on the tokens of a source."""
         sources = [port.source for port in self.inputs if port.source is not None]
         return self.when == "once" and any(found.kind == "embedding" and found.by == "source" for found in sources)
+
+
+def sound_axis(port: Port, length: int) -> int:
+    """Return the axis of samples or frames: the first after the sequences that is as long as the padded sound."""
+    return 1 + port.shape[1:].index(length)
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,8 @@ class Contract:
         sizes: `batch`; `source`, the positions of the padded source; `capacity`, the slots of the cache; `positions`,
             the tokens that the decoder takes: one more than slots, unless the model has fewer; `layers`, `heads` and
             `head_dim` of the cache of the self-attention; `vocabulary`, the logits. 0 where there is none, or where
-            layers differ.
+            layers differ. For a sound that may be shorter: `sound`, its samples or frames with the zeros behind it, and
+            `stride` and `offset`: of `n` samples or frames, `(n + offset) // stride` positions of the source are valid.
         tokens: `pad` and `start`; None where the model does not say. Also `pooled`, where a row of a table is chosen by
             the first place of that token.
         ends: The tokens of which any ends a sequence; empty where the model does not say.

@@ -128,7 +128,7 @@ def _words(source: Source) -> str:
         method, _, output = source.of.partition("/")
         return f"output '{output}' of {method}"
     if source.kind == "user":
-        return "the caller"
+        return "the caller, and zeros behind what is valid" if source.by == "source" else "the caller"
     window = f", of which the last {source.window} tokens count" if source.window else ""
     return f"the mask over the {'slots' if source.kind == 'slots_mask' else 'source'}{window}"
 

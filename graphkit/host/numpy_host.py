@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphkit.contract import By, Contract, Method, Port, State, Table, read_contract
+from graphkit.contract import By, Contract, Method, Port, State, Table, read_contract, sound_axis
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.masks import slots_mask, source_mask
 from graphkit.host.opening import check_folder
@@ -82,16 +82,20 @@ class Host:
         """Forget the state, and run what runs once for a source.
 
         Args:
-            source: Token ids of the source, of a batch a list for each sequence; none for a decoder-only model.
+            source: Token ids of the source, of a batch a list for each sequence; none for a decoder-only model. Of a
+                sound, how many samples or frames are valid in each sequence; by default all that its array has. Zeros
+                make it as long as the models take it.
             user: Inputs that the caller makes, by name.
 
         Returns:
             The outputs of the methods that ran, by name.
 
         Raises:
-            UsageError: The source is empty where there must be one, or too long; or there is not one a sequence.
+            UsageError: The source is empty where there must be one, too short or too long; or there is not one a
+                sequence.
         """
-        ids = self._sequences(source, "source") if len(source) else [[] for _ in range(self.batch)]
+        is_sound = self.contract.sizes.get("sound", 0) > 0
+        ids = self._sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
         for array in self.state.values():
             array[...] = 0
         self.position = 0
@@ -101,11 +105,35 @@ class Host:
                 raise UsageError(f"the source has {len(one)} tokens - it takes 1 to {length}")
         self.valid = [len(one) or length for one in ids]
         self.given = dict(user)
+        if is_sound:
+            self._take_sound([int(length) for length in source])  # type: ignore[arg-type]
         outputs: Arrays = {}
         for method in self.contract.methods:
             if method.when == "once":
                 outputs.update(self._call(method, ids))
         return outputs
+
+    def _take_sound(self, valid: Sequence[int]) -> None:
+        """Fill the sound with zeros, and take note of how many positions are valid.
+
+        Raises:
+            UsageError: It is too short or too long, or there is not one length a sequence.
+        """
+        sizes = self.contract.sizes
+        most, stride, offset = sizes["sound"], sizes["stride"], sizes["offset"]
+        ports = [port for method in self.contract.methods for port in method.inputs if port.is_sound]
+        for port in ports:
+            if port.name in self.given and not valid:
+                valid = [_sound_length(self.given[port.name], port, most)] * self.batch
+        if len(valid) != self.batch:
+            raise UsageError(f"there are {len(valid)} lengths of sounds - give {self.batch}")
+        for length in valid:
+            if not max(1, stride - offset) <= length <= most:
+                raise UsageError(f"the sound has {length} valid places - it takes {max(1, stride - offset)} to {most}")
+        for port in ports:
+            if port.name in self.given:
+                self.given[port.name] = _with_zeros(self.given[port.name], port, most, valid)
+        self.valid = [min((length + offset) // stride, sizes["source"]) for length in valid]
 
     def step(self, token: int | Sequence[int]) -> np.ndarray:
         """Run one token through the decoder and return its logits, [vocabulary].
@@ -252,6 +280,32 @@ class Host:
             state[...] = new
         elif self.position < state.shape[axis]:
             state[(slice(None),) * axis + (self.position,)] = np.take(new, 0, axis)
+
+
+def _sound_length(array: np.ndarray, port: Port, most: int) -> int:
+    """Return how long a sound is.
+
+    Raises:
+        UsageError: It has other axes than its port.
+    """
+    if array.ndim != len(port.shape):
+        raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
+    return int(array.shape[sound_axis(port, most)])
+
+
+def _with_zeros(array: np.ndarray, port: Port, most: int, valid: Sequence[int]) -> np.ndarray:
+    """Return sounds with zeros behind what is valid of each, as long as their port.
+
+    Raises:
+        UsageError: They have other axes than their port, or are longer.
+    """
+    axis = sound_axis(port, most)
+    if _sound_length(array, port, most) > most or len(array) != port.shape[0]:
+        raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
+    padded = np.pad(array, [(0, most - array.shape[axis] if at == axis else 0) for at in range(array.ndim)])
+    for length, part in zip(valid, np.split(padded, len(valid)), strict=True):
+        np.moveaxis(part, axis, 0)[length:] = 0
+    return padded
 
 
 def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:

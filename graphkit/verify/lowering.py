@@ -46,6 +46,7 @@ class SourceRun:
         others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
         failure: Why it fails, "" for nothing.
         token: The special token that was tried at several places of the source, and of what is decoded; None for none.
+        is_sound: Whether the length counts samples or frames of a sound, behind which are zeros.
     """
 
     length: int
@@ -57,6 +58,7 @@ class SourceRun:
     others: int
     failure: str
     token: int | None = None
+    is_sound: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class LoweringProof(Result):
 def _at(run: SourceRun) -> str:
     if run.token is not None:
         return f"token {run.token} "
+    if run.is_sound:
+        return f"sound of {run.length:,} places: "
     return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
 
 
@@ -179,6 +183,7 @@ class _Proof:
     ) -> None:
         self.progress, self.folder = progress, folder
         self.case: tuple[list[int], list[int], Mapping[str, np.ndarray]] | None = None  # the first that fails
+        self.case_length = 0  # of its sound
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
         self.host.rng = np.random.default_rng(seed)
@@ -208,17 +213,21 @@ class _Proof:
         lengths, runs = self._lengths(), []
         for number in numbered(range(max(len(lengths), self.host.batch) if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
+            self._take_sound(length)
             self.host.sequence = number % self.host.batch
             runs.append(self._one(length))
         self.host.sequence = 0
+        self._take_sound(lengths[-1] if lengths else 0)
         runs += [self._special(token, lengths[-1]) for token in (self.special if lengths else ())]
         failed = [run for run in runs if run.failure]
         self.progress("comparing tables and weights")
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
         found = [str(fact) for fact in facts.sure]
         scene = self._scene(lengths[(len(lengths) - 1) // 2]) if lengths else None
+        self._take_sound(lengths[(len(lengths) - 1) // 2] if lengths else 0)
         if failed and self.case is not None:
             self.progress("looking for the cause")
+            self._take_sound(self.case_length)
             found += named(Scene(self.host, self.reference, *self.case, self.allowance.differ), scene, facts, self.rng)
         elif scene is not None:
             found += leaks(scene, self.rng)
@@ -235,6 +244,10 @@ class _Proof:
     def _lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
+        if (sound := self.contract.sizes.get("sound", 0)) > 0:
+            least, third = self.host.least_sound, sound // 3
+            wanted = (least, third, third + self.contract.sizes["stride"] // 2, sound - 1, sound)
+            return sorted({length for length in wanted if least <= length <= sound})
         if not self.contract.takes_text:
             return [0]
         found = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
@@ -251,6 +264,14 @@ class _Proof:
             told = ", ".join(map(str, lengths))
             yield f"The original does not run at every length up to {source}: it was compared at {told}."
 
+    def _source(self, length: int) -> list[int]:
+        return self._ids(length if self.contract.takes_text else 0)
+
+    def _take_sound(self, length: int) -> None:
+        """Let so many samples or frames of sounds be valid, where the contract says that a part may be."""
+        if self.contract.sizes.get("sound", 0):
+            self.host.sound = self.reference.valid = length
+
     def _ids(self, count: int) -> list[int]:
         """Return tokens of the whole vocabulary, but for those that pad."""
         return [int(token) for token in self.rng.choice(self.plain, count)]
@@ -261,12 +282,13 @@ class _Proof:
     def _special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""
         steps = min(SPECIAL, self._steps)
+        length = length if self.contract.takes_text else 0
         found = SourceRun(length, None, 0, None, 0, 0, 0, "", token)
         for where in places(length or steps):
-            source = placed(token, self._ids(length), where)
-            tokens = placed(
-                token, self._ids(steps), where if not length else [min(place, steps - 1) for place in where]
-            )
+            other = next((each for each in self.plain.tolist() if each != token), token)
+            source = placed(token, self._ids(length), where, other)
+            later = where if not length else [min(place, steps - 1) for place in where]
+            tokens = placed(token, self._ids(steps), later, other)
             run = self._compared(source, self._given(), tokens)
             failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
             found = replace(
@@ -279,7 +301,7 @@ class _Proof:
         return found
 
     def _one(self, length: int) -> SourceRun:
-        source, user = self._ids(length), self._given()
+        source, user = self._source(length), self._given()
         run = self._compared(source, user, self._ids(self._steps))
         if not self._steps:
             return run
@@ -293,7 +315,7 @@ class _Proof:
         """Run a source and the tokens of steps through both."""
         run = self._both(source, user, tokens)
         if run.failure and self.case is None:
-            self.case = source, list(tokens), user
+            self.case, self.case_length = (source, list(tokens), user), self.host.sound or 0
         return run
 
     def _both(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
@@ -301,7 +323,8 @@ class _Proof:
         outputs = self.host.start(source, **user)
         expected = self.reference.start(source, mine)
         difference, failure = None, ""
-        for name, wanted in expected.items():
+        length, is_sound = self.host.sound or len(source), self.host.sound is not None
+        for name, wanted in expected.items() if not self.host.hides_states else ():
             if name not in outputs:
                 failure = failure or f"'{name}' is not given"
                 continue
@@ -311,13 +334,13 @@ class _Proof:
             if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
         if not self._steps:
-            return SourceRun(len(source), difference, 0, None, 0, 0, 0, failure)
+            return SourceRun(length, difference, 0, None, 0, 0, 0, failure, is_sound=is_sound)
         worst, at = self._forced(tokens)
-        return SourceRun(len(source), difference, len(tokens), worst, 0, 0, 0, failure or at)
+        return SourceRun(length, difference, len(tokens), worst, 0, 0, 0, failure or at, is_sound=is_sound)
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self._steps)
-        return Scene(self.host, self.reference, self._ids(length), tokens, self._given(), self.allowance.differ)
+        return Scene(self.host, self.reference, self._source(length), tokens, self._given(), self.allowance.differ)
 
     def _forced(self, tokens: Sequence[int]) -> tuple[float, str]:
         worst, failure = 0.0, ""
@@ -341,6 +364,8 @@ class _Proof:
             if other != token and not self.allowance.is_tie(wanted, token, other):
                 return chosen, others, f"greedy token {number + 1} is {other}, not {token}"
             others += other != token
+            if token not in self.plain:  # it pads: the original would take it for no token
+                break
         return chosen, others, ""
 
 

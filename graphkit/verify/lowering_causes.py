@@ -62,6 +62,8 @@ def causes(scene: Scene) -> Iterator[str]:
 
 def is_wrong_once(scene: Scene, outputs: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> bool:
     """Whether what runs once for a source is not what it should be, at valid positions."""
+    if scene.host.hides_states:
+        return False
     parts = {name: tuple(slice(size) for size in array.shape) for name, array in wanted.items()}
     return any(name not in outputs or scene.differ(outputs[name][parts[name]], wanted[name]) for name in wanted)
 

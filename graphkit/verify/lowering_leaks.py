@@ -17,6 +17,8 @@ def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
     plain = _run(scene)
     if scene.source:
         yield from _padding(scene, rng, plain)
+    if scene.host.hides_states:
+        yield from _unread(scene, plain)
     _, noisy = _run(scene, rng)
     if any(map(scene.differ, noisy, plain[1])):
         yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
@@ -39,6 +41,19 @@ def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarra
         yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
     elif steps:
         yield "What padding holds changes the logits: the mask over the source does nothing in the step."
+
+
+def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
+    """Yield masks over a shorter sound without which everything is the same to the last bit."""
+    for method in scene.host.contract.methods:
+        for port in method.inputs:
+            if port.source is None or port.source.kind != "source_mask":
+                continue
+            scene.host.alter = lambda each, _, made, port=port: 0 * made if each is port else made
+            runs = zip(_run(scene), plain, strict=True)
+            scene.host.alter = None
+            if all(np.array_equal(one, two) for alike in runs for one, two in zip(*alike, strict=True)):
+                yield f"'{port.name}' of {method.name} changes nothing: the mask over the source does nothing there."
 
 
 def _run(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:

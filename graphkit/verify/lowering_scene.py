@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract import Method, Port
+from graphkit.contract import Method, Port, sound_axis
 from graphkit.host import Host
 from graphkit.host.numpy_host import Ids, Tokens
 from graphkit.model import Model
@@ -33,8 +33,10 @@ class AlteredHost(Host):
         alter: Gives another array for an input, from the port, the token ids and the array; None for none.
         sequence: The sequence that is looked at.
         vocabulary: How many tokens there are.
+        sound: How many samples or frames of its sound are valid; None for all, or for no sound.
     """
 
+    sound: int | None = None
     alter: Alter | None = None
     sequence: int = 0
     vocabulary: int = 1
@@ -43,13 +45,39 @@ class AlteredHost(Host):
     def start(self, source: Tokens = (), **user: np.ndarray) -> dict[str, np.ndarray]:
         """Run a source in its sequence, and return what that gives."""
         if self.batch == 1:
-            return super().start(source, **user)
+            return super().start(source, **self._cut(user))
         most = self.contract.sizes["source"] if self.contract.takes_text else 0
         rows: list[Sequence[int]] = [
             self._random(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
         ]
         rows[self.sequence] = source  # type: ignore[assignment]
+        if self.sound is not None:
+            longest = self.contract.sizes["sound"]
+            valid = [int(length) for length in self.rng.integers(self.least_sound, longest + 1, self.batch)]
+            valid[self.sequence] = self.sound
+            return {name: self.own(array) for name, array in super().start(valid, **user).items()}
         return {name: self.own(array) for name, array in super().start(rows if most else (), **user).items()}
+
+    @property
+    def hides_states(self) -> bool:
+        """Whether only the decoder tells which positions are valid: those of a shorter sound."""
+        return (
+            self.sound is not None and self.sound < self.contract.sizes["sound"] and self.contract.sizes["capacity"] > 0
+        )
+
+    @property
+    def least_sound(self) -> int:
+        """The fewest samples or frames of a sound of which a position is valid."""
+        return max(1, self.contract.sizes.get("stride", 1) - self.contract.sizes.get("offset", 0))
+
+    def _cut(self, user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what a user gives who has a sound without the zeros behind it."""
+        cut = dict(user)
+        for port in (port for method in self.contract.methods for port in method.inputs if port.is_sound):
+            if self.sound is not None and port.name in cut:
+                axis = sound_axis(port, self.contract.sizes["sound"])
+                cut[port.name] = np.take(cut[port.name], range(self.sound), axis)
+        return cut
 
     def step(self, token: int | Sequence[int]) -> np.ndarray:
         """Run a token in its sequence, and return its logits."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from graphkit.errors import ModelError
 from graphkit.graph.kv import Slot
+from graphkit.graph.roles import dim_at
 from graphkit.verify.nearest import nearest_length
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
@@ -19,7 +21,13 @@ class OneSequence:
 
     Args:
         originals: The models.
+
+    Attributes:
+        valid: How many samples or frames of a sound are valid: zeros follow, and the encoder's mask says so; None for
+            all that it gets.
     """
+
+    valid: int | None = None
 
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
@@ -48,11 +56,29 @@ class OneSequence:
     def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
-        return {**{value.name: np.array([source]) for value in tokens}, **user}
+        return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
 
     def fed(self, token: int) -> dict[str, np.ndarray]:
         """Return what the decoder would be fed for one token, what is past included; it does not run."""
         return self._oracle.later_feed(np.array([[token]]))
+
+    def _shortened(self, user: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return what the user gives with a sound as a feature extractor pads it, and its mask."""
+        encoder = self.originals.encoder
+        if self.valid is None or encoder is None:
+            return user
+        mask = encoder.roles.first("mask")
+        sounds = [value for value in encoder.roles.all("audio") if value.name in user]
+        if mask is None or not sounds:
+            raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
+        made, length = dict(user), 0
+        for value in sounds:
+            array = made[value.name] = user[value.name].copy()
+            axis = next((at for at in range(1, array.ndim) if dim_at(value, at) == dim_at(mask, 1)), 1)
+            np.moveaxis(array, axis, 0)[self.valid :] = 0
+            length = array.shape[axis]
+        made[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
+        return made
 
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""

@@ -52,9 +52,8 @@ def places(length: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([(), (0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)]))
 
 
-def placed(token: int, ids: Sequence[int], where: Sequence[int]) -> list[int]:
-    """Return ids with a token at these places and nowhere else."""
-    other = token - 1 if token else 1
+def placed(token: int, ids: Sequence[int], where: Sequence[int], other: int) -> list[int]:
+    """Return ids with a token at these places and another one wherever else it stood."""
     return [token if place in where else other if known == token else known for place, known in enumerate(ids)]
 
 

@@ -74,7 +74,8 @@ def build_contract(
     first = parts[0].method
     source = 0
     if first.when == "once":
-        source = sizes.source if first.takes_text else first.outputs[0].shape[1] if len(parts) > 1 else 0
+        reads_all = len(parts) > 1 or parts[0].sound is not None
+        source = sizes.source if first.takes_text else first.outputs[0].shape[1] if reads_all else 0
     known = {
         "batch": sizes.batch,
         "source": source,
@@ -82,6 +83,8 @@ def build_contract(
         "positions": min((sizes.capacity + 1 if has_cache else UNBOUNDED, *_rows(parts, tables))) if is_decoder else 0,
         **_cache_sizes(parts, pipeline),
     }
+    if (sound := parts[0].sound) is not None:
+        known |= {"sound": sound.length, "stride": sound.stride, "offset": sound.offset}
     tokens = dict(pipeline.tokens)
     for part in parts:
         tokens |= part.tokens
@@ -142,6 +145,14 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
     if once and once[0].takes_text:
         whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
         yield f"Set {whose[0]} to the number of tokens of {whose[1]} source: 1 to {sizes.source}."
+    elif (sound := parts[0].sound) is not None:
+        whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
+        shifted = f"(valid {'+-'[sound.offset < 0]} {abs(sound.offset)})" if sound.offset else "valid"
+        most = parts[0].method.outputs[0].shape[1]
+        yield (
+            f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own. Set {whose[0]} "
+            f"to `{shifted} / {sound.stride}`, rounded down and at most {most}."
+        )
     elif any(port.source is not None and _reads_length(port.source) for part in parts for port in part.method.inputs):
         yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:

@@ -30,10 +30,12 @@ def run_feed(
     which: By,
     number: int,
     token: int | Sequence[int] | None = None,
+    *,
+    least: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return inputs of the part; `token` is what all tokens are, or tokens that repeat."""
+    """Return inputs of the part; `token` is what all tokens are, or tokens that repeat; `least` is for sounds alone."""
     dims = setting.at(number if which == "position" else min(1, setting.capacity))
-    valid = number if which == "valid_length" else setting.source
+    valid = setting.masked(number if which == "valid_length" else setting.source, least=least)
     token = other_tokens(setting)[0] if token is None else token
     feed = {}
     for value in part.graph.inputs:

@@ -85,6 +85,8 @@ def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], settin
             if not wanted:
                 continue
             runs = _runs(session, part, roles, setting, which, numbers, [each.name for each in wanted])
+            if which == "valid_length" and setting.sound is not None:
+                _check_sound(runs, session, part, roles, setting, wanted)
             for each in wanted:
                 arrays = [run[each.name] for run in runs]
                 table = _table(each, shapes, setting, which, arrays)
@@ -181,6 +183,29 @@ def _check_tokens(
                 f"'{each.source.value.name}' depends on which tokens there are - a host that knows positions and "
                 "lengths cannot make it"
             )
+
+
+def _check_sound(
+    runs: Sequence[Mapping[str, np.ndarray]],
+    session: IsolatedSession,
+    part: Model,
+    roles: Mapping[str, Role],
+    setting: Setting,
+    wanted: Sequence[HostInput],
+) -> None:
+    """Check that values follow from how many positions are valid, however long the sound is that makes so many.
+
+    Raises:
+        UsageError: One does not.
+    """
+    for valid, run in enumerate(runs, 1):
+        other = session.run(run_feed(part, roles, setting, "valid_length", valid, least=True))
+        for each in wanted:
+            if not np.array_equal(run[each.name], other[each.name]):
+                raise UsageError(
+                    f"'{each.source.value.name}' differs between sounds of which {valid} positions are valid - a host "
+                    "that knows how many are cannot make it"
+                )
 
 
 def _named(each: HostInput, shapes: Shapes) -> NewInput:

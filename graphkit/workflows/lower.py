@@ -40,6 +40,7 @@ from graphkit.workflows.lowering import Lowered, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
 from graphkit.workflows.recording import record_stage
 from graphkit.workflows.score_range import largest_score
+from graphkit.workflows.source_mask import with_mask_length
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 
@@ -210,8 +211,8 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         ):  # its source is no text: decoders see as much as it gives
             own = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in own}
-            sizes = replace(sizes, source=_states(parts[0]), dims=dims)
-    first, step = _decoders(pipeline)
+            sizes = replace(sizes, source=_states(parts[0]), dims=dims, sound=parts[0].sound)
+    first, step = _decoders(pipeline, sizes)
     if step is None:
         return parts
     if first is not None and first is not step:
@@ -247,11 +248,21 @@ def _states(encoder: Lowered) -> int:
     return port.shape[1]
 
 
-def _decoders(pipeline: Pipeline) -> tuple[Model | None, Model | None]:
-    if pipeline.merged and pipeline.step is not None:
-        made = split_merged(pipeline.step)
-        return made.first, made.with_past
-    return pipeline.first, pipeline.step
+def _decoders(pipeline: Pipeline, sizes: LowerSizes) -> tuple[Model | None, Model | None]:
+    """Return the decoder of the first step and that of later ones, whose masks of the source have their own length."""
+    first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
+    if pipeline.merged and step is not None:
+        made = split_merged(step)
+        first, step = made.first, made.with_past
+    if encoder is None or first is None or step is None:
+        return first, step
+    told = with_mask_length(encoder, first), with_mask_length(encoder, step)
+    if sizes.sound is None and told != (first, step):
+        raise UsageError(
+            f"{encoder.name}: its mask changes nothing in it that a host could make, so that nothing says how many of "
+            "its positions are valid - export it with a mask that does, or without one"
+        )
+    return told
 
 
 def _tables(draft: _Draft) -> dict[str, bytes]:

@@ -14,10 +14,30 @@ from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.targets import Target, load_target
+from graphkit.workflows.source_mask import MASK_LENGTH
 
-__all__ = ["LowerSizes", "Setting", "fixed_length", "setting_of"]
+__all__ = ["LowerSizes", "Setting", "Sound", "fixed_length", "setting_of"]
 
 MAX_REACH = 4096  # how far a length is looked for at which a model runs
+
+
+@dataclass(frozen=True)
+class Sound:
+    """How many positions of its encoder's output are valid: `(valid + offset) // stride`, and no more than there are.
+
+    Attributes:
+        length: Samples or frames of the padded sound.
+        stride: How many of them make a position.
+        offset: What is added to the valid ones.
+    """
+
+    length: int
+    stride: int
+    offset: int
+
+    def least(self, positions: int) -> int:
+        """Return the fewest valid samples or frames that make so many valid positions."""
+        return max(1, positions * self.stride - self.offset)
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,7 @@ class LowerSizes:
         floor: What is added to scores that do not count.
         pad: The token that pads.
         target: What is to take the models.
+        sound: What the valid positions of the source follow from, where it is a sound with a mask.
     """
 
     batch: int
@@ -41,6 +62,7 @@ class LowerSizes:
     floor: float = -1e9
     pad: int = 0
     target: Target = field(default_factory=lambda: load_target("generic-npu"))
+    sound: Sound | None = None
 
 
 @dataclass(frozen=True)
@@ -53,9 +75,10 @@ class Setting:
         growing: The symbols of the length of the past, and of what is past and new tokens together.
         capacity: Slots of the cache; 0 where there is none.
         source: Positions of the source; 0 where there is none.
-        is_padded: Whether some of these may be padding: tokens may, parts of an image or a sound may not.
+        is_padded: Whether some of these may be padding: tokens may, and sounds with a mask; parts of an image may not.
         floor: What is added to scores that do not count.
         pad: The token that pads.
+        sound: What the valid positions follow from, where the source is a sound with a mask.
     """
 
     dims: Mapping[str, int]
@@ -67,6 +90,20 @@ class Setting:
     is_padded: bool
     floor: float
     pad: int
+    sound: Sound | None = None
+
+    def masked(self, valid: int, *, least: bool = False) -> int:
+        """Return how many places of a mask of the source are 1 where so many positions are valid.
+
+        Args:
+            valid: Valid positions.
+            least: Whether to return the fewest such places of a sound, not the most.
+        """
+        if self.sound is None:
+            return valid
+        if least:
+            return self.sound.least(valid)
+        return self.sound.length if valid >= self.source else self.sound.least(valid + 1) - 1
 
     def at(self, past: int) -> dict[str, int]:
         """Return all dims of one sequence where the cache holds so many tokens."""
@@ -100,6 +137,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     if not is_decoder:
         by_role["total"] = sizes.source
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
+    if sizes.sound is not None and MASK_LENGTH in of_role:
+        of_role[MASK_LENGTH] = sizes.sound.length
     numbers = of_role | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
@@ -122,7 +161,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.capacity if has_cache else 0
     batch = frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims)
-    return Setting(numbers, batch, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad)
+    return Setting(numbers, batch, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad, sizes.sound)
 
 
 def _check_dtypes(model: Model) -> None:

@@ -30,6 +30,7 @@ class Interface:
         writes: The past that each output of new keys and values is for.
         axes: The axis of the slots of each past.
         became: The inputs that took the place of one of the original.
+        sounds: The inputs that hold a sound of which a part may be valid.
     """
 
     original: Model
@@ -37,6 +38,7 @@ class Interface:
     writes: dict[str, str] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
     became: dict[str, list[str]] = field(default_factory=dict)
+    sounds: set[str] = field(default_factory=set)
 
     def becomes(self, original: str, name: str) -> None:
         """Note that an input takes the place of one of the original, or of a part of it."""
@@ -70,6 +72,8 @@ class Interface:
             source, meaning = self.sources[value.name]
         elif (meaning := self._of_cache(value.name)) != "":
             source = Source("state", value.name)
+        elif value.name in self.sounds:
+            source, meaning = Source("user", by="source"), f"'{value.name}' of the original, then zeros"
         else:
             source, meaning = Source("user"), f"'{value.name}' of the original"
         return Port(value.name, dtype, shape, meaning, source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,10 +39,11 @@ from graphkit.shapes import infer
 from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.dynamic_ranges import check_ranges
 from graphkit.workflows.host_tables import HostTable, host_tables
-from graphkit.workflows.lower_sizes import LowerSizes, setting_of
+from graphkit.workflows.lower_sizes import LowerSizes, Sound, setting_of
 from graphkit.workflows.lowered_interface import Interface
 from graphkit.workflows.pooling import pool_by_product
 from graphkit.workflows.recurrence import check_recurrence, is_step
+from graphkit.workflows.sound_steps import with_sound
 
 __all__ = ["Lowered", "lower_model"]
 
@@ -67,6 +68,7 @@ class Lowered:
         declined: What was not, and why.
         blockers: What the target still refuses.
         tokens: Tokens that the host treats as no others, by what for.
+        sound: What the valid positions of its source follow from, where that is a sound with a mask.
     """
 
     method: Method
@@ -77,6 +79,7 @@ class Lowered:
     declined: tuple[Declined, ...]
     blockers: Blockers
     tokens: Mapping[str, int] = field(default_factory=dict)
+    sound: Sound | None = None
 
 
 def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
@@ -192,15 +195,26 @@ class _Lowering:
         self.model = self.model.with_proto(proto)
 
     def insert_masks(self) -> None:
-        """Insert the masks that the export lacks."""
+        """Insert the masks that the export lacks; of a sound it reads all that the encoder gives without one."""
         step = InsertAttentionMask(per_sequence=self.sizes.batch > 1)
-        for found in missing_masks(self.model, infer(self.model)):
+        missing = missing_masks(self.model, infer(self.model))
+        for found in missing:
             kind = "slots_mask" if found.over == "slots" else "source_mask"
             self.interface.sources[found.name] = (
                 Source("slots_mask" if kind == "slots_mask" else "source_mask"),
                 MASKS[kind],
             )
         self._run(step)
+        if self.setting.sound is not None and any(found.over == "source" for found in missing):
+            self._fill_with_zeros({found.name for found in missing if found.over == "source"})
+
+    def _fill_with_zeros(self, names: Set[str]) -> None:
+        shapes = infer(self.model)
+        for value in self.model.graph.inputs:
+            dims = [dim.substitute(self.setting.dims).constant for dim in shapes[value].dims or ()]
+            if value.name in names and None not in dims:
+                zeros = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
+                self._bake(HostTable(value.name, "constant", "valid_length", 0, zeros))
 
     def pool(self) -> None:
         """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
@@ -221,6 +235,8 @@ class _Lowering:
         """Let the host make what depends on positions, lengths and masks alone."""
         shapes = infer(self.model)
         found = host_inputs(self.model, shapes)
+        if not self.is_decoder and self.setting.sound is None:
+            self.setting = with_sound(self.model, shapes, found, self.setting)
         tables = host_tables(self.model, shapes, found, self.setting)
         self._run(ExtractHostValues())
         looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
@@ -309,6 +325,8 @@ class _Lowering:
         """Return the model with its place in the contract; the logits are its first output."""
         if self.is_decoder and (logits := self.original.roles.logits) is not None:
             self.model = with_first_output(self.model, logits.name)
+        if self.setting.sound is not None and not self.is_decoder:
+            self.interface.sounds = {value.name for value in self.original.roles.all("audio")}
         method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
         return Lowered(
             method,
@@ -319,6 +337,7 @@ class _Lowering:
             tuple(self.declined),
             blockers(self.model, self.sizes.target),
             self.tokens,
+            self.setting.sound,
         )
 
     def _fix_dims(self, table: HostTable) -> None:

@@ -70,6 +70,9 @@ C = """\
 #define HOST_HEADS 2 /* Heads of keys and values in a layer; 0 where layers differ. */
 #define HOST_HEAD_DIM 4 /* Numbers of a head; 0 where layers differ. */
 #define HOST_VOCABULARY 11 /* Logits of a step; 0 for none. */
+#define HOST_SOUND 0 /* Samples or frames of a padded sound; 0 for none, and for one all of which counts. */
+#define HOST_STRIDE 1 /* Samples or frames of a sound that make a position of the source. */
+#define HOST_OFFSET 0 /* Added to the valid ones before they are divided by that. */
 #define HOST_TOKEN_PAD 0 /* Pads the source; -1 where the export does not say. */
 #define HOST_TOKEN_START 7 /* Decoding starts with it; -1 where the export does not say. */
 #define HOST_TOKEN_POOLED (-1) /* Its first place in the source chooses a row; -1 where no row is chosen by it. */

@@ -141,14 +141,43 @@ EVERY_OTHER = """
 """ + MASKED.replace("%MASK%", "half_mask")
 
 
-def test_a_sound_counts_as_a_whole(tmp_path: Path) -> None:
-    """Its mask is shorter than its input, as convolutions make it; the host has nothing to make."""
+def test_a_sound_with_a_mask_may_be_shorter(tmp_path: Path) -> None:
+    """Its mask is shorter than its input, as convolutions make it; the host makes it of the length of the sound."""
     inputs = "float[batch, frames, 8] input_features, int64[batch, frames] attention_mask"
     report = lowered(encoder(inputs, FRAMES, EVERY_OTHER), tmp_path, replace(OPTIONS, dims=(("frames", 11),)))
     assert_done(report)
-    (method,) = read_contract(tmp_path / "out" / "contract.json").methods
-    assert [(port.name, port.shape) for port in method.inputs] == [("input_features", (1, 11, 8))]
-    assert method.became["attention_mask"] == "nothing: its value is fixed"
+    assert report.proof is not None
+    assert [run.length for run in report.proof.runs] == [1, 3, 4, 10, 11]
+    contract = read_contract(tmp_path / "out" / "contract.json")
+    assert {"source": 6, "sound": 11, "stride": 2, "offset": 1}.items() <= contract.sizes.items()
+    (method,) = contract.methods
+    assert [(port.name, port.shape) for port in method.inputs] == [
+        ("input_features", (1, 11, 8)),
+        ("attention_bias", (1, 1, 6)),
+    ]
+
+
+def test_a_sound_whose_valid_positions_follow_no_stride_is_declined(tmp_path: Path) -> None:
+    inputs = "float[batch, frames, 8] input_features, int64[batch, frames] attention_mask"
+    grown = """
+        all_counts = CumSum (attention_mask, one_axis)
+        floats = Cast <to = 1> (all_counts)
+        halves = Sqrt (floats)
+        roots = Add (halves, halves)
+        wholes = Cast <to = 7> (roots)
+        last_count = ReduceMax <axes = [1], keepdims = 1> (wholes)
+        places = Range (start, half_count, step)
+        wide_mask = Less (places, last_count)
+        half_mask = Cast <to = 7> (wide_mask)
+    """
+    count = "x_shape = Shape <start = 1, end = 2> (x) half_count = Squeeze (x_shape) one_axis = Identity (step)"
+    masked = count + grown + MASKED.replace("%MASK%", "half_mask")
+    with pytest.raises(UsageError) as caught:
+        lowered(encoder(inputs, FRAMES, masked), tmp_path, replace(OPTIONS, dims=(("frames", 11),)))
+    assert str(caught.value) == (
+        "model.onnx: which of its 6 positions are valid follows from the length of a sound by no stride - export it "
+        "without a mask"
+    )
 
 
 def test_an_image_counts_as_a_whole(tmp_path: Path) -> None:

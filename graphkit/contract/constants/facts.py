@@ -41,7 +41,11 @@ SIZES = {
     "heads": "Heads of keys and values in a layer; 0 where layers differ.",
     "head_dim": "Numbers of a head; 0 where layers differ.",
     "vocabulary": "Logits of a step; 0 for none.",
+    "sound": "Samples or frames of a padded sound; 0 for none, and for one all of which counts.",
+    "stride": "Samples or frames of a sound that make a position of the source.",
+    "offset": "Added to the valid ones before they are divided by that.",
 }
+NO_SOUND = {"sound": 0, "stride": 1, "offset": 0}
 TOKENS = {
     "pad": "Pads the source; -1 where the export does not say.",
     "start": "Decoding starts with it; -1 where the export does not say.",
@@ -131,6 +135,7 @@ def facts(contract: Contract) -> Facts:
     Raises:
         UsageError: The floor is not a float32, or a dtype has no size in bytes.
     """
+    sizes = {**NO_SOUND, **contract.sizes}
     tokens = [Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items()]
     state = Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
     version = Number("contract_version", contract.version, "Version of this form.")
@@ -138,7 +143,7 @@ def facts(contract: Contract) -> Facts:
     numbers = [
         version,
         proven,
-        *(Number(name, contract.sizes[name], text) for name, text in SIZES.items()),
+        *(Number(name, sizes[name], text) for name, text in SIZES.items()),
         *tokens,
         state,
     ]

@@ -140,7 +140,7 @@ def _lines(found: Facts) -> Iterator[str]:
     yield "#![allow(dead_code)]"
     yield ""
     for number in found.numbers:
-        kind = "i64" if number.name.startswith("token_") else "usize"
+        kind = "i64" if number.name.startswith("token_") or number.name == "offset" else "usize"
         yield from (f"/// {comment(number.comment)}", f"pub const {number.name.upper()}: {kind} = {number.value};")
     ends = ", ".join(map(str, contract.ends))
     yield from ("/// Decoding stops at any of these.", f"pub const END_TOKENS: [i64; {len(contract.ends)}] = [{ends}];")
