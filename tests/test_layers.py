@@ -39,6 +39,7 @@ HOMES = {
     "click": {
         "cli/__init__.py",
         "cli/bundling.py",
+        "cli/commands.py",
         "cli/comparing.py",
         "cli/completing.py",
         "cli/editing.py",

@@ -6,71 +6,48 @@ proof; 2 for bad input or an output that cannot be written; 130 and 143 when SIG
 
 from __future__ import annotations
 
-import atexit
-import gc
+import os
+import signal
 import sys
-
-import click
-
-from graphkit import __version__
-from graphkit.cli.bundling import bundle
-from graphkit.cli.comparing import compare
-from graphkit.cli.completing import completion
-from graphkit.cli.editing import convert_opset, extract, rename, set_dims
-from graphkit.cli.lowering import contract, lower
-from graphkit.cli.output import say
-from graphkit.cli.reading import examples, report, targets
-from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
-from graphkit.cli.schemas import schema
-from graphkit.cli.shapes import program, shapes
-from graphkit.cli.streams import StoppedError, interruptible, tolerant, written_out
-from graphkit.errors import GraphkitError
 
 __all__ = ["app", "main"]
 
-COMMANDS = (
-    report,
-    shapes,
-    program,
-    fold,
-    split_merged,
-    extract,
-    rename,
-    set_dims,
-    convert_opset,
-    lower,
-    contract,
-    bundle,
-    rewrite,
-    explain,
-    verify,
-    compare,
-    targets,
-    schema,
-    examples,
-    completion,
-)
 
+def __getattr__(name: str) -> object:
+    """Return the commands, which are imported when they are first used."""
+    if name != "app":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from graphkit.cli.commands import app
 
-class _InOrder(click.Group):
-    """A group that lists its commands in the order in which they are registered."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
-        return list(self.commands)
-
-
-@click.group(
-    cls=_InOrder,
-    commands={command.name or "": command for command in COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.version_option(__version__, message="%(prog)s %(version)s")
-def app() -> None:
-    """Analyse and rewrite ONNX graphs without touching their weights."""
+    return app
 
 
 def main() -> None:
     """Run the command line."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # what follows is imported for a tenth of a second
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
+            signal.signal(number, _stopped)
+    _run()
+
+
+def _stopped(number: int, _: object) -> None:
+    """End the process, which has not begun to do anything."""
+    text = f"Error: stopped by {signal.Signals(number).name} - no file is left half written\n"
+    if sys.stderr is not None:
+        os.write(2, text.encode())
+    os._exit(128 + number)
+
+
+def _run() -> None:
+    import atexit
+    import gc
+
+    from graphkit.cli.commands import app
+    from graphkit.cli.output import say
+    from graphkit.cli.streams import StoppedError, interruptible, tolerant, written_out
+    from graphkit.errors import GraphkitError
+
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
     atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end
     for stream in filter(None, (sys.stdout, sys.stderr)):
