@@ -186,7 +186,7 @@ def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract,
     axes = [axis for axis in range(row.ndim) if row.shape[axis] != array.shape[axis]]
     made = np.array(row)
     if is_step:  # what is past comes first, the new token last, and what is between counts for nothing
-        if len(axes) != 1 or array.shape[axes[0]] != number + 1:
+        if len(axes) != 1 or array.shape[axes[0]] != number + 1 or number >= row.shape[axes[0]]:
             return None
         moved, old = np.moveaxis(made, axes[0], -1), np.moveaxis(array, axes[0], -1)
         moved[...] = contract.floor
