@@ -23,7 +23,8 @@ def compared_tokens(model: Model) -> list[int]:
     for node in all_nodes(model.scopes):
         if not node.is_op(*COMPARING):
             continue
-        for value, other in (node.inputs[:2], node.inputs[1::-1]):
+        pair = node.input(0), node.input(1)
+        for value, other in (pair, pair[::-1]):
             ids = id_input(value)
             if ids is None or model.roles.of(ids) not in ("tokens", "encoder tokens") or other is None:
                 continue
