@@ -18,7 +18,9 @@ TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no
 
 
 def has_shorter_output(encoder: Model) -> bool:
-    """Whether an encoder has a mask of its input, and an output of another length."""
+    """Whether an encoder has a mask of its input, which is no text, and an output of another length."""
+    if encoder.roles.all("tokens", "encoder tokens", "embeddings"):
+        return False
     mask = encoder.roles.first("mask")
     named = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
     output = next(iter([*named, *encoder.graph.outputs]), None)
