@@ -37,7 +37,6 @@ HOMES = {
     "onnxruntime": {"runtime/loading.py"},
     "rich": {"cli/output.py", "render/layout.py", "render/terminal.py"},
     "click": {
-        "cli/__init__.py",
         "cli/bundling.py",
         "cli/commands.py",
         "cli/comparing.py",

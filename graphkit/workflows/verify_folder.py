@@ -52,6 +52,11 @@ class FolderOptions:
     seed: int = 0
     limits: Limits = DEFAULT_LIMITS
 
+    @property
+    def same_weights(self) -> bool:
+        """Whether weights must be those of the export: where neither a tolerance nor a rate of tokens decides."""
+        return self.tolerance is None and self.tokens_rate is None
+
 
 def verify_folder(
     export: str | os.PathLike[str],
@@ -109,10 +114,12 @@ def _lowering_proof(
 ) -> LoweringProof:
     pipeline = find_pipeline(export)
     originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
-    rate, limits = options.tokens_rate, options.limits
+    rate, limits, same = options.tokens_rate, options.limits, options.same_weights
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     tolerance = math.inf if rate is not None else LOWERING_TOLERANCE if asked is None else asked
-    proof = verify_lowering(originals, folder, tolerance=tolerance, seed=options.seed, limits=limits, progress=progress)
+    proof = verify_lowering(
+        originals, folder, tolerance=tolerance, seed=options.seed, same_weights=same, limits=limits, progress=progress
+    )
     return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
 
 
@@ -175,7 +182,14 @@ def _bundle_proof(
         raise UsageError(f"{export}: it has no decoder with a cache, and {folder} is a bundle of one - name its export")
     originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
     proof = verify_bundle(
-        originals, folder, exact=exact, tolerance=tolerance, seed=seed, limits=limits, progress=progress
+        originals,
+        folder,
+        exact=exact,
+        tolerance=tolerance,
+        seed=seed,
+        same_weights=options.same_weights,
+        limits=limits,
+        progress=progress,
     )
     if rate is None:
         return proof
