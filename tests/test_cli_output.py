@@ -80,7 +80,7 @@ def test_a_model_that_is_named_is_never_overwritten(run: Run, tmp_path: Path) ->
     shutil.copy(resolve(EXAMPLE), model)
     before = model.read_bytes()
     folded = tmp_path / "folded.onnx"
-    code, _, error = run("shapes", model, "-o", model, "-f", "json")
+    code, _, error = run("shapes", model, "-o", model)
     assert (code, error) == (2, f"Error: {model}: is an input, which is never overwritten - name another output\n")
     code, _, error = run("fold", model, "--no-verify", "-o", folded, "--report", folded, "-f", "json")
     assert (code, error) == (2, f"Error: {folded}: is what the command makes - name another file for the report\n")
@@ -123,7 +123,7 @@ def test_a_baseline_and_a_target_are_inputs(run: Run, tmp_path: Path) -> None:
     shutil.copy(Path(graphkit.__file__).parent / "targets" / "rk3588.toml", target)
     for option, file in (("--baseline", baseline), ("--target", target)):
         before = file.read_bytes()
-        code, _, error = run("report", EXAMPLE, "--only", "verdict", option, file, "-o", file, "-f", "json")
+        code, _, error = run("report", EXAMPLE, "--only", "verdict", option, file, "-o", file)
         assert (code, error) == (2, f"Error: {file}: is an input, which is never overwritten - name another output\n")
         assert file.read_bytes() == before
 

@@ -15,11 +15,11 @@ __all__ = ["app", "main"]
 
 def __getattr__(name: str) -> object:
     """Return the commands, which are imported when they are first used."""
-    if name != "app":
+    if name not in ("COMMANDS", "app"):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from graphkit.cli.commands import app
+    from graphkit.cli import commands
 
-    return app
+    return getattr(commands, name)
 
 
 def main() -> None:

@@ -139,11 +139,24 @@ def format_of(format: str | None, file: Path | None) -> Format:
     if format is not None or file is None:
         return Format(format or Format.text)
     if (suffix := file.suffix.lower()) not in SUFFIXES:
-        from graphkit.errors import UsageError
+        from graphkit.errors import OutputError, UsageError
 
+        params = click.get_current_context().params
+        words = [
+            word for name, value in params.items() if name not in ("output", "report_file") for word in _words(value)
+        ]
+        if file.exists() and any(Path(word).exists() and file.samefile(word) for word in words):
+            raise OutputError(f"{file}: is an input, which is never overwritten - name another output")
         known = ", ".join(name for name in SUFFIXES if name)
         raise UsageError(f"{file}: '{suffix}' says no format - take one of {known}, or name it with --format")
     return SUFFIXES[suffix]
+
+
+def _words(value: object) -> Iterator[str]:
+    """Yield the texts and paths of an argument."""
+    for word in value if isinstance(value, tuple) else (value,):
+        if isinstance(word, str | Path):
+            yield str(word)
 
 
 def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
