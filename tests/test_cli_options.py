@@ -20,6 +20,7 @@ OWN = {
     ("report", "format"),
     ("rewrite", "tolerance"),
     ("split-merged", "tolerance"),
+    ("split-merged", "weights"),
 }  # what means something else there
 
 

@@ -18,6 +18,8 @@ from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Tensor, array_of, 
 
 __all__ = ["RULES", "finished"]
 
+PAIRED = frozenset(BROADCASTING) - names("Max Mean Min Sum")  # operators of two inputs or more
+
 
 def unary(ctx: InferenceContext) -> Tensor:
     """Return the dims of the first input; the dtype is that of the input, or bool."""
@@ -39,8 +41,8 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     name = ctx.node.op_type
     if name not in value_propagation.OPERATORS or dims is None or (arrays := _arrays(tensors, dims)) is None:
         return None
-    if len(tensors) < 2 and name not in ("Max", "Min", "Sum", "Mean", "Not"):
-        return None  # an input is missing
+    if len(tensors) < 2 and name in PAIRED:
+        return None  # no model that runs
     if len({found.dtype for found in tensors}) > 1 and name != "Pow":
         return None  # no model that runs
     if name == "Mod" and ctx.attr("fmod", 0):
