@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from rewriting import model_of, reasons
 
+from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
@@ -140,17 +141,20 @@ def test_a_fold_again_leaves_it_as_it_is(merged: Model) -> None:
     session(twice)
 
 
-def test_where_neither_branch_can_run_nothing_is_folded_and_the_first_line_says_so(
+def test_sizes_at_which_neither_branch_can_run_are_refused_with_the_reason_of_each(
     merged: Model, tmp_path: Path
 ) -> None:
     source = tmp_path / "m.onnx"
     onnx.save(merged.proto, source)
     dims = (("B", 1), ("T", 2), ("P", 5), ("M", 4))
-    report = fold_file(load(source), tmp_path / "out.onnx", FoldOptions(DimSpec(dims), verify=False))
-    _, _, first, *rest = report.to_text(width=400).splitlines()
-    assert first.startswith("Nothing was folded: ")
-    assert "neither branch can run: dims that broadcast: 7 is not 4 in then_branch; " in first
-    assert len(rest) < 60
+    with pytest.raises(UsageError) as caught:
+        fold_file(load(source), tmp_path / "out.onnx", FoldOptions(DimSpec(dims), verify=False))
+    then, otherwise = "dims that broadcast: 7 is not 4 in then_branch", "dims that broadcast: 2 is not 4 in else_branch"
+    assert str(caught.value) == (
+        f"{source}: it cannot run with B=1, T=2, P=5, M=4: 'If#0': neither branch can run: {then}; {otherwise} - "
+        "give other sizes"
+    )
+    assert list(tmp_path.iterdir()) == [source]
 
 
 LOOP = """g (float[N, 4] x, float[M, 4] z, int64 trips) => (float[N, 4] y, float[N, 4] w) {
