@@ -27,7 +27,7 @@ BEGINS = "No simple cause; it "
 TABLES = {
     "marian-tiny": ("encoder.inputs_embeds", "step.position_values"),
     "qwen2-tiny": ("step.inputs_embeds", "step.position_values", "step.position_values_2"),
-    "t5-tiny": ("encoder.inputs_embeds", "encoder.attention_bias", "step.attention_bias"),
+    "t5-tiny": ("encoder.inputs_embeds", "step.attention_bias"),
 }
 FILES = {"marian-tiny": ("encoder.onnx", "cross_kv.onnx", "step.onnx"), "qwen2-tiny": ("step.onnx",)} | {
     "t5-tiny": ("encoder.onnx", "cross_kv.onnx", "step.onnx")
