@@ -1,4 +1,4 @@
-"""A baseline: the JSON of an earlier report, and what of a report is new or has grown since.
+"""A baseline: the JSON of an earlier report, and the findings and counts that are new or have grown since.
 
 A model is found in it by its file name, with as many of the folders around it as tell it from others of that name,
 else by its role. Findings are matched by kind and key, which names no node, so that they stay the same ones when an
@@ -54,7 +54,7 @@ Counts = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class _Earlier:
-    """What a baseline says of one model."""
+    """The facts that a baseline records of one model."""
 
     model: str
     verdict: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Baseline:
     fit: Counts
 
     def regressions(self, made: Report | Comparison) -> Iterator[str]:
-        """Yield what is new or has grown in a report, a line each.
+        """Yield the findings and counts that are new or have grown in a report, a line each.
 
         Raises:
             UsageError: The baseline is one of other models, or was written with other options.
@@ -92,7 +92,7 @@ class Baseline:
                 yield from _measured(report.model, measure, earlier.verdict.get(measure.field), verdict)
 
     def _pairs(self, reports: Sequence[Report]) -> list[tuple[Report, _Earlier]]:
-        """Return each report with what the baseline says of the same model."""
+        """Return each report with the baseline's record of the same model."""
         if len(reports) == len(self.models) == 1:
             return [(reports[0], self.models[0])]
         left, pairs = list(self.models), list[tuple[Report, _Earlier]]()
@@ -105,7 +105,7 @@ class Baseline:
         return pairs
 
     def _like(self, report: Report, left: Sequence[_Earlier]) -> _Earlier:
-        """Return what the baseline says of the model of a report: of those of its name, the one whose folders agree."""
+        """Return the baseline's record of a report's model: of those of its name, the one whose folders agree."""
         shared = {id(one): _shared_parts(one.model, report.model) for one in left}
         most = max(shared.values(), default=0)
         named = [one for one in left if most and shared[id(one)] == most]

@@ -1,4 +1,4 @@
-"""Blockers: the nodes that a target does not take, why, and which pass removes each; and what no source says.
+"""Blockers: the nodes that a target does not take, why, and which pass removes each; and those unknown to all sources.
 
 Nodes that compute from constants and shapes alone, or change nothing, are told apart: folding removes them once the
 dims are numbers. A node in the body of an If, Loop or Scan that stays on the CPU stays there with it.
@@ -33,7 +33,7 @@ FREEZABLE: tuple[Cause, str] = ("dynamic shape", INPUT_DIMS)
 
 @dataclass(frozen=True)
 class Share:
-    """What of a model stays on the CPU.
+    """The part of a model that stays on the CPU.
 
     Attributes:
         nodes: Nodes that stay there.
@@ -48,7 +48,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Blockers(Judged):
-    """What keeps a model from a target.
+    """The nodes and dtypes that keep a model from a target.
 
     Attributes:
         target: Name of the target.
@@ -143,7 +143,7 @@ def blockers(
     *,
     shapes: Shapes | None = None,
 ) -> Blockers:
-    """Return what keeps a model from a target.
+    """Return the nodes and dtypes that keep a model from a target.
 
     Args:
         model: The model, or its path.
@@ -167,7 +167,7 @@ def blockers(
 
 
 class _Model:
-    """The nodes of a model, with what keeps each from a target and what it multiplies."""
+    """The nodes of a model, each with its obstacles for a target and its multiply-accumulates."""
 
     def __init__(self, target: Target, shapes: Shapes) -> None:
         self.target, self.shapes, self.lint = target, shapes, Lint(target, shapes)
@@ -231,7 +231,7 @@ class _Model:
 
 
 def _sum(counts: Iterable[Expr | None]) -> Expr | None:
-    """Return the sum of what is known, None where it outgrows an expression."""
+    """Return the sum of the known counts, None where it outgrows an expression."""
     total = const(0)
     try:
         for count in counts:
@@ -277,7 +277,7 @@ Group = tuple[Cause, str, str, str | None]
 
 
 def _groups(found: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
-    """Return obstacles by cause, what, operator and pass, in the order in which they are met."""
+    """Return obstacles by cause, subject, operator and pass, in the order in which they are met."""
     groups: dict[Group, list[Obstacle]] = {}
     for one in found:
         op = one.op if one.cause in ("operator", "control flow", "function") else ""

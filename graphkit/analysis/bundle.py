@@ -1,4 +1,4 @@
-"""Explain a bundle: its methods, what each does with the state, and how the state lies in memory."""
+"""Explain a bundle: its methods, the state that each reads and writes, and the layout of the state in memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StateFamily:
 
 @dataclass(frozen=True)
 class BundleOverview(Result):
-    """What a bundle is made of.
+    """The parts of a bundle.
 
     Attributes:
         name: Its folder.
@@ -121,7 +121,7 @@ class BundleOverview(Result):
 
 
 def bundle_overview(path: str | os.PathLike[str]) -> BundleOverview:
-    """Return what a bundle is made of.
+    """Return the parts of a bundle.
 
         print(graphkit.bundle_overview("opus.bundle"))
 
@@ -137,7 +137,7 @@ def bundle_overview(path: str | os.PathLike[str]) -> BundleOverview:
 
 
 def overview_of(name: str, contract: BundleContract) -> BundleOverview:
-    """Return what a bundle is made of, from what `bundle.json` says."""
+    """Return the parts of a bundle, from its `bundle.json`."""
     families: dict[tuple[object, ...], list[StateTensor]] = {}
     for state in contract.states:
         access = tuple(method.access[state.name] for method in contract.methods)

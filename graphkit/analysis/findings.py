@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a model, as data; and the one table of their kinds, the worst first."""
+"""Findings: faults of a model, as data; and the one table of their kinds, the worst first."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Judged(Result):
     """A result that may have findings."""
 
     def found(self) -> tuple[Finding, ...]:
-        """Return what is wrong."""
+        """Return the findings."""
         raise NotImplementedError
 
     def findings(self) -> tuple[str, ...]:

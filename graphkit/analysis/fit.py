@@ -1,4 +1,4 @@
-"""How the files of an encoder-decoder fit together: what feeds what, checked for dtypes and dims.
+"""How the files of an encoder-decoder fit together: which outputs feed which inputs, checked for dtypes and dims.
 
 Models belong together where they lie in one folder, or where there is one of each role. Where several could feed a
 model, those do whose dtypes and dims fit, and whose names begin as its name does.
@@ -181,7 +181,7 @@ def _letters_shared(one: str, other: str) -> int:
 
 
 def _variants(roles: dict[str, str]) -> dict[str, str]:
-    """Return what distinguishes each file from another one of its role, such as `_quantized`; "" for most."""
+    """Return the suffix that distinguishes each file from another of its role, such as `_quantized`; "" for most."""
     stems = {name: name.removesuffix(".onnx") for name in roles}
     marks = {
         stems[longer].removeprefix(stems[shorter])
@@ -216,7 +216,7 @@ def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[
 
 
 def _state_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
-    """Yield what becomes the recurrent state of a model: of the model itself, or of one that starts it."""
+    """Yield the outputs that become the recurrent state of a model: its own, or those of one that starts it."""
     model = names[target]
     after = {entry.past: entry.next for entry in model.roles.states}
     given = after if source == target else first_states(names[source], model)
@@ -264,7 +264,7 @@ def _links(pairs: Sequence[Pair]) -> Iterator[Link]:
 
 
 def _problem(source: str, output: Value, target: str, value: Value) -> str:
-    """Return what keeps an output from feeding an input, "" if nothing does; symbols fit anything."""
+    """Return why an output cannot feed an input, "" if it can; symbols fit anything."""
     given, taken = declared_type(output), declared_type(value)
     if given is None or taken is None:
         return ""

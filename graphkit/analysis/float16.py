@@ -120,7 +120,7 @@ def _constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:
 
 
 def _lost(tensor: TensorProto) -> tuple[float, str] | None:
-    """Return the number that a tensor loses in float16, and what becomes of it."""
+    """Return the number that a tensor loses in float16, and its value there."""
     array = inline_array(tensor) if tensor.data_type in WIDER else None
     if array is None or not array.size:
         return None

@@ -20,7 +20,7 @@ FOLDER = "fit"  # no section: part of the report of several models
 
 @dataclass(frozen=True)
 class Gate:
-    """What makes a report fail.
+    """The conditions under which a report fails.
 
     Attributes:
         strict: Any finding that is no note, of the sections that are shown.

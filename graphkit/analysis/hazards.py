@@ -46,7 +46,7 @@ WIDTH = 300  # characters of a problem in a text
 
 @dataclass(frozen=True)
 class Check:
-    """What a run at the dims of a hazard showed.
+    """The result of a run at the dims of a hazard.
 
     Attributes:
         confirmed: Whether the run met the prediction; None if there was no run.
@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Hazard:
-    """Dims that a caller may give, and what goes wrong there.
+    """Dims that a caller may give, and the failure there.
 
     Attributes:
         kind: A key of `KINDS`, the worst first.
@@ -124,7 +124,7 @@ class LegalSizes:
 
 @dataclass(frozen=True)
 class Hazards(Judged):
-    """What can go wrong at dims that the inputs allow.
+    """The failures at dims that the inputs allow.
 
     Attributes:
         undecided: Why none were looked for, "" if they were.

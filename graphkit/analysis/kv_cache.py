@@ -1,4 +1,4 @@
-"""The KV cache and recurrent state: their contract (what feeds what, what stays constant) and their memory."""
+"""The KV cache and recurrent state: their contract (which output feeds which input, which stay constant) and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_CONTEXT = 2048
 
 @dataclass(frozen=True)
 class Feed:
-    """A family of cache tensors: what comes in, what goes out, and how it behaves.
+    """A family of cache tensors: its inputs, its outputs, and how it changes.
 
     Attributes:
         past: Label of the inputs, "" if there are none.

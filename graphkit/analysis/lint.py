@@ -1,4 +1,4 @@
-"""Lints the nodes of a model for a target, one after the other: what keeps each from it, and what no source says."""
+"""Lints the nodes of a model for a target, one after the other: obstacles, and nodes that no source mentions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Obstacle:
 
 
 class Lint:
-    """What a target says of the nodes of one model."""
+    """The statements of a target about the nodes of one model."""
 
     def __init__(self, target: Target, shapes: Shapes) -> None:
         self.target, self.shapes = target, shapes
@@ -79,7 +79,7 @@ class Lint:
         return node.is_op("Identity") or is_cast
 
     def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
-        """Return what keeps a node from the target, and what no source says, or no shape tells, of it."""
+        """Return the obstacles of a node, and the facts that no source states or no shape decides."""
         found = list(self._obstacles(node))
         return tuple(one for one, refuses in found if refuses), tuple(one for one, refuses in found if not refuses)
 

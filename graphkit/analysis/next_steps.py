@@ -39,7 +39,7 @@ SLOTS, SOURCE, LOWERED = 256, 256, 64  # default lengths: --max-cache, --max-sou
 
 @dataclass(frozen=True)
 class Facts:
-    """What the commands for a model depend on.
+    """The facts that the commands for a model depend on.
 
     Attributes:
         kinds: The kinds of its findings.
@@ -57,7 +57,7 @@ class Facts:
 
     @property
     def name(self) -> str | None:
-        """What a command calls it, None where no command can."""
+        """The model's name in commands, None where no command can name it."""
         label = self.model.label
         return label if self.model.path is not None and label != INPUT and _is_word(label) else None
 
@@ -76,7 +76,7 @@ class Facts:
 
     @property
     def has_slots(self) -> bool:
-        """Whether what is new joins each cache as it is, so that slots can take it."""
+        """Whether new tokens join each cache as it is, so that slots can take them."""
         roles = self.model.roles
         pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
         return bool(pasts) and all(past is not None and _is_joined(past) for past in pasts)
@@ -91,7 +91,7 @@ class Facts:
 
 
 def facts_of(model: Model, sections: Mapping[str, Result], found: Sequence[Finding]) -> Facts:
-    """Return what the commands for a model depend on, from the sections that its verdict rests on."""
+    """Return the facts that the commands depend on, from the sections that the verdict rests on."""
     return Facts(
         model,
         {finding.kind for finding in found},

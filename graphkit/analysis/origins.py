@@ -1,4 +1,4 @@
-"""Shape origins: which expression computes each shape that a node reads, and what it means in the input dims."""
+"""Shape origins: the expression that computes each shape operand, and its meaning in the input dims."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _rank(op: str) -> int:
 def expression(
     value: Value | None, full: bool = False, depth: int = 0, known: dict[tuple[Value, int], str] | None = None
 ) -> str:
-    """Return what computes a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
+    """Return the computation of a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
 
     Lists are shown in full, or just three items of each; `known` has the expressions found so far by value and depth.
     """

@@ -21,7 +21,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)  # in the order of a report
 
 @dataclass(frozen=True)
 class Known:
-    """What decides between passes.
+    """The facts that decide between passes.
 
     Attributes:
         tensors: Which values are shape arithmetic.

@@ -162,7 +162,7 @@ def _document(
 
 
 def _together(rows: Sequence[ComparisonRow]) -> str:
-    """Return what some models are together."""
+    """Return the name of several models together."""
     roles = dict.fromkeys(row.role for row in rows)
     return f"{counted(len(rows), 'model(s)')}: {', '.join(roles)}"
 
@@ -291,7 +291,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Part:
-    """What a comparison says of one model."""
+    """The part of a comparison that is about one model."""
 
     model: Model
     row: ComparisonRow

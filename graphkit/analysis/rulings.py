@@ -1,4 +1,4 @@
-"""What a target says of one node: of its operator, or of what that becomes in TFLite, where conditions hold."""
+"""The ruling of a target on a node: on its operator, or on those that it becomes in TFLite, where conditions hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ruling:
 
 
 def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
-    """Return what a target says of a node's operator."""
+    """Return the ruling of a target on a node's operator."""
     if target.others:
         return _joint([(other.name, ruling(node, other, shapes)) for other in target.others])
     if target.tflite is not None and node.operator not in target.operators:
@@ -41,7 +41,7 @@ def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
 
 
 def _joint(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
-    """Return what targets say together, and which of them say so."""
+    """Return the joint ruling of several targets, and which of them it comes from."""
     verdict = joint_verdict([said.verdict for _, said in rulings])
     names = ", ".join(name for name, said in rulings if said.verdict == verdict)
     return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
@@ -143,7 +143,7 @@ def _has_attribute(node: Node, name: str, value: str | float) -> bool:
 
 
 def _attribute(node: Node, name: str, kind: type[T]) -> T | None:
-    """Return what an attribute is, its default where it is not given; None where it is of another kind."""
+    """Return the value of an attribute, its default where it is not given; None where it is of another kind."""
     if name in node.attributes:
         return node.attr(name, kind)
     schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)

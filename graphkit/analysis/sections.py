@@ -1,4 +1,4 @@
-"""The sections of a report, in order: which analysis makes each, and what it needs first."""
+"""The sections of a report, in order: the analysis that makes each, and its prerequisites."""
 
 from __future__ import annotations
 

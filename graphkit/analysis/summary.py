@@ -256,7 +256,7 @@ def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tu
 
 
 def _parameters(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> int:
-    """Return the number of weights; what a MatMulNBits packs into bytes counts as what it unpacks to."""
+    """Return the number of weights; those that a MatMulNBits packs into bytes are counted unpacked."""
     packed = {}
     for node in all_nodes(model.scopes):
         if node.operator == "com.microsoft.MatMulNBits" and (weights := node.input(1)) is not None:

@@ -1,4 +1,4 @@
-"""Target facts: the targets there are, and what is said of one, each fact with its source and date."""
+"""Target facts: the known targets, and the facts about one, each with its source and date."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SourceRow:
 
 @dataclass(frozen=True)
 class TargetFacts(Result):
-    """What is said of one target.
+    """The facts about one target.
 
     Attributes:
         operators: How many operators of ONNX it takes.
@@ -163,7 +163,7 @@ def targets() -> Targets:
 
 
 def target_facts(target: Target) -> TargetFacts:
-    """Return what is said of a target."""
+    """Return the facts about a target."""
     spelled = tflite_spellings() if target.tflite is not None else {}
     used = {row.source for rows in spelled.values() for row in rows}
     return TargetFacts(
@@ -187,7 +187,7 @@ def _own_facts(target: Target) -> Iterator[FactRow]:
 
 
 def _joint_facts(target: Target) -> Iterator[FactRow]:
-    """Yield what targets say together, by those that refuse it, whatever the node."""
+    """Yield the joint facts of several targets, by those that refuse an operator, whatever the node."""
     for of, names, answer in (
         ("Operators of ONNX", _operators(), _answer),
         ("Dtypes of data", sorted(map(dtype_name, BITS)), _dtype_answer),

@@ -46,7 +46,7 @@ class ShapeRow:
 
 @dataclass(frozen=True)
 class TensorShapes(Result):
-    """The shapes of tensors, in the order of the graph: its inputs, and what its nodes compute.
+    """The shapes of tensors, in the order of the graph: its inputs, and the outputs of its nodes.
 
     Attributes:
         known: Number of tensors whose dims are all known.

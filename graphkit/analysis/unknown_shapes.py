@@ -1,4 +1,4 @@
-"""Unknown shapes: the tensors whose shapes are not known before a run, and what they depend on."""
+"""Unknown shapes: the tensors whose shapes are not known before a run, and the values they depend on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UnknownCause:
 
 @dataclass(frozen=True)
 class UnknownShapes(Judged):
-    """What cannot be known of the shapes of the tensors that nodes compute.
+    """The unknown shapes of the tensors that nodes compute.
 
     Attributes:
         tensors: How many there are.
@@ -114,7 +114,7 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
 
 
 def _root(shapes: Shapes, value: Value) -> object:
-    """Return what the shape of a tensor depends on: an unknown symbol, or the reason of an unknown rank."""
+    """Return the origin of an unknown shape: an unknown symbol, or the reason of an unknown rank."""
     found = shapes[value]
     if found.dims is None:
         return found.reason

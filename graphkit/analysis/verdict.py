@@ -1,4 +1,4 @@
-"""The verdict that a report begins with: what a model is, what is wrong with it, and the commands to run next."""
+"""The verdict that a report begins with: the kind of the model, its findings, and the commands to run next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEFT = 3  # rows for findings that commands leave
 
 @dataclass(frozen=True)
 class Verdict(Judged):
-    """What a report begins with.
+    """The first lines of a report.
 
     Attributes:
         role: The role, as in `Architecture`.
@@ -89,7 +89,7 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
 
 
 def verdict_lines(first: str, found: Iterable[Finding], commands: Sequence[str]) -> Lines:
-    """Return a verdict of at most eight lines: what it is about, what is wrong, what to run next.
+    """Return a verdict of at most eight lines: the subject, the findings, the commands to run next.
 
     Lines have 80 columns. A command is a line however long its paths are, so that these change nothing else.
     """

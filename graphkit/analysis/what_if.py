@@ -68,7 +68,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class WhatIf(Result):
-    """What freezing input dims would remove.
+    """The nodes that freezing input dims would remove.
 
     Attributes:
         today: Shape ops that vanish with nothing frozen, by operator.
@@ -234,7 +234,7 @@ def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
 
 
 def _freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
-    """Return the sets to show: of the larger ones, those that remove what no part of them removes."""
+    """Return the sets to show: of the larger ones, those that remove nodes that no part of them removes."""
 
     def freeze(chosen: Sequence[int]) -> Freeze:
         mask = sum(1 << index for index in chosen)

@@ -87,7 +87,7 @@ class _Collector:
             yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
 
     def tensor(self, value: Value) -> Tensor:
-        """Return what is known of a value at all sizes at which the nodes before its own run.
+        """Return the known facts of a value at all sizes at which the nodes before its own run.
 
         The first pass of an inference assumes nothing that only later nodes need. The last pass stands in for tensors
         that the first one does not know.

@@ -1,4 +1,4 @@
-"""What a graph forces on the symbols of its inputs: which are equal, and the sizes that follow from others.
+"""The constraints of a graph on the symbols of its inputs: equal ones, and sizes that follow from others.
 
 Only linear equalities that hold wherever the model runs count. Two dims that broadcast may differ, for one of them may
 be 1.
@@ -65,7 +65,7 @@ def _side(row: Row, sign: int) -> str:
 
 
 def _facts(model: Model) -> tuple[Sequence[str], list[Row]]:
-    """Return the symbols in the order of the inputs, and what is known of them."""
+    """Return the symbols in the order of the inputs, and the relations that hold between them."""
     legal = legal_sizes(model)
     names = dict.fromkeys(
         name for dims in legal.inputs.values() for dim in dims or () for name in (s.name for s in dim.walk_symbols())

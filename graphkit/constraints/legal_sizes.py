@@ -136,7 +136,7 @@ def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr 
 
 
 def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
-    """Return the masks that span past and new tokens: a merged decoder declares what one of its branches wants."""
+    """Return the masks that span past and new tokens: a merged decoder declares the length that one branch wants."""
     found = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
     return frozenset(name for name, dims in found.items() if dims is not None and dims[1].constant is None)
 
@@ -158,7 +158,7 @@ def _concatenated(shapes: Shapes) -> Iterator[Relation]:
 
 
 def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
-    """Yield the known shapes of what nodes compute."""
+    """Yield the known shapes of node outputs."""
     for value in shapes:
         dims = shapes[value].dims if value.kind == "node" and not value.is_constant else None
         if dims is not None and all(dim.symbols <= names for dim in dims):

@@ -41,7 +41,7 @@ COMPARISONS: Mapping[str, Callable[[Ints, Ints], Bools]] = {"==": np.equal, ">="
 
 @dataclass(frozen=True)
 class Violation:
-    """What happens to a node whose precondition is not met.
+    """The effect on a node whose precondition is not met.
 
     Attributes:
         problem: A description with the numbers.
@@ -73,7 +73,7 @@ class Precondition(ABC):
 
     @abstractmethod
     def violation(self, values: Sequence[int]) -> Violation:
-        """Return what happens where the outcome is not FINE."""
+        """Return the effect of operands whose outcome is not FINE."""
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
         """Return the pairs of expressions that are meant to be equal."""

@@ -18,7 +18,7 @@ CANNOT = "cannot be reshaped to the requested shape"
 
 @dataclass(frozen=True)
 class Reshaped(Precondition):
-    """A target shape fits the number of elements, and means what it says.
+    """A target shape fits the number of elements, and is read as it was written.
 
     A constant 0 in the target is meant to copy a dim. An expression that is 0 is meant as 0: if onnxruntime copies
     another dim instead, the shape is wrong.

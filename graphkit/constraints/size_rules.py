@@ -160,7 +160,7 @@ def _described(name: str, legal: Sequence[int], low: int, last: int) -> SizeRule
 
 
 def _with_others(rule: SizeRule, allowed: set[int], low: int, last: int) -> SizeRule:
-    """Return a rule of multiples with what else is legal."""
+    """Return a rule of multiples with the other legal sizes added."""
     multiples = range(rule.least, (last if rule.most is None else rule.most) + 1, rule.step)
     inner = [size for size in multiples if low <= size - rule.step and size + rule.step <= last] or list(multiples)
     less, more = (

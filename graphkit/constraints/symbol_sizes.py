@@ -53,7 +53,7 @@ class Sizes:
 
 
 def symbol_roles(model: Model) -> dict[str, Role]:
-    """Return what each symbol in the declared dims of a model's inputs stands for."""
+    """Return the role of each symbol in the declared dims of a model's inputs."""
     found: dict[str, Role] = {}
     inputs = model.roles.inputs
     known = sorted(inputs, key=lambda value: (inputs[value] != "past", inputs[value] in MASKS))

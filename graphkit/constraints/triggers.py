@@ -177,7 +177,7 @@ class _Search:
         return result
 
     def nearest(self, direction: Direction, dims: Assignment, left: Bools, outcome: int) -> Iterator[Trigger]:
-        """Yield the triggers at the nearest sizes, and remove from `left` what they report."""
+        """Yield the triggers at the nearest sizes, and remove the sizes they report from `left`."""
         beside: Assignment = dict(self.base)
         for name, _ in direction:
             dims, beside = self.shrunk(dims, name, left, outcome)

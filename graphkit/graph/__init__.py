@@ -1,1 +1,1 @@
-"""A read-only view of a graph: scopes, nodes and values, and what can be told from them."""
+"""A read-only view of a graph: scopes, nodes and values, and the facts that follow from them."""

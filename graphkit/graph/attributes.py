@@ -35,7 +35,7 @@ ZERO = TensorProto(data_type=TensorProto.FLOAT, dims=[1], float_data=[0.0])  # w
 
 
 def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T | None:
-    """Return what an attribute holds.
+    """Return the value of an attribute.
 
     Args:
         attribute: The attribute, None if it is not given.
@@ -59,7 +59,7 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
 
 
 def _held(attribute: AttributeProto, kind: int, field: str) -> object:
-    """Return what a field holds, None for an attribute of another kind; IR version 1 does not write kinds down."""
+    """Return the value of a field, None for an attribute of another kind; IR version 1 does not write kinds down."""
     found = attribute.type
     if attribute.ref_attr_name or (found != kind and found != UNDEFINED):
         return None

@@ -1,4 +1,4 @@
-"""Find the roles of inputs and outputs: by what the nodes do with them, by dtype and rank, and by name.
+"""Find the roles of inputs and outputs: by their uses in nodes, by dtype and rank, and by name.
 
 What the nodes do counts first, the name last; if none of these tells, the role is "other". An input that looks up rows
 may be tokens, positions or token types: only its name tells which.
@@ -53,7 +53,7 @@ def find_roles(main: Scope) -> Roles:
 def _states(
     main: Scope, inputs: Mapping[Value, Role], outputs: Mapping[Value, Role], cache: Iterable[CacheEntry]
 ) -> tuple[StateEntry, ...]:
-    """Return the recurrent state of a model: what is left where tokens, masks, caches and logits have their roles.
+    """Return the recurrent state of a model: inputs and outputs that are no tokens, masks, caches or logits.
 
     A model that takes nothing new besides, such as a part of the layers of a larger one, has none.
     """
@@ -70,7 +70,7 @@ def _states(
 
 
 def _input_role(value: Value) -> Role:
-    """Return the role of one input, by what the nodes do with it, its dtype and rank, and its name."""
+    """Return the role of one input, by its uses, its dtype and rank, and its name."""
     declared = declared_type(value)
     if declared is None:
         return "other"

@@ -1,4 +1,4 @@
-"""Find what a user names in a model: a value or a node of its main graph."""
+"""Find a value or a node of a model's main graph by the name that a user gives."""
 
 from __future__ import annotations
 

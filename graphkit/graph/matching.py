@@ -19,7 +19,7 @@ MAX_NAMES = 10_000  # that a family in a glob may stand for
 
 
 def in_order(scopes: tuple[Scope, ...]) -> Iterator[Value]:
-    """Yield the values of each scope: inputs, initializers, then what its nodes give."""
+    """Yield the values of each scope: inputs, initializers, then the outputs of its nodes."""
     for scope in all_scopes(scopes):
         outputs = (value for node in scope.nodes for value in node.outputs if value is not None)
         yield from dict.fromkeys(itertools.chain(scope.inputs, scope.initializers, outputs))

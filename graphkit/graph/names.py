@@ -69,7 +69,7 @@ def _shortest(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]
 
 
 def module_path(node: Node) -> str:
-    """Return where in the source model a node comes from: its name, or what the exporter noted beside it."""
+    """Return the module of the source model that a node comes from: by its name, or by the exporter's metadata."""
     for entry in node.proto.metadata_props:
         if entry.key == SCOPES_KEY:
             try:

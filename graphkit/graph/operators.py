@@ -1,4 +1,4 @@
-"""Traits of operators: what is true of every node of an operator, whatever its inputs are.
+"""Traits of operators: facts that hold for every node of an operator, whatever its inputs are.
 
 An operator is named as by `Node.operator`: with its domain unless that is the default one. Which inputs an
 operator reads as a shape, axis or count is in `graphkit.graph.value_inputs`. A test derives from the schemas of onnx

@@ -103,7 +103,7 @@ def _is_fixed(value: Value) -> bool:
 
 
 def _is_state(entry: CacheEntry) -> bool:
-    """Whether what looks like a cache is replaced as a whole: by its name, or as a window of a fixed size is."""
+    """Whether an entry that looks like a cache is replaced as a whole: by name, or as a window of fixed size is."""
     past, present = entry.past, entry.present
     if past is None or present is None or not _is_fixed(past) or not replaces(past, present):
         return False
@@ -188,7 +188,7 @@ def _from_recurrence(value: Value) -> list[Hashable]:
 
 
 def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
-    """Return the inputs that an output is joined and cut from, each in front of what is joined to it.
+    """Return the inputs that an output is joined and cut from, each in front of the tensor joined to it.
 
     Args:
         value: The output.
@@ -219,7 +219,7 @@ def _is_stack(node: Node) -> bool:
 
 
 def _moved(node: Node) -> list[Value]:
-    """Return what a node moves, without what says whereto."""
+    """Return the inputs of a node whose elements it moves, without those that say where to."""
     parts = node.inputs if node.is_op("Concat") else node.inputs[:1]
     return [part for part in parts if part is not None]
 

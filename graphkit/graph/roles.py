@@ -1,4 +1,4 @@
-"""Roles: what each input and output of a model is for, and what each axis of its inputs counts.
+"""Roles: the purpose of each input and output of a model, and the meaning of each axis of its inputs.
 
 `Model.roles` finds them once for each model.
 """
@@ -33,7 +33,7 @@ MASKS: tuple[Role, ...] = ("mask", "encoder mask", "image mask")
 
 @dataclass(frozen=True, eq=False)
 class Roles:
-    """What the inputs and outputs of a model are for.
+    """The roles of a model's inputs and outputs.
 
     Attributes:
         inputs: The role of each input without a default. "tokens", "mask" and so on are the model's own: those of an
@@ -94,7 +94,7 @@ class Roles:
         return grows and self.inputs.get(value) == "mask" and rank(value) == 2
 
     def axis(self, value: Value, at: int) -> Axis:
-        """Return what an axis of an input counts."""
+        """Return the meaning of an axis of an input."""
         dims, dim = declared_dims(value) or (), dim_at(value, at)
         if (entry := self.pasts.get(value)) is not None:
             return self._cache_axis(entry, dims, at)
@@ -124,7 +124,7 @@ class Roles:
         return "batch" if at in (named or open_ones[:1]) else "other"
 
     def _mask_axis(self, role: Role, dim: Dim) -> Axis:
-        """Return what the last axis of a mask counts. The axis before it counts the new tokens, as in the scores."""
+        """Return the meaning of the last axis of a mask. The axis before it counts the new tokens, as in the scores."""
         if role == "encoder mask" or "encoder" in str(dim):
             return "encoder"
         return "sequence" if not self.pasts and self._is_sequence(dim) else "total"

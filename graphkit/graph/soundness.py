@@ -58,7 +58,7 @@ def _check_names(scope: Scope, file: str | None) -> None:
 
 
 def _attribute_fault(node: Node, is_in_function: bool) -> str:
-    """Return what no operator allows of a node's attributes, "" for nothing."""
+    """Return the fault of a node's attributes that no operator allows, "" for none."""
     if len(node.attributes) < len(node.proto.attribute):
         return "has two attributes of one name"
     for name, attribute in node.attributes.items():
@@ -95,7 +95,7 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
 
 
 def _lack(node: Node) -> str:
-    """Return what a node lacks to fit its operator, "" for nothing or if onnx does not know the operator."""
+    """Return the part that a node lacks to fit its operator, "" for none or if onnx does not know the operator."""
     version = node.scope.opset(node.domain)
     form = _form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:

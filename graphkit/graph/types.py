@@ -17,7 +17,7 @@ Dim = int | str | None  # a number, a symbol, or unknown
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What a model declares of a tensor.
+    """The type that a model declares of a tensor.
 
     Attributes:
         dtype: TensorProto.DataType.

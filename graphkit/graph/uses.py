@@ -1,4 +1,4 @@
-"""What nodes do with a value: look up rows by it, compute angles from it, or mask attention with it."""
+"""The uses of a value in nodes: rows looked up by it, angles computed from it, attention masked with it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
 
 
 def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
-    """Yield (node, input index) of each use of a value, and of what nodes that pass it on compute from it."""
+    """Yield (node, input index) of each use of a value, and of the values that passing nodes compute from it."""
     todo, seen = [value], {value}
     for one in todo:
         for node, index in one.consumers:
@@ -66,7 +66,7 @@ def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple
 
 
 def uses(value: Value) -> frozenset[Use]:
-    """Return what nodes do with a value; "hidden" means that a loop or a custom operator reads it."""
+    """Return the uses of a value; "hidden" means that a loop or a custom operator reads it."""
     found: set[Use] = set()
     for node, index in readers(value, _shifts):
         if index in INDEXED.get(node.operator, ()):

@@ -62,7 +62,7 @@ class Value:
 
     @property
     def constant(self) -> onnx.TensorProto | None:
-        """The TensorProto of a constant: a dense initializer, or what a Constant node gives.
+        """The TensorProto of a constant: a dense initializer, or the value of a Constant node.
 
         None for any other value, and for a constant that is sparse or not known (see `constant_tensor`).
         """
@@ -103,7 +103,7 @@ class Node:
         return {attribute.name: attribute for attribute in self.proto.attribute}
 
     def attr(self, name: str, default: T | type[T]) -> T | None:
-        """Return what an attribute holds, such as `node.attr("axis", 0)`, None if that is not known."""
+        """Return the value of an attribute, such as `node.attr("axis", 0)`, None if that is not known."""
         return attribute_value(self.attributes.get(name), default)
 
     @cached_property

@@ -174,7 +174,7 @@ def inflate(data: bytes, payloads: Mapping[bytes, memoryview]) -> list[Piece]:
 
 
 def lighten(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:
-    """Return a ModelProto's bytes without its large tensors, and what was left out.
+    """Return a ModelProto's bytes without its large tensors, and references to these.
 
     Args:
         data: The serialized ModelProto, usually a memory map.

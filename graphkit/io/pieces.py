@@ -86,7 +86,7 @@ def _unreadable(path: Path, error: OSError) -> ModelError:
 
 
 def shrunk(path: Path, tensor: str | None = None) -> ModelError:
-    """Return the error for a file that ends before what lies in it."""
+    """Return the error for a file that ends before the data it should hold."""
     return ModelError(
         "it ends before its tensors do: it has shrunk since the model was read",
         file=str(path),

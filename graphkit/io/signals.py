@@ -15,7 +15,7 @@ STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let signals that end the process wait until what is done inside is done."""
+    """Hold back signals that end the process until the block inside is done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

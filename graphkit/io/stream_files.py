@@ -42,7 +42,7 @@ def stream_file(name: str) -> Iterator[Path]:
 
 
 def copied(stream: BinaryIO, path: Path) -> None:
-    """Copy what a stream gives to a file, part by part.
+    """Copy a stream to a file, part by part.
 
     Raises:
         ModelError: It gives more than a model file can have.

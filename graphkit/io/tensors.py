@@ -1,4 +1,4 @@
-"""TensorProtos of a model: find them all, check what they claim, and put their bytes back.
+"""TensorProtos of a model: find them all, check their claims, and put their bytes back.
 
 A tensor's payload is inline, or lies in a file: at a place of the model file itself (left there by
 `payloads.lighten`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
@@ -114,7 +114,7 @@ def inline_array(tensor: TensorProto | None) -> np.ndarray | None:
 
 
 def typed_payload(tensor: TensorProto) -> bytes:
-    """Return what `raw_data` would hold for the values of a tensor that has them in a typed field.
+    """Return the bytes that `raw_data` would hold for a tensor that has its values in a typed field.
 
     Raises:
         ModelError: Its dtype has no fixed size.
@@ -142,7 +142,7 @@ def _typed_values(tensor: TensorProto) -> tuple[int, int]:
 
 
 def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
-    """Check what every tensor claims, and find the model's data files.
+    """Check the claims of every tensor, and find the model's data files.
 
     Args:
         model: A model read by `payloads.lighten`, or any other.

@@ -1,4 +1,4 @@
-"""Reads TOML into the types that a key must have; what is wrong is one error that names the file and the key."""
+"""Reads TOML into the types that a key must have; a fault is one error that names the file and the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 40  # characters of a wrong value in an error
 
 
 def read_toml(path: Path) -> Section:
-    """Return what a TOML file holds.
+    """Return the contents of a TOML file.
 
     Raises:
         TargetError: It is missing, no file, too large, or not TOML.

@@ -48,7 +48,7 @@ def transaction(
     hint: str,
     before: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[Callable[[Path], Path]]:
-    """Give a function from a target to where to write it; put what was written in place at the end.
+    """Give a function from a target to the place to write it; move all that was written into place at the end.
 
     Args:
         targets: Files in one folder, that which others refer to first.
@@ -86,7 +86,7 @@ def transaction(
 
 
 def recover(key: Path) -> None:
-    """Undo what killed runs for the same target left undone, and remove what they left.
+    """Undo the unfinished writes of killed runs for the same target, and remove their leftovers.
 
     Raises:
         OutputError: A file cannot be put back.
@@ -107,7 +107,7 @@ def recover(key: Path) -> None:
 
 @contextlib.contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder with its parents; where what follows fails, remove those that were made.
+    """Make a folder with its parents; where the block fails, remove those that were made.
 
     Raises:
         OutputError: It cannot be made.

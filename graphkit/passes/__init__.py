@@ -1,4 +1,4 @@
-"""Passes: one a file, in folders by what they are for, and all of them here in pipeline order."""
+"""Passes: one a file, in folders by purpose, and all of them here in pipeline order."""
 
 from __future__ import annotations
 

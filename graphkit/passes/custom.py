@@ -37,7 +37,7 @@ def _without_suffix(place: str) -> str:
 
 
 def _no_pass(names: dict[str, object], place: str, kind: str, found: object) -> tuple[str, str]:
-    """Return what is wrong with what a module has by a name, and what it has instead."""
+    """Return why a name in a module is no pass, and which passes the module has instead."""
     passes = [
         n for n, one in names.items() if isinstance(one, type) and issubclass(one, Pass) and one.__module__ == place
     ]

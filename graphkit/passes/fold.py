@@ -82,7 +82,7 @@ def fold(
 
 
 def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:
-    """Return a model at the sizes and shapes of a spec, what remains of the spec, and the changes."""
+    """Return a model at the sizes and shapes of a spec, the rest of the spec, and the changes."""
     declared = declarations(model)
     model = InferOutputShapes().run(declared.model).model if declared.corrections else model
     frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(model)

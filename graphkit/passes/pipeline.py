@@ -69,7 +69,7 @@ def find_pass(name: str) -> type[Pass]:
 
 
 def explain(name: str) -> str:
-    """Return what a pass does, when it applies, and an example: its docstring, with its options."""
+    """Return the docstring of a pass, which says its effect, its conditions and an example, with its options."""
     kind = find_pass(name)
     return f"{name}\n\n{inspect.getdoc(kind)}\n"
 

@@ -27,7 +27,7 @@ def rows(text: str) -> int:
 
 
 def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
-    """Return what was done, in sentences, and what is wrong with it: the first faults, each in one line."""
+    """Return the actions done, in sentences, and the first faults, each in one line."""
     lines: list[Line] = [(cut(text, MOST * WIDTH), "plain") for text in done]
     room = max(ROWS - sum(rows(text) for text, _ in lines), 1)
     shown = faults if len(faults) <= room else faults[: room - 1]

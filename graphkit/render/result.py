@@ -28,23 +28,23 @@ class Sizes(tuple[tuple[str, int], ...]):
 
 
 def versioned(schema: str) -> str:
-    """Return what the JSON of a schema begins with: `report/1`."""
+    """Return the schema's name and version, with which JSON begins: `report/1`."""
     return f"{schema}/{SCHEMA}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What an analysis found, ready to show."""
+    """The findings of an analysis, ready to show."""
 
     title: ClassVar[str]
     computed: ClassVar[tuple[str, ...]] = ()  # names of the properties that JSON has besides the fields
 
     def heading(self) -> str:
-        """Return the title, with the name of what was analysed if that matters."""
+        """The title, with the name of the analysed model if that matters."""
         return self.title
 
     def blocks(self) -> Iterable[Block]:
-        """Yield what to show, in order."""
+        """Yield the blocks to show, in order."""
         raise NotImplementedError
 
     def findings(self) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ class Result:
 
     @classmethod
     def schema(cls) -> str:
-        """Return what `graphkit schema` calls the JSON: `fold-report` for a `FoldReport`."""
+        """The name of the JSON's schema in `graphkit schema`: `fold-report` for a `FoldReport`."""
         return NEW_WORD.sub("-", cls.__name__).lower()
 
     def to_dict(self) -> dict[str, object]:
@@ -62,7 +62,7 @@ class Result:
         return plain
 
     def document(self) -> dict[str, object]:
-        """Return what JSON has beside the versions: the fields."""
+        """The fields of the JSON, beside the versions."""
         return self.to_dict()
 
     def to_json(self) -> str:

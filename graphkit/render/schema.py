@@ -1,4 +1,4 @@
-"""JSON Schemas of results, made from the annotations of their fields: what a result is is said once, in its class."""
+"""JSON Schemas of results, made from the annotations of their fields: each class defines its result once."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text
 
 
 def _marked(words: str, role: str, width: int) -> Iterator[Text]:
-    """Yield a line after its mark, what wraps beneath its first word; a command stays one line, to be copied."""
+    """Yield a line after its mark, its wrapped rest beneath its first word; a command stays one line, to be copied."""
     mark, style = MARKS[role]
     lines = [printable(words)] if role == "command" else wrapped(printable(words), width - len(mark))
     for number, line in enumerate(lines):

@@ -1,1 +1,1 @@
-"""The machinery of passes: the editor, running rewrites to a fixpoint, and what passes share."""
+"""The machinery of passes: the editor, running rewrites to a fixpoint, and matchers that several passes share."""

@@ -1,4 +1,4 @@
-"""What a node with constants does to each channel of a tensor: multiply by one number, and add another one."""
+"""Nodes with constants as affine functions of each channel: multiply by one number, and add another one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Affine:
 
     @classmethod
     def identity(cls) -> Affine:
-        """Return what changes nothing."""
+        """Return the identity."""
         return cls(np.ones(1), np.zeros(1))
 
     def then(self, after: Affine) -> Affine:
@@ -64,7 +64,7 @@ class Affine:
 
 
 def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype: int) -> Affine | Reason:
-    """Return what a node does to the channels of a tensor that it reads, or why that is no number a channel."""
+    """Return the affine function that a node applies to the channels of a tensor, or why it is none."""
     if not node.is_op(*AFFINE_OPERATORS):
         return Reason()
     if node.op_type == "BatchNormalization":
@@ -85,7 +85,7 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
 
 
 def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine | Reason:
-    """Return what is done to the operand at an index, the other one being constant."""
+    """Return the function of the operand at an index, the other one being constant."""
     one, zero = np.ones(1), np.zeros(1)
     if op_type == "Mul":
         return Affine(number, zero)

@@ -29,7 +29,7 @@ ROUNDING = 1e-5  # of float32, where sums are added up in another order; measure
 
 @dataclass(frozen=True)
 class Premise:
-    """What a pass takes for granted of the inputs: its result gives the same as the original wherever this holds.
+    """An assumption of a pass about the inputs: its result equals the original wherever this holds.
 
     Attributes:
         spec: Dims of the inputs.
@@ -77,7 +77,7 @@ class Pass(ABC):
         """
 
     def premise(self) -> Premise:
-        """Return what it takes for granted of the inputs."""
+        """Return its assumption about the inputs."""
         return ALWAYS
 
 

@@ -12,7 +12,7 @@ MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeez
 
 
 def moved(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Channels | None:
-    """Return the channels of what a node gives, None where it does more than move the elements of a tensor."""
+    """Return the channels of a node's output, None where the node does more than move the elements of a tensor."""
     out = node.outputs[0] if len(node.outputs) == 1 else None
     if out is None or not node.is_op(*MOVING) or node.inputs[0] is not value or value in node.inputs[1:]:
         return None

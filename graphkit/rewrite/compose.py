@@ -53,7 +53,7 @@ def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) 
 
 
 def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> None:
-    """Give symbolic dims of the first another name where the second has that name for what may be another length.
+    """Rename symbolic dims of the first model that the second uses for possibly other lengths.
 
     Names that shape inference made up, such as `unk__0`, stand in both for anything, and onnxruntime plans one buffer
     for what is of one size by its symbols. The batch is that of both, and so is a dim that both name alike on one axis

@@ -1,4 +1,4 @@
-"""Find and remove dead code: what no output needs.
+"""Find and remove dead code: nodes and tensors that no output needs.
 
 It goes by names in the proto, which is many times quicker than by a view: rewrites remove dead code in each round.
 """
@@ -56,7 +56,7 @@ def live_names(graph: onnx.GraphProto) -> Collection[str]:
 
 
 class _Needs(NamedTuple):
-    """What the outputs of a graph need.
+    """The nodes and tensors that the outputs of a graph need.
 
     Attributes:
         nodes: Whether they need it, for each node.
@@ -72,7 +72,7 @@ class _Needs(NamedTuple):
 
 
 def _needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
-    """Follow what outputs need back through the nodes, which may be in any order; one without outputs is needed."""
+    """Follow the needs of outputs back through the nodes, which may be in any order; one without outputs is needed."""
     makers: dict[str, int] = {}
     pending: list[int] = []
     for index, node in enumerate(nodes):

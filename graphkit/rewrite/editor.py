@@ -1,4 +1,4 @@
-"""The editor: rewrites query a model through it, and tell it what to change.
+"""The editor: rewrites query a model through it, and record their changes in it.
 
 A rewrite reads the view, which never changes, and records edits; `Editor.result` builds the new model. Every edit keeps
 the elements of every value that still exists, so that edits of different nodes never disturb each other. A node is

@@ -105,7 +105,7 @@ class Edits:
         return self._inner_names[scope]
 
     def resolve(self, value: Value, scope: Scope | None = None) -> Value | str:
-        """Return what the consumers of a value will read, in a scope if one is given, where names may be shadowed."""
+        """Return the value that consumers of a value will read; in a scope, if given, names may be shadowed."""
         found: Value | str = value
         while isinstance(found, Value) and found in self.aliases:
             after = self.aliases[found]
@@ -144,7 +144,7 @@ class Edits:
         return isinstance(instead, str) or all(self.is_visible(instead, node.scope) for node, _ in value.consumers)
 
     def set_inputs(self, node: Node, inputs: Mapping[int, NodeInput]) -> None:
-        """Change what a node reads."""
+        """Change the inputs of a node."""
         self.inputs[node].update(inputs)
         self._read(inputs.values())
 

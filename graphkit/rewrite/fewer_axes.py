@@ -141,7 +141,7 @@ def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
 
 
 def _moves_axis(node: Node, axis: int, rank: int) -> Callable[[Axes], Mapping[str, Any]]:
-    """Return what gives the attributes of a node that works along an axis."""
+    """Return a function that gives the attributes of a node that works along an axis."""
     return lambda axes: attributes_of(node, axis=axes.of(axis % rank))
 
 

@@ -37,7 +37,7 @@ class Rewrite(Pass):
 
     @abstractmethod
     def edit(self, editor: Editor) -> None:
-        """Tell the editor what to change, among the nodes that no other edit has taken."""
+        """Record changes in the editor, among the nodes that no other edit has taken."""
 
     def run(self, model: Model) -> Outcome:
         counts: Counts = Counter()
@@ -56,7 +56,7 @@ def _impossible(shapes: Shapes) -> list[Declined]:
 
 
 def described(counts: Counts) -> tuple[str, ...]:
-    """Return what was counted, a sentence each."""
+    """Return the counted rewrites, a sentence each."""
     return tuple(f"{name}: {counted(count, text)}" for (name, text), count in counts.items())
 
 

@@ -186,7 +186,7 @@ class FlatRegions:
         return is_free and out not in self.makers and len(self.dims(out)) > 0
 
     def _obstacle(self, value: Value, alive: Nodes, is_exit: Exit) -> str:
-        """Return what needs a value flat, "" where nothing does."""
+        """Return which node needs a value flat, "" where none does."""
         if self.editor.is_output(value):
             return f"'{value.name}' is an output"
         for node, index in value.consumers:

@@ -1,4 +1,4 @@
-"""Bounds of the elements of values: what may be infinite or no number, and what cannot be."""
+"""Bounds of the elements of values, to tell which may be infinite or NaN."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _of_dtype(dtype: int) -> Interval:
 
 
 def _rounded(found: Interval, dtype: int) -> Interval:
-    """Return bounds as far as a dtype has them: what it cannot hold is infinite, or wraps around."""
+    """Return bounds as a dtype holds them: larger ones are infinite, or wrap around."""
     if dtype in INTEGERS:
         whole = _of_dtype(dtype)
         return found if whole.low <= found.low and found.high <= whole.high else whole

@@ -33,7 +33,7 @@ def domain_of(name: str) -> str:
 
 
 def functions_of(proto: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
-    """Return the functions of a model by what calls name."""
+    """Return the functions of a model by the key that calls use."""
     return {(domain_of(f.domain), f.name, f.overload): f for f in proto.functions}
 
 
@@ -52,7 +52,7 @@ def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto
 
 
 def key_of(node: onnx.NodeProto) -> Key:
-    """Return what a node calls, where it is a call."""
+    """Return the key of the function that a node calls."""
     return domain_of(node.domain), node.op_type, node.overload
 
 
@@ -97,7 +97,7 @@ def _uncertain(function: onnx.FunctionProto, functions: Functions) -> Iterator[s
 
 
 def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
-    """Write out in place what the inliner of onnx does not see."""
+    """Write out in place the defaults and names that onnx's inliner does not see."""
     imported = {domain_of(entry.domain) for entry in proto.opset_import}
     for function in functions.values():
         for entry in function.opset_import:
@@ -113,7 +113,7 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
 
 
 def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> None:
-    """Remove in place what gives back an input that a call leaves out, and leave it out where it is read.
+    """Remove in place nodes that pass on an input that a call leaves out, and leave it out in their readers too.
 
     `around` has the names in the graphs around it that stand for nothing.
     """

@@ -101,7 +101,7 @@ def causal_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
 
 
 def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
-    """T5's Softmax(q k + (bias of distances + mask)): what computes the mask, the largest distance and the batch dim.
+    """T5's Softmax(q k + (bias of distances + mask)): the sources of the mask, the largest distance and the batch dim.
 
     Only `onnxruntime.transformers.optimizer` looks for it.
     """

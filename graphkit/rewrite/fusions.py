@@ -30,7 +30,7 @@ MAX_CONE = 40  # nodes that compute positions or shapes
 
 
 def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
-    """Return the nodes of a graph, without the bodies in it, that fusions of onnxruntime need, and what these make."""
+    """Return the nodes of a graph, without its bodies, that fusions of onnxruntime need, and the fused operators."""
     found: dict[Node, str] = {}
     for node in scope.nodes:
         for operator, finder in FINDERS.get(node.op_type, ()) if not node.domain else ():
@@ -76,7 +76,7 @@ def _normalization(root: Node, _: DimsOf) -> Iterator[Node]:
 
 
 def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
-    """The same of a Transpose of what a Reshape gives: the Reshape and its shape, which hide the rank from onnxruntime.
+    """The same behind a Transpose of a Reshape: the Reshape and its shape, which hide the rank from onnxruntime.
 
     Where it knows the rank, it first moves the Transpose into the normalization, and then finds none.
     """

@@ -29,7 +29,7 @@ QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """What a value is computed from.
+    """The inputs that a value is computed from.
 
     Attributes:
         data: Whether it depends on activations, a cache or other floating-point inputs.
@@ -62,7 +62,7 @@ CONSTANT, DATA = Dependence(), Dependence(data=True)
 
 
 def dependences(model: Model, shapes: Shapes) -> Mapping[Value, Dependence]:
-    """Return what each value of the main graph is computed from.
+    """Return which inputs each value of the main graph is computed from.
 
     What a node with bodies gives, what is random and what no rule knows counts as data.
     """
@@ -98,7 +98,7 @@ def _varies(dependence: Dependence, frozen: frozenset[str]) -> bool:
 
 
 def _of_input(value: Value, declared: TensorType | None, role: Role) -> Dependence:
-    """Return what an input is: data where it holds floats, or numbers of 8 bits, as quantised rows and pixels are."""
+    """Return the kind of an input: data where it holds floats or 8-bit numbers, as quantised rows and pixels do."""
     if value.tensor is not None or value.sparse is not None:
         return DATA  # an input with a default: anything may be fed
     if declared is None or declared.is_float or (declared.dtype in QUANTISED and role not in MASKS):

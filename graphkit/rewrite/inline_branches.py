@@ -42,7 +42,7 @@ def decide(scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]) 
 
 
 def why_undecided(node: Node, otherwise: str) -> str:
-    """Return why an If stays: it is broken, or else what the caller says of its condition."""
+    """Return why an If stays: it is broken, or else the caller's reason about its condition."""
     return branch_fault(node) or otherwise
 
 
@@ -105,7 +105,7 @@ class _Inliner:
         return "" if value is None else self.final.get(value, value.name)
 
     def emit(self, scope: Scope, target: Holder, taken: set[str] | None = None) -> list[onnx.NodeProto]:
-        """Return the nodes of a scope with its decided Ifs replaced; what else the branches hold goes to `target`.
+        """Return the nodes of a scope, its decided Ifs replaced; the branches' initializers and types go to `target`.
 
         In a branch, nodes get other names than those taken around it, or onnxruntime does not load the model.
         """

@@ -46,7 +46,7 @@ class NewInput:
 
 
 def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
-    """Return a model in which values of the main graph are inputs; what computed them goes where nothing needs it.
+    """Return a model in which values of the main graph are inputs, without the nodes that this leaves unneeded.
 
     No body reads these values. Two of them may share an input.
     """
@@ -74,7 +74,7 @@ def _give(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[st
 
 
 def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model:
-    """Return a model that gives other outputs for these values, without what is not needed and without dead inputs."""
+    """Return a model that gives other outputs for these values, without unneeded nodes and dead inputs."""
     proto = copy_proto(model)
     del proto.graph.output[:]
     for name, output in outputs:

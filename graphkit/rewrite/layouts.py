@@ -1,4 +1,4 @@
-"""Follow what lies where in a tensor, through operators that only move elements, take a part, or scale.
+"""Follow the layout of a tensor through operators that only move elements, take a part, or scale.
 
 A dim is a row of atoms, the first of which counts slowest: `[batch, rows, columns]`, reshaped and transposed to heads,
 is `[batch, heads, rows, size]`, where heads and size are two atoms of the columns.
@@ -49,7 +49,7 @@ Group = tuple[Atom, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """What the dims of a tensor count.
+    """The meaning of a tensor's dims.
 
     Attributes:
         dims: The atoms of each dim, none for a dim of 1.
@@ -134,7 +134,7 @@ def _taken(rest: list[Atom], dim: Expr) -> Group | None:
 
 
 def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) -> Layout | None:
-    """Return the layout of what a node gives, from that of a tensor that it reads; None where it does anything else."""
+    """Return the layout of a node's output from that of a tensor that it reads; None where it does anything else."""
     dims = editor.shapes[out].dims
     if dims is None or node.domain or [one is value for one in node.inputs].count(True) != 1:
         return None
@@ -183,7 +183,7 @@ def _split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | N
 
 
 def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
-    """Return the layout of what a Slice along one axis of columns leaves."""
+    """Return the layout behind a Slice along one axis of columns."""
     if node.scope.opset() < SLICE_INPUTS_SINCE:
         return None
     starts, axes, steps = (_integers(editor, node.input(index)) for index in (1, 3, 4))
@@ -201,7 +201,7 @@ def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | 
 
 
 def _gathered(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
-    """Return the layout of what one constant index takes from an axis of columns."""
+    """Return the layout behind a Gather of one constant index from an axis of columns."""
     axis, index = _axis(node, before), _integers(editor, node.input(1))
     if axis is None or index is None or len(index) != 1:
         return None

@@ -58,7 +58,7 @@ def shifted(axis: int, extra: int) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node that could be lifted, and what is known of its tensors.
+    """A node that could be lifted, with the known facts of its tensors.
 
     Attributes:
         inputs: What is known of its inputs, None for one that is left out.
@@ -72,7 +72,7 @@ class Candidate:
     flat: frozenset[int]
 
     def tensor(self, index: int) -> Tensor | None:
-        """Return what is known of an input, None where it is left out."""
+        """Return the known facts of an input, None where it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def rank(self, index: int) -> int:

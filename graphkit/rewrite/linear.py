@@ -1,4 +1,4 @@
-"""Linear operators with a constant weight, as what they have in common: channels in, channels out, weight, bias."""
+"""Linear operators with a constant weight, seen alike: channels in, channels out, weight, bias."""
 
 from __future__ import annotations
 

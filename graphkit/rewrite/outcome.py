@@ -1,4 +1,4 @@
-"""What a pass, or a pipeline of them, did, and what it declined to do."""
+"""The outcome of a pass, or of a pipeline of them: changes, and reasons for those that it declined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Outcome(Result):
-    """What a pass, or a pipeline, did.
+    """The outcome of a pass, or of a pipeline.
 
         outcome = graphkit.fold("model.onnx")
         print(outcome)  # notebooks show it by itself
@@ -57,12 +57,12 @@ class Outcome(Result):
         return f"{self.title} for {self.model.name}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the changes and what was declined, and the model by its name."""
+        """Return the changes, the declined ones, and the model by its name."""
         declined = [asdict(declined) for declined in self.declined]
         return {"model": self.model.label, "changes": list(self.changes), "declined": declined}
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what to show, in order."""
+        """Yield the blocks to show, in order."""
         if self.changes:
             yield from change_blocks(self.changes)
         else:
@@ -82,7 +82,7 @@ def grouped(declined: Iterable[str]) -> tuple[str, ...]:
 
 
 def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
-    """Yield what passes did, a row each."""
+    """Yield the changes of passes, a row each."""
     steps = [found.groups() for change in changes if (found := STEP.fullmatch(change)) is not None]
     yield Heading("What was done")
     if any(name for name, _ in steps):
@@ -92,7 +92,7 @@ def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
 
 
 def declined_blocks(declined: Sequence[str]) -> Iterator[Block]:
-    """Yield what passes left unchanged, each reason once."""
+    """Yield the reasons for which passes left nodes unchanged, each once."""
     reasons = grouped(declined)
     yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])
     if len(reasons) > SHOWN_DECLINED:

@@ -24,7 +24,7 @@ def output_of(node: Node) -> Value:
 
 
 def climb(node: Node, *path: Step) -> list[Node] | None:
-    """Follow inputs to what computes them: (index, operators...) for each step, None for whichever input it is."""
+    """Follow inputs to their producers: (index, operators...) for each step, None for whichever input it is."""
     found: list[Node] = []
     for index, *operators in path:
         candidates = node.inputs if index is None else [node.input(int(index))]

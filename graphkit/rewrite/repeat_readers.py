@@ -1,4 +1,4 @@
-"""What reads repeated heads, and whether it could read each head once instead."""
+"""The readers of repeated heads, and whether they could read each head once instead."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Product:
 
 
 class RepeatReaders:
-    """All that reads the copies of a repeat, directly or through what treats all heads alike.
+    """All readers of a repeat's copies, direct or behind nodes that treat all heads alike.
 
     Attributes:
         products: The MatMuls.

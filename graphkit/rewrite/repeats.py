@@ -44,7 +44,7 @@ class Repeat:
 
 
 def repeat_of(editor: Editor, node: Node) -> Repeat | None:
-    """Return what a node gives as a repeat, None where it is none that is known."""
+    """Return a node's output as a repeat, None where it is no known one."""
     out = node.outputs[0] if node.outputs else None
     after = editor.shapes[out].dims if out is not None else None
     if after is None or len(after) != RANK:
@@ -87,7 +87,7 @@ def _copied_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
 
 
 def _copied(editor: Editor, node: Node, after: Dims, axis: int) -> Value | None:
-    """Return what a node copies along an axis of length 1, and along no other."""
+    """Return the value that a node copies along an axis of length 1, and along no other."""
     data = node.input(0)
     if data is None or editor.shapes[data].dims != (*after[:axis], const(1), *after[axis + 1 :]):
         return None
@@ -95,7 +95,7 @@ def _copied(editor: Editor, node: Node, after: Dims, axis: int) -> Value | None:
 
 
 def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
-    """Whether a node whose output is longer on that axis only gives copies of what it reads."""
+    """Whether a node whose output is longer on that axis only copies its input."""
     if node.is_op("Concat"):
         return node.attr("axis", int) in (axis, axis - rank) and all(each is data for each in node.inputs)
     return node.is_op("Expand", "Tile")

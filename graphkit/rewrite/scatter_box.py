@@ -104,7 +104,7 @@ def _coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
 
 
 def _counted_from_zero(box: Box) -> Box:
-    """Return the box with negative indices, which count from the end, as what they mean."""
+    """Return the box with negative indices, which count from the end, made positive."""
     starts: list[Expr] = []
     for start, size, dim in zip(box.starts, box.sizes, box.dims, strict=True):
         if lower(start) < 0:

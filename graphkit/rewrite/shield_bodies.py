@@ -25,7 +25,7 @@ INT64 = onnx.TensorProto.INT64
 
 
 def shield_bodies(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:
-    """Return a model whose bodies that cannot run at its frozen dims read what is around them without its dims."""
+    """Return a model that hides its frozen dims from subgraphs that cannot run at those sizes."""
     editor = Editor(model)
     for body in bodies:
         if not any(other is not body and other.contains(body) for other in bodies):

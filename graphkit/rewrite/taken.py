@@ -1,4 +1,4 @@
-"""What a Gather with constant indices takes: along each axis, which positions, in which order."""
+"""The positions that a Gather with constant indices takes: along each axis, in their order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Integers = npt.NDArray[np.int64]
 
 
 class NotTakenError(Exception):
-    """What a node takes is not known, or not the same for all that it reads, and why."""
+    """Why the positions that a node takes are not known, or not the same for all that it reads."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a node takes of its data.
+    """The positions that a node takes of its data.
 
     Attributes:
         positions: By axis, in order; of other axes it takes all. None is negative, none outside of its axis.
@@ -44,7 +44,7 @@ class Taken:
 
 
 def taken_by(editor: Editor, node: Node) -> Taken:
-    """Return what a Gather, GatherND or GatherElements takes.
+    """Return the positions that a Gather, GatherND or GatherElements takes.
 
     Raises:
         NotTakenError: It is not known, or not a product of positions along axes.

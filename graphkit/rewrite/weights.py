@@ -1,4 +1,4 @@
-"""Arithmetic on weights part by part: what is in memory is a part, whatever the size of the weight."""
+"""Arithmetic on weights part by part: only a part is in memory, whatever the size of the weight."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _parts(weight: np.ndarray) -> Iterator[slice]:
 
 
 def _part(factor: np.ndarray, part: slice) -> np.ndarray:
-    """Return what of a factor counts for a part of the weight."""
+    """Return the part of a factor that applies to a part of the weight."""
     return factor if factor.shape[0] == 1 else factor[part]
 
 

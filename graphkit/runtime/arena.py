@@ -60,7 +60,7 @@ class Arena:
         return (self._file,) if self._name is None else ()
 
     def put(self, value: object, start: int = 0) -> tuple[Json, int]:
-        """Store a value from an offset on; return what tells where its arrays lie, and the offset behind them.
+        """Store a value from an offset on; return the places of its arrays, and the offset behind them.
 
         Raises:
             TypeError: It holds what is no array, string or number.

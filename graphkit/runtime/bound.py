@@ -69,7 +69,7 @@ class BoundSession:
             self._outputs.append(name)
 
     def _is_new(self, name: str, array: np.ndarray) -> bool:
-        """Whether what is bound under a name has another place or shape."""
+        """Whether the array bound under a name has another place or shape."""
         place = array.ctypes.data, array.shape
         if self._bound.get(name) == place:
             return False

@@ -65,7 +65,7 @@ class Process:
             self._worker = None
 
     def release(self) -> None:
-        """Free what the models take, and leave the process to whoever needs one next."""
+        """Free the memory of the models, and leave the process to whoever needs one next."""
         worker, self._worker = self._worker, None
         self.generation += 1
         if worker is None:

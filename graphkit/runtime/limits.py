@@ -68,7 +68,7 @@ def allocated() -> int:
 
 
 def limit_memory(most: int) -> None:
-    """Limit what this process allocates, where `HAS_MEMORY_LIMIT`; files that it maps to read do not count."""
+    """Limit the memory this process allocates, where `HAS_MEMORY_LIMIT`; files that it maps to read do not count."""
     if sys.platform == "linux":
         import resource
 

@@ -50,7 +50,7 @@ def load_error(message: str, label: str, hint: str = LOADING) -> ModelError:
 
 
 class Runner(Protocol):
-    """What proofs need of a session, in this process or in one of its own."""
+    """The interface of a session that proofs use, in this process or in one of its own."""
 
     label: str
 

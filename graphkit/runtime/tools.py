@@ -24,7 +24,7 @@ class ToolError(Exception):
 
 
 def run_tool(module: str, model: bytes, *arguments: str) -> bytes:
-    """Return what the tool in a module makes of a serialized model.
+    """Return the result of running the tool in a module on a serialized model.
 
     Raises:
         ToolError: It fails, or takes too much time or memory.

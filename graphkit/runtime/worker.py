@@ -83,7 +83,7 @@ def _leave_no_core() -> None:
 
 
 def _pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Return stdin and stdout as pipes of our own; what a library prints goes to stderr."""
+    """Return stdin and stdout as pipes of our own; output that a library prints goes to stderr."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -119,7 +119,7 @@ class _Server:
         self.floor = allocated() + ROOM + STACKS * (os.cpu_count() or 1)
 
     def reply(self, request: Message, arena: Arena) -> Message:
-        """Do what is asked."""
+        """Carry out a request."""
         try:
             self._drop(request.get("drop", list(self.sessions)))
             if request["do"] == "free":
@@ -163,7 +163,7 @@ class _Server:
             self.allowed.pop(number, None)
 
     def _limit(self, memory: int) -> None:
-        """Limit what this process may allocate to what its models may take together."""
+        """Limit the memory this process may allocate to the amount its models may take together."""
         limit_memory(self.floor + sum(self.allowed.values()) + memory)
 
 

@@ -1,4 +1,4 @@
-"""The nodes that read a shape, an axis or a count, with what they read and the dims of their outputs."""
+"""The nodes that read a shape, an axis or a count, with the operands they read and the dims of their outputs."""
 
 from __future__ import annotations
 

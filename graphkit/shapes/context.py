@@ -1,4 +1,4 @@
-"""The context of a shape rule: what is known of its node, and where it reports what it finds."""
+"""The context of a shape rule: the known facts of its node, and the place to report findings."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Engine(Protocol):
         """Infer a body, which runs whenever its node does or may not run, and return its outputs."""
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
-        """Return what is known of a constant."""
+        """Return the known facts of a constant."""
 
 
 class InferenceContext(NodeView):
-    """A node with what is known of its inputs, and where its rule reports what it finds."""
+    """A node with the known facts of its inputs, and the place where its rule reports findings."""
 
     def __init__(
         self, node: Node, inputs: Sequence[Tensor | None], attributes: Mapping[str, AttributeProto], engine: Engine

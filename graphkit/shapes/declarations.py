@@ -1,4 +1,4 @@
-"""Correct declared dims of inputs that contradict what the nodes compute.
+"""Correct declared dims of inputs that contradict the requirements of the nodes.
 
 Some exporters declare the past as long as `past_sequence_length + sequence_length`, or the mask as long as the tokens.
 With such dims the model runs only without new tokens, or not at all. If the nodes restrict the lengths more than the
@@ -53,7 +53,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Declarations:
-    """A model whose inputs declare what its nodes need.
+    """A model whose inputs declare the dims that its nodes need.
 
     Attributes:
         model: The corrected model, the same one if nothing is wrong.
@@ -132,7 +132,7 @@ def _branches(model: Model) -> Iterator[Branch]:
 
 
 def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
-    """Return what nodes in these scopes need to be equal."""
+    """Return the equalities that nodes in these scopes require."""
     needed = (fact for fact in (*shapes.equalities, *shapes.broadcasts) if fact.scope in scopes)
     pairs = dict.fromkeys((fact.left, fact.right) for fact in needed if is_known(fact.left) and is_known(fact.right))
     return [row for pair in pairs for row in linear(*pair)]
@@ -177,7 +177,7 @@ def _read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
 def _needed(
     length: Length, found: Sequence[Length], branches: Sequence[tuple[str, list[Row]]], *, is_branch: bool
 ) -> tuple[Expr, str]:
-    """Return what a length must be, a symbol of its own if branches differ, and the length in each branch as text."""
+    """Return the required value of a length, a symbol of its own if branches differ, and the length in each branch."""
     own = symbol(length.name)
     if length.kind not in FOLLOWING:
         return own, ""

@@ -1,4 +1,4 @@
-"""What a user specifies of a model's inputs: sizes of symbols, shapes of inputs, bounds of symbols."""
+"""A user's specification of a model's inputs: sizes of symbols, shapes of inputs, bounds of symbols."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SymbolRanges = tuple[tuple[str, int | None, int | None], ...]
 
 @dataclass(frozen=True)
 class DimSpec:
-    """What a user specifies of the dims of a model's inputs, besides their declarations.
+    """A user's specification of the dims of a model's inputs, besides their declarations.
 
         spec = DimSpec.of(dims={"batch_size": 1}, ranges={"sequence_length": (1, 512)})
         proof = verify_rewrite(model, fold(model, spec).model, spec)
@@ -70,7 +70,7 @@ class DimSpec:
         return DimSpec.of(self.numbers | other.numbers, self.shapes | other.shapes, self.bounds | other.bounds)
 
     def open_ranges(self, frozen: Collection[str]) -> DimSpec:
-        """Return what remains for a model in which these symbols are frozen: the bounds of the others."""
+        """Return the specification for a model in which these symbols are frozen: the bounds of the others."""
         return DimSpec(ranges=tuple(bounds for bounds in self.ranges if bounds[0] not in frozen))
 
 

@@ -25,7 +25,7 @@ Replacements = dict[Atom, Expr]
 
 
 def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
-    """Return the table with atoms replaced by what they must equal."""
+    """Return the table with each atom replaced by an expression that it must equal."""
     pairs: dict[Scope, list[tuple[Expr, Expr]]] = {}
     for equality in equalities:
         pairs.setdefault(equality.scope, []).append((equality.left, equality.right))

@@ -151,7 +151,7 @@ class Expr:
         return self.mapped(lambda atom: _substituted(atom, assignment))
 
     def mapped(self, function: Callable[[Atom], Expr]) -> Expr:
-        """Return the expression with each atom replaced by what a function returns for it, simplified anew."""
+        """Return the expression with each atom replaced by the result of a function, simplified anew."""
         total = const(0)
         for monomial, factor in self.terms:
             total = total + math.prod(map(function, monomial), start=const(factor))

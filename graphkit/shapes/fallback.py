@@ -30,7 +30,7 @@ REFUSALS = (
 
 
 def infer_node(ctx: InferenceContext) -> list[Tensor]:
-    """Return what onnx knows of a node's outputs."""
+    """Return the facts that onnx's own inference knows of a node's outputs."""
     node = ctx.node
     if node.bodies or not onnx.defs.has(node.op_type, node.domain):
         raise UnknownError(f"there is no rule for {node.operator}")

@@ -91,7 +91,7 @@ forget_on_registration(_as_declared.cache_clear)
 
 
 def infer_from(model: Model, given: Inputs) -> Shapes:
-    """Return the shape of every tensor, from what is known of the inputs."""
+    """Return the shape of every tensor, inferred from the known facts of the inputs."""
     equal: list[tuple[Expr, Expr]] = []
     passes: list[_Engine] = []
     while len(passes) < MAX_PASSES:
@@ -103,7 +103,7 @@ def infer_from(model: Model, given: Inputs) -> Shapes:
 
 
 def _distinct(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:
-    """Return what all passes found necessary; a later pass, which builds on it, does not see it again."""
+    """Return the requirements of all passes; a later pass, which builds on one, does not see it again."""
     found: list[Requirement] = []
     for noted in passes:
         said = {(one.scope, str(one)) for one in found}
@@ -112,7 +112,7 @@ def _distinct(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...
 
 
 class _Engine:
-    """The table of what is known, filled node by node."""
+    """The table of known tensors, filled node by node."""
 
     def __init__(self, model: Model, given: Inputs, equal: Sequence[tuple[Expr, Expr]]) -> None:
         self.model, self.given = model, given
@@ -237,7 +237,7 @@ class _Engine:
         return results
 
     def _remember(self, scope: Scope) -> None:
-        """Keep what all calls of a function agree on."""
+        """Keep the facts that all calls of a function agree on."""
         for inner in scope.walk():
             for value in inner.values.values():
                 if (now := self.table.get(value)) is not None:
@@ -249,7 +249,7 @@ class _Engine:
         return not self.notes.reasons and not self.notes.equalities
 
     def learn(self, equal: list[tuple[Expr, Expr]]) -> bool:
-        """Take what the main graph's nodes need for the next pass, and return whether that is anything new."""
+        """Take the requirements of the main graph's nodes into the next pass, and return whether any is new."""
         main = self.model.graph
         equalities, inequalities = (
             [one for one in noted if one.scope is main] for noted in (self.notes.equalities, self.notes.inequalities)

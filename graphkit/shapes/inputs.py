@@ -1,4 +1,4 @@
-"""What is known of the graph inputs: their declared dims and what the user specifies."""
+"""The known facts of the graph inputs: their declared dims and the user's specification."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Inputs:
             pending = left
 
     def _unsolved(self, name: str, dim: Expr, size: int) -> str:
-        """Return why a dim of an input cannot have a size, and what would be different."""
+        """Return why a dim of an input cannot have a size, and which value would result."""
         rest = dim.substitute(self.numbers)
         if rest.constant is None:
             return (
@@ -203,7 +203,7 @@ class Inputs:
         return True
 
     def tensor(self, value: Value, notes: Notes) -> Tensor:
-        """Return what is known of an input; elements that are followed get symbols, whose reasons are noted."""
+        """Return the known facts of an input; elements that are followed get symbols, whose reasons are noted."""
         kind = self.declared.get(value.name)
         if kind is None:
             return unknown(f"the input '{value.name}' is declared as no tensor")

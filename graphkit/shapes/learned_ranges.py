@@ -42,7 +42,7 @@ def _learn_equal(one: Expr, other: Expr, found: Ranges) -> None:
 
 
 def _tighten(expr: Expr, least: int, found: Ranges, depth: int) -> None:
-    """Add what follows for symbols from `expr >= least`."""
+    """Add the ranges of symbols that follow from `expr >= least`."""
     if depth > MAX_DEPTH:
         return
     for monomial, factor in expr.terms:

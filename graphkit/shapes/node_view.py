@@ -1,4 +1,4 @@
-"""A read-only view of a node for a rule: what is known of its inputs, and its attributes."""
+"""A read-only view of a node for a rule: the known facts of its inputs, and its attributes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UnknownError(Exception):
 
 
 class NodeView:
-    """A node, its attributes, and what is known of its inputs."""
+    """A node, its attributes, and the known facts of its inputs."""
 
     def __init__(self, node: Node, inputs: Sequence[Tensor | None], attributes: Mapping[str, AttributeProto]) -> None:
         self.node, self.inputs, self.attributes = node, inputs, attributes
@@ -89,7 +89,7 @@ class NodeView:
     # Attributes
 
     def attr(self, name: str, default: T | type[T]) -> T:
-        """Return what an attribute holds, which must be known, as `attribute_value` does."""
+        """Return the value of an attribute, which must be known, as `attribute_value` does."""
         attribute = self.attributes.get(name)
         found = attribute_value(attribute, default)
         if found is None:

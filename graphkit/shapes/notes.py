@@ -1,4 +1,4 @@
-"""What one pass over a model's nodes finds, besides the shapes themselves."""
+"""The findings of one pass over a model's nodes, besides the shapes themselves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Notes:
         return len(self.findings), len(self.equalities), len(self.broadcasts), len(self.inequalities)
 
     def rewind(self, mark: tuple[int, ...]) -> None:
-        """Forget what was noted after a mark; symbols stay."""
+        """Forget the notes made after a mark; symbols stay."""
         for notes, length in zip(
             (self.findings, self.equalities, self.broadcasts, self.inequalities), mark, strict=True
         ):

@@ -1,4 +1,4 @@
-"""The shape program of a model: what each node reads as a shape, an axis or a count, in terms of the input dims.
+"""The shape program of a model: the shape, axis and count operands of each node as expressions in the input dims.
 
 A tracer or a JIT that takes concrete numbers from it never traces an int64 tensor: the whole shape computation of a
 model is a few sums, products and divisions of input dims. It is data (`to_json`), and a function in Python or in
@@ -117,7 +117,7 @@ def program(
     ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
 ) -> Program:
-    """Return what every node at every scope reads as a shape, an axis or a count, as expressions in the input dims.
+    """Return the shape, axis and count operands of every node at every scope as expressions in the input dims.
 
     Args:
         model: The model, or its path.

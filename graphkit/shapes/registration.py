@@ -98,7 +98,7 @@ def _checked(operator: str, rule: Rule) -> Rule:
 
 
 def _problem(tensor: object) -> str:
-    """Return why something cannot be what a rule knows of an output, "" where it can."""
+    """Return why an object cannot be a rule's description of an output, "" where it can."""
     if not isinstance(tensor, Tensor):
         return f"as {type(tensor).__name__}, not as a Tensor"
     if tensor.dtype not in TensorProto.DataType.values():

@@ -47,7 +47,7 @@ class Shapes:
     broadcasts: tuple[Requirement, ...] = field(default=(), repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str]) -> Tensor:
-        """Return what is known of a value: the value, the name of one of the main graph, or (scope path, name)."""
+        """Return the known facts of a value: the value, the name of one of the main graph, or (scope path, name)."""
         return self.table.get(self.find(key)) or unknown("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:
@@ -70,7 +70,7 @@ class Shapes:
 
     @property
     def required(self) -> tuple[Requirement, ...]:
-        """What must hold for the main graph to run; a body may not run."""
+        """The conditions under which the main graph runs; a body may not run."""
         found = (*self.equalities, *self.inequalities)
         return tuple(one for one in found if one.scope is self.model.graph)
 

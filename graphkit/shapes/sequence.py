@@ -1,4 +1,4 @@
-"""What is known of a sequence of tensors: each tensor, or what all have in common."""
+"""The known facts of a sequence of tensors: each tensor, or those that all have in common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Common", "TensorSequence", "agreed", "joined", "union"]
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What the tensors of a sequence have in common.
+    """The facts that the tensors of a sequence have in common.
 
     Attributes:
         dtype: TensorProto.DataType, 0 if unknown.
@@ -24,7 +24,7 @@ class Common:
 
 
 class TensorSequence(Tensor):
-    """What is known of a sequence, which has neither dims nor elements of its own.
+    """The known facts of a sequence, which has neither dims nor elements of its own.
 
     Attributes:
         items: Its tensors, None if their number is not known.
@@ -56,13 +56,13 @@ class TensorSequence(Tensor):
 
 
 def joined(left: TensorSequence, right: TensorSequence) -> TensorSequence:
-    """Return what is known of a sequence that is one of two."""
+    """Return the facts of a sequence that is one of two."""
     length = left.length if left.length == right.length else None
     return TensorSequence(None, union(left.common, right.common), length)
 
 
 def union(left: Common | None, right: Common | None) -> Common | None:
-    """Return what tensors of either kind have in common."""
+    """Return the facts that tensors of either kind have in common."""
     if left is None or right is None:
         return right if left is None else left
     dtype = left.dtype if left.dtype == right.dtype else 0
@@ -72,7 +72,7 @@ def union(left: Common | None, right: Common | None) -> Common | None:
 
 
 def agreed(before: Tensor, now: Tensor) -> Tensor:
-    """Return what two calls of a function agree on, tensors or sequences."""
+    """Return the facts that two calls of a function agree on, for tensors or sequences."""
     if isinstance(before, TensorSequence) and isinstance(now, TensorSequence):
         return joined(before, now)
     if isinstance(now, TensorSequence):

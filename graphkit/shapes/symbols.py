@@ -13,7 +13,7 @@ INF = math.inf
 
 
 class Symbol:
-    """A named integer with what is known of its size. Equal ones are identical."""
+    """A named integer with its known range. Equal symbols are identical."""
 
     __slots__ = ("__weakref__", "key", "lower", "name", "upper")
     _known: WeakValueDictionary[tuple[str, Bound, Bound], Symbol] = WeakValueDictionary()

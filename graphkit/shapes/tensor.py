@@ -1,4 +1,4 @@
-"""What is known of one tensor: dtype, dims, and the elements of small ones, or why not.
+"""The known facts of one tensor: dtype, dims, and the elements of small ones, or why they are not known.
 
 An unknown dim or element is a symbol of its own whose name starts with `?`: two dims that are the same unknown number
 compare equal. `Shapes.reason` tells what each of them stands for.
@@ -87,7 +87,7 @@ Dims = tuple[Expr, ...]
 
 
 class Tensor:
-    """What is known of a tensor.
+    """The known facts of a tensor.
 
     Attributes:
         dtype: TensorProto.DataType, 0 if unknown.

@@ -52,7 +52,7 @@ def apply(name: str, arrays: Sequence[Array], dtype: int) -> Array:
 
 
 def each(function: Callable[..., Result], *arrays: Array) -> Array:
-    """Return what a function gives for the elements of broadcast arrays."""
+    """Return the results of a function for the elements of broadcast arrays."""
     with np.errstate(all="ignore"):
         return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
@@ -219,7 +219,7 @@ def compare(name: str, left: Element, right: Element) -> int | None:
 
 
 def choose(condition: Element, if_true: Element, if_false: Element) -> Result:
-    """Return what Where gives for one element."""
+    """Return the element that Where chooses."""
     decided = compare("==", condition, 0)
     if decided is None:
         return if_true if if_true == if_false else None

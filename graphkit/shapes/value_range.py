@@ -1,4 +1,4 @@
-"""What is known of the elements of an integer tensor: an affine function of the coordinates, or a value range.
+"""The form of an integer tensor's elements: an affine function of the coordinates, or a value range.
 
 The elements that Range, Expand and Add make are `start + i*stride[0] + j*stride[1] + ...` at the coordinates i, j, ...:
 rank + 1 expressions say all of them, even where their number depends on the input dims. Of other tensors, the least and
@@ -129,19 +129,19 @@ Form = Affine | ValueRange
 
 
 def uniform(element: Expr | int, dims: Dims | None) -> Form:
-    """Return what is known of a tensor whose elements are all the same."""
+    """Return the form of a tensor whose elements are all the same."""
     element = Expr.of(element)
     return ValueRange(element, element) if dims is None else Affine(dims, element, (const(0),) * len(dims))
 
 
 def broadcast(form: Form, dims: Dims | None) -> Form:
-    """Return what is known of a tensor after it is broadcast."""
+    """Return the form of a tensor after it is broadcast."""
     grown = form.broadcast(dims) if isinstance(form, Affine) and dims is not None else None
     return grown or form.range
 
 
 def add(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
-    """Return what is known of a sum, given whether each element of one side meets each of the other."""
+    """Return the form of a sum, given whether each element of one side meets each of the other."""
     a, b = broadcast(left, dims), broadcast(right, dims)
     if isinstance(a, Affine) and isinstance(b, Affine):
         return Affine.of(a.dims, a.start + b.start, [x + y for x, y in zip(a.strides, b.strides, strict=True)])
@@ -151,7 +151,7 @@ def add(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
 
 
 def fit(dims: Dims, data: Array | np.ndarray) -> Form | None:
-    """Return what holds of all of these integers or expressions, None where there are others."""
+    """Return a form that holds for all of these integers or expressions, None where there is none."""
     if data.dtype == object and not all(isinstance(element, int | Expr) for element in data.flat):
         return None
     if data.size < 2:
@@ -186,7 +186,7 @@ def _sign(factor: Expr) -> int:
 
 
 def _without_empty(dim: Expr) -> Expr:
-    """Return what a dim is where it is not 0: its min or max lacks the arguments that would leave no elements."""
+    """Return the value of a dim where it is not 0: its min or max lacks the arguments that would leave no elements."""
     for monomial, factor in dim.terms:
         call = monomial[0] if len(monomial) == 1 else None
         if isinstance(call, Call) and call.op in ("min", "max"):

@@ -1,4 +1,4 @@
-"""Value-range analysis: what the elements of a model's integer tensors are, followed from operator to operator.
+"""Value-range analysis: the forms of a model's integer tensors, followed from operator to operator.
 
 It tells which function of its coordinates an element is, and the least and the greatest element. It gives a range only
 if both ends occur: an index that never occurs is no hazard.
@@ -35,7 +35,7 @@ WIDE = (TensorProto.INT32, TensorProto.INT64)  # they hold whatever is made of d
 
 
 class ValueRangeAnalysis:
-    """Finds what the elements of the integer tensors of a model are; each tensor is looked at once.
+    """Finds the forms of the integer tensors of a model; each tensor is analysed once.
 
     Args:
         model: The model.
@@ -87,7 +87,7 @@ class ValueRangeAnalysis:
         return [Affine(whole.dims[:-1], whole.start + last * index, rest) for index in range(count)]
 
     def form(self, value: Value | None) -> Form | None:
-        """Return what is known of the elements of a tensor, in whichever form."""
+        """Return the form of a tensor's elements, affine or a range."""
         if value is None or self._depth > MAX_DEPTH:
             return None
         if value not in self._known:

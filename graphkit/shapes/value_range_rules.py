@@ -25,7 +25,7 @@ Finder = Callable[[Value | None], Form | None]
 
 
 class ElementsView(NodeView):
-    """A view of a node that also tells what is known of all elements of its inputs.
+    """A view of a node that also tells the forms of its inputs' elements.
 
     Attributes:
         out: The dims of its first output, None where they are not known.
@@ -38,14 +38,14 @@ class ElementsView(NodeView):
         self.out, self.find, self.typical = out, find, typical
 
     def form(self, index: int) -> Form:
-        """Return what is known of the elements of an input."""
+        """Return the form of the elements of an input."""
         found = self.find(self.node.input(index))
         if found is None:
             raise UnknownError(f"the elements of {self.name(index)} are not known")
         return found
 
     def uniform(self, index: int) -> Expr:
-        """Return what all elements of an input are."""
+        """Return the one value that all elements of an input have."""
         return _given(self.form(index).uniform)
 
     def is_zero(self, index: int) -> int:
@@ -104,7 +104,7 @@ def _all_meet(view: ElementsView) -> bool:
 
 
 def _with_uniform(view: ElementsView) -> tuple[Form, Expr]:
-    """Return one of two inputs, and what all elements of the other one are."""
+    """Return one of two inputs, and the one value of all elements of the other."""
     left, right = map(view.form, range(len(view.inputs)))
     return (left, right.uniform) if right.uniform is not None else (right, _given(left.uniform))
 

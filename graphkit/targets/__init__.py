@@ -1,4 +1,4 @@
-"""Targets: what compilers take, as TOML files of facts with their sources, and what reads them.
+"""Targets: operators that compilers take, as TOML files of facts with their sources, and the reader of these.
 
 target = load_target("ethos-u65")  # or the path of a file of your own
 target.operators["Gather"]         # a Fact, or None where no source says

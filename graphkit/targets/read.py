@@ -58,7 +58,7 @@ def _built_in(name: str) -> Target:
 
 @cache
 def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
-    """Return what TFLite operators each ONNX operator becomes; the first whose condition holds is the one."""
+    """Return the TFLite operators that each ONNX operator becomes; the first whose condition holds counts."""
     root = read_toml(FOLDER / "tflite_operators.toml")
     root.only("sources", "operators")
     sources = _sources(root)
@@ -76,7 +76,7 @@ def _target(root: Section) -> Target:
 
 
 def _together(root: Section) -> Target:
-    """Return the target that refuses what any of some others refuses.
+    """Return the target that refuses an operator if any of some others refuses it.
 
     Raises:
         TargetError: One of these is none, or is made of others itself.

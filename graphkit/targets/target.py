@@ -1,4 +1,4 @@
-"""Target: what sources say of a compiler, each fact with its source; what none says is unknown."""
+"""Target: facts about a compiler, each with its source; a fact that no source states is unknown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Verdict = Literal["allowed", "refused", "unknown"]
 
 @dataclass(frozen=True)
 class Source:
-    """A document, a file of a repository, or what a tool printed.
+    """A document, a file of a repository, or the output of a tool.
 
     Attributes:
         key: What facts call it.
@@ -55,7 +55,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of a node; inputs go by their names in the ONNX specification.
+    """A condition on a node; inputs go by their names in the ONNX specification.
 
     Attributes:
         constant: Inputs that must be constant.
@@ -95,7 +95,7 @@ ANYTHING = Condition()
 
 
 def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return what targets say together.
+    """Return the joint verdict of several targets.
 
     What any refuses is refused. What more of them say nothing of than take is unknown.
     """
@@ -106,7 +106,7 @@ def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class Fact:
-    """What a source says of some operators or dtypes.
+    """A statement of a source about some operators or dtypes.
 
     Attributes:
         verdict: Whether they are allowed.
@@ -146,7 +146,7 @@ class Facts:
         return {name: fact for fact in self.facts for name in fact.names}
 
     def __getitem__(self, name: str) -> Fact | None:
-        """Return what is said of a name, None where no source says anything."""
+        """Return the fact about a name, None where no source states any."""
         found = self._by_name.get(name)
         if found is None and self.source is not None:
             return Fact(self.otherwise, (name,), self.source, self.note or "not in its list")
@@ -171,7 +171,7 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Target:
-    """What sources say of a compiler.
+    """The facts that sources state about a compiler.
 
     Attributes:
         name: Such as `ethos-u65`.
@@ -202,7 +202,7 @@ class Target:
     others: tuple[Target, ...] = ()
 
     def dtype(self, name: str) -> Fact | None:
-        """Return what is said of a dtype of data, None where no source says anything."""
+        """Return the fact about a dtype of data, None where no source states any."""
         if not self.others:
             return self.dtypes[name]
         facts = [(other, other.dtype(name)) for other in self.others]

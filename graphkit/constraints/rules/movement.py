@@ -22,7 +22,7 @@ MAX_RANK = 8  # of tensors that are compared dim by dim
 
 
 def reshape(view: NodeView) -> Iterator[Precondition]:
-    """The target's elements mean what they say, and it has as many elements as the input."""
+    """The target's elements are read as they were written, and it has as many elements as the input."""
     if view.opset < 5:
         return
     source, target = view.dims(), tuple(integers(view, 1))

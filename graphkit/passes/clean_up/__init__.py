@@ -1,1 +1,1 @@
-"""Passes that remove what is unused, merge what is equal and fold what is constant."""
+"""Passes that remove unused nodes, merge equal ones and fold constants."""

@@ -1,4 +1,4 @@
-"""Remove what no output needs: nodes, initializers, declared types, functions."""
+"""Remove the nodes, initializers, declared types and functions that no output needs."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _hoist(editor: Editor, node: Node, out: Value) -> None:
 
 
 def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
-    """Run nodes as a model of their own and use what they give."""
+    """Run nodes as a model of their own and replace their outputs by the results."""
     inside = {node: number for number, node in enumerate(nodes)}
     wanted = {node: _wanted(editor, node, inside) for node in nodes}
     for node, arrays in _computed(editor, {n: values for n, values in wanted.items() if values}, inside).items():
@@ -200,7 +200,7 @@ def _is_wanted(editor: Editor, value: Value, inside: Inside) -> bool:
 
 
 def _names_output(editor: Editor, node: Node) -> bool:
-    """Whether a node is an Identity that gives an output of its graph: what such an output needs of a constant."""
+    """Whether a node is an Identity that gives an output of its graph, as an output that is a constant needs."""
     return node.is_op("Identity") and any(value is not None and editor.is_output(value) for value in node.outputs)
 
 

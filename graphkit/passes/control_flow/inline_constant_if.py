@@ -74,7 +74,7 @@ class _Conditions:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """What the shape engine knows, asked only where there is a condition that it may know."""
+        """The shapes that the engine infers, asked only where there is a condition that it may know."""
         return infer(self.model, self.spec)
 
     def find(self, node: Node) -> bool | None:

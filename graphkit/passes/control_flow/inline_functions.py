@@ -87,7 +87,7 @@ class InlineFunctions(Pass):
 
 
 def _inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
-    """Return what onnx makes of a model.
+    """Return a model as inlined by onnx.
 
     Raises:
         ModelError: A call does not fit its function, or two functions have one name.
@@ -118,7 +118,7 @@ def _drop_imports(proto: onnx.ModelProto, gone: Functions) -> None:
 
 
 def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:
-    """Name what the calls have become after them where no node has the name, and give it their metadata."""
+    """Name the inlined nodes after their calls where no node has the name, and give them the calls' metadata."""
     expected = list(_expected(before, functions, (), ""))
     if [node.op_type for node, _, _ in expected] != [node.op_type for node in after]:
         return  # not in the order of the calls

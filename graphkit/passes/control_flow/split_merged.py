@@ -82,7 +82,7 @@ def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: 
 
 
 def _branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
-    """Return the decoder of one branch, whose inputs declare what that branch needs."""
+    """Return the decoder of one branch, whose inputs declare the dims that this branch needs."""
     taken = run_passes(
         declared.model, (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
     )
@@ -92,7 +92,7 @@ def _branch(declared: Declarations, name: str, value: bool, keep_names: bool) ->
 
 
 def _signed(result: Model, part: str, source: Model) -> Model:
-    """Note in the metadata what made a model."""
+    """Note in the metadata which part of which model this is."""
     entries = {entry.key: entry for entry in result.proto.metadata_props}
     entry = entries.get(MADE_BY) or result.proto.metadata_props.add(key=MADE_BY)
     entry.value = f"graphkit {__version__}: split-merged of {source.name}, {part}"
@@ -121,7 +121,7 @@ def _choose(model: Model, condition: str | None) -> MergedDecoder:
 
 
 def _why_not(model: Model) -> str:
-    """Return what each If of a model lacks to be a merged decoder."""
+    """Return why no If of a model is that of a merged decoder."""
     ifs = [node for node in all_nodes(model.scopes[:1]) if node.is_op("If")]
     if not ifs:
         return "there is no If in it"

@@ -1,4 +1,4 @@
-"""The function that says in standard operators what com.microsoft.Attention computes for constant weights."""
+"""The function that computes com.microsoft.Attention, for constant weights, in standard operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the projections of a self-attention: what its queries, keys and values are made by, and how they are moved."""
+"""Find the projections of a self-attention: the products that make queries, keys and values, and their moves."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Projection:
 
 
 def batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Group, Group]:
-    """Return what counts the batch and the rows of data of rank 3, in which rows come first if it is turned."""
+    """Return the groups that count batch and rows in data of rank 3, whose rows come first if it is turned."""
     first, second, _ = editor.shapes[data].dims or ()
     batch, rows = (second, first) if is_turned else (first, second)
     return joined([Atom("batch", batch)]), joined([Atom("row", rows)])
 
 
 def operand(node: Node) -> Value | None:
-    """Return what a node moves, takes a part of, or scales."""
+    """Return the input that a node moves, takes a part of, or scales."""
     if node.is_op(*SCALING):
         return next((value for value in node.inputs if value is not None and not value.is_constant), None)
     return node.input(0)
@@ -86,7 +86,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
 
 
 def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray] | Reason:
-    """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and what that adds."""
+    """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and its bias."""
     add = node if node.is_op("Add") else None
     if add is not None:
         made = [one.producer for one in add.inputs if one is not None and not one.is_constant]

@@ -106,7 +106,7 @@ def _fuse(editor: Editor, found: SelfAttention) -> str:
 
 
 def _nodes(editor: Editor, found: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
-    """Return the node, with what turns the rows before it and the result after it where they lie otherwise."""
+    """Return the node, with the Transposes of its rows before and of its result after it where they lie otherwise."""
     result = found.result
     data: NodeInput = found.data
     nodes: list[NewNode] = []

@@ -1,4 +1,4 @@
-"""Fuse what is done to each channel with constants into the weights of linear operators."""
+"""Fuse constant arithmetic on channels into the weights of linear operators."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class _Chain:
     fused: list[Node] = field(default_factory=list)
 
     def follow(self) -> None:
-        """Find what is done to the result."""
+        """Find the constant arithmetic on the result."""
         value, channels = self.linear.node.outputs[0], self.linear.result
         moves: list[Node] = []
         while value is not None:
@@ -127,7 +127,7 @@ class _Chain:
             value = reader.outputs[0]
 
     def climb(self) -> None:
-        """Find what is done to the data."""
+        """Find the constant arithmetic on the data."""
         reader, value = self.linear.node, self.linear.node.inputs[self.linear.data]
         while value is not None:
             self.start = value
@@ -243,7 +243,7 @@ def _bias(editor: Editor, chain: _Chain) -> NodeInput | Reason:
 
 
 def _old_bias(editor: Editor, linear: Linear, old: Value | None) -> np.ndarray | Reason:
-    """Return what is added already, in float64, one number a channel or one."""
+    """Return the bias that is added already, in float64, one number a channel or one."""
     if old is None:
         return np.zeros(1)
     tensor = old.constant
@@ -286,7 +286,7 @@ def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> 
 
 
 def _names(editor: Editor, chain: _Chain) -> list[str]:
-    """Return what the operator and each node behind it that moves elements give; the last one gives the result."""
+    """Return the outputs of the operator and of each moving node behind it; the last one gives the result."""
     moves = [mover for mover in chain.behind if mover not in chain.fused]
     last = chain.behind[-1] if chain.behind else chain.linear.node
     result = last.outputs[0]

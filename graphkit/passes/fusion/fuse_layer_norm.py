@@ -72,7 +72,7 @@ class FuseLayerNorm(Rewrite):
 
 
 class _NoLayerNormError(Exception):
-    """Why what looks like a layer normalization is none."""
+    """Why nodes that look like a layer normalization are none."""
 
 
 @dataclass
@@ -205,7 +205,7 @@ def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
 
 
 def _operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
-    """Return what the only reader of a normalization multiplies or adds, which becomes part of it."""
+    """Return the operand of a normalization's only reader, a Mul or Add, which becomes part of it."""
     out = norm.out
     node = editor.only_reader(out)
     if node is None or not node.is_op(op_type) or len(node.inputs) != 2:

@@ -1,4 +1,4 @@
-"""Merge linear operators that read the same tensor into one, and split what it gives."""
+"""Merge linear operators that read the same tensor into one, and split its result."""
 
 from __future__ import annotations
 

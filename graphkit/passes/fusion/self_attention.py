@@ -1,4 +1,4 @@
-"""Find self-attention among plain operators: by what they compute, whatever way the heads are moved there and back."""
+"""Find self-attention among plain operators by its arithmetic, however the heads are moved there and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROLES = ("queries", "keys", "values")
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """What an attention gives.
+    """The result of an attention, its heads joined.
 
     Attributes:
         value: The value.
@@ -114,7 +114,7 @@ def _reader(value: Value | None) -> Node | None:
 
 
 def _scores(softmax: Node) -> Node | None:
-    """Return the MatMul that scores come from, through what scales and masks them."""
+    """Return the MatMul that computes scores, through the nodes that scale and mask them."""
     value = softmax.input(0)
     node = value.producer if value is not None else None
     for _ in range(MAX_STEPS):
@@ -127,7 +127,7 @@ def _scores(softmax: Node) -> Node | None:
 
 
 def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]] | Reason:
-    """Return what scores are multiplied by before the Softmax, and the nodes that do so."""
+    """Return the factor of scores before the Softmax, and the nodes that apply it."""
     value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims if softmax.inputs[0] is not None else None
     if dims is None or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
         return Reason("the rank of its scores is not known, or its Softmax is over another axis than the last one")
@@ -244,7 +244,7 @@ class _Parts:
         return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
 
     def _shared(self, nodes: frozenset[Node], result: Value) -> Reason:
-        """Return what of an attention is needed besides its result, "" for nothing."""
+        """Return which tensor of an attention is needed besides its result, "" for none."""
         if any(node.scope is not self.softmax.scope for node in nodes):
             return Reason("its nodes are in several graphs")
         inside = [value for node in nodes for value in node.outputs if value is not None and value is not result]
@@ -261,5 +261,5 @@ def _flat(dims: Sequence[Group]) -> Group:
 
 
 def _alike(group: Group) -> list[tuple[object, ...]]:
-    """Return what has to be the same of queries, keys and values."""
+    """Return the properties that queries, keys and values must share."""
     return [(atom.kind, atom.size, atom.stride if atom.kind != "column" else 0) for atom in group]

@@ -85,7 +85,7 @@ def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
 
 
 def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
-    """Return what gives the heads once; what repeats them stays until nothing reads it."""
+    """Return the tensor of unrepeated heads; the nodes that repeat them stay until nothing reads them."""
     if editor.shapes[repeat.source].dims == repeat.dims:
         editor.take(repeat.node)
         return repeat.source

@@ -1,1 +1,1 @@
-"""Passes that change the interface of a model: what it takes and gives, and what that is called."""
+"""Passes that change the interface of a model: its inputs and outputs, and their names."""

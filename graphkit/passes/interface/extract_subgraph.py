@@ -91,7 +91,7 @@ class ExtractSubgraph(Pass):
 
 
 def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
-    """Return the values at which a subgraph begins: those named, and what a node that is named reads.
+    """Return the values at which a subgraph begins: those named, and the inputs of a node that is named.
 
     Raises:
         UsageError: There is no such value or node, or it is a constant.

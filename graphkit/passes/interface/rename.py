@@ -124,7 +124,7 @@ def _check_free(model: Model, names: Mapping[Value, str]) -> None:
 
 
 def _symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[str]]:
-    """Return the new names of symbols, those included that equal others, and what to say of them."""
+    """Return the new names of symbols, those included that equal others, and notes about them."""
     if not renames:
         return {}, []
     declared, classes = _declared_symbols(model), equal_symbols(model)

@@ -1,4 +1,4 @@
-"""What Attention and GroupQueryAttention compute: heads, masks, caches, as far as plain operators can say it."""
+"""Attention and GroupQueryAttention: their heads, masks and caches, as far as plain operators can compute them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HeadSizes:
 
 @dataclass(frozen=True, eq=False)
 class AttentionNode:
-    """What a node of either operator computes.
+    """The computation of a node of either operator.
 
     Attributes:
         mask: What is added to scores, or says which count.
@@ -61,7 +61,7 @@ class AttentionNode:
 
 
 def read_attention(editor: Editor, node: Node) -> AttentionNode | str:
-    """Return what a node computes, or why it stays."""
+    """Return the computation of a node, or why it stays."""
     is_grouped = node.operator == GROUPED
     if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
         return f"its operator set is below {AXES_ARE_INPUTS_SINCE}"
@@ -119,7 +119,7 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes | str:
 
 
 def _unknown_parts(node: Node) -> str:
-    """Return what of a node is not computed here, "" for nothing."""
+    """Return which parts of a node are not supported here, "" for none."""
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         return "it gives its scores too"
     if node.operator != GROUPED:

@@ -1,4 +1,4 @@
-"""Where a KV cache grows: the Concat of what is past and what is new, which reads the past as it is or moved."""
+"""Where a KV cache grows: the Concat of past and new tokens, which reads the past as it is or moved."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Growth:
 
     @property
     def joined(self) -> Value | None:
-        """What the Concat gives, None where moves lie between the cache and it."""
+        """The output of the Concat, None where moves lie between the cache and it."""
         assert self.entry.past is not None
         nodes = [node for node, _ in self.entry.past.consumers if node.is_op("Concat")]
         return nodes[0].outputs[0] if self.new is not None else None
 
 
 def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
-    """Return where the self-attention caches of a model grow; what is in the way is declined with its reason."""
+    """Return where the self-attention caches of a model grow; obstacles are declined with their reasons."""
     found, taken = [], names_in(model.scopes)
     for entry in model.roles.cache:
         if entry.past is None or entry.present is None or model.roles.is_cross(entry):
@@ -80,7 +80,7 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
 
 
 class _Moved:
-    """A cache that is moved before what is new joins it: transposed, cast, or split into layers and stacked again."""
+    """A cache that is moved before new tokens join it: transposed, cast, or split into layers and stacked again."""
 
     def __init__(self, entry: CacheEntry, shapes: Shapes, axis: int) -> None:
         assert entry.past is not None
@@ -113,7 +113,7 @@ class _Moved:
         return (*dims[: self.axis], *dims[self.axis + 1 :])
 
     def _readers(self) -> Iterator[tuple[Node, Value]]:
-        """Yield what reads the cache, or parts of it, other than moves."""
+        """Yield the readers of the cache, or of parts of it, other than moves."""
         pending, met = [self.past], 0
         while pending and met < MAX_MOVED:
             value, met = pending.pop(), met + 1
@@ -131,7 +131,7 @@ class _Moved:
         return dims[(node.attr("axis", 0) or 0) % len(dims)] == self.length
 
     def _sources(self, joined: set[Node]) -> Iterator[Value]:
-        """Yield what the present is made of, other than the results of these nodes, by moves and by stacking."""
+        """Yield the sources of the present, other than the results of these nodes, through moves and stacking."""
         pending, met = [self.present], 0
         while pending and met < MAX_MOVED:
             value, met = pending.pop(), met + 1

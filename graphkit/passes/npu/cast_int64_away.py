@@ -1,4 +1,4 @@
-"""Let data that an export computes in int64 be int32, or what it is cast to in the end."""
+"""Change data that an export computes in int64 to int32, or to the dtype it is cast to in the end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CastInt64Away(Rewrite):
 
 
 def _merge(editor: Editor, node: Node) -> None:
-    """Let a Cast of a Cast read what the first one reads."""
+    """Let a Cast of a Cast read the input of the first one."""
     value = node.input(0)
     first = value.producer if value is not None else None
     source = first.input(0) if first is not None and first.is_op("Cast") else None
@@ -133,7 +133,7 @@ def _convertible(editor: Editor) -> dict[Node, list[int]]:
 
 
 def _read(editor: Editor, node: Node) -> list[int]:
-    """Return which inputs of a node are int64 data: elements of no shape, or what it looks up by."""
+    """Return which inputs of a node are int64 data: elements that belong to no shape, or indices of a lookup."""
     out = node.outputs[0]
     if out is None or len(node.outputs) > 1 or (_is_int64(editor, out) and editor.shapes[out].is_shape_like):
         return []

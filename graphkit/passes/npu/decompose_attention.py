@@ -20,7 +20,7 @@ __all__ = ["DecomposeAttention"]
 
 @dataclass(frozen=True)
 class DecomposeAttention(Rewrite):
-    """Compute Attention and GroupQueryAttention by MatMul, Softmax and what masks and rotates between them.
+    """Compute Attention and GroupQueryAttention by MatMul, Softmax, and the masks and rotations between them.
 
     NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
     another order: the last digits of results may change.
@@ -134,7 +134,7 @@ class _Parts:
         return self._add("Transpose", [apart], name, perm=[0, 2, 1, 3])
 
     def _joined(self, new: NodeInput, index: int) -> NodeInput:
-        """Return the past and what is new, under the name of the output that gives it, where there is one."""
+        """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
         found = self.attention
         outputs = found.node.outputs
         present = outputs[index + 1] if len(outputs) > index + 1 else None

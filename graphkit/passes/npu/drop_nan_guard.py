@@ -1,4 +1,4 @@
-"""Remove what replaces the NaN of a Softmax over nothing, where there can be none."""
+"""Remove the nodes that replace the NaN of a Softmax over nothing, where there can be none."""
 
 from __future__ import annotations
 

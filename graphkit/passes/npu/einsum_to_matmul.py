@@ -63,7 +63,7 @@ class EinsumToMatmul(Rewrite):
 
 @dataclass(frozen=True)
 class _Product:
-    """What an Einsum computes, by the letters of its axes.
+    """The product that an Einsum computes, by the letters of its axes.
 
     Attributes:
         left, right, result: The axes of each tensor.

@@ -29,7 +29,7 @@ class _NoCopiesError(Exception):
 
 @dataclass(frozen=True)
 class ExpandToBroadcast(Rewrite):
-    """Replace Expand and Tile, which few NPUs have, by what all have.
+    """Replace Expand and Tile, which few NPUs have, by broadcasting operators, which all have.
 
     Where all consumers broadcast, the node goes (see `drop-broadcasts`). A few copies are put together by a Concat, as
     the heads of keys and values that several queries share are. Many copies of one position are a Mul by a constant of

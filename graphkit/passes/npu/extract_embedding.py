@@ -96,7 +96,7 @@ class ExtractEmbedding(Pass):
 
 
 def embeddings(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> Iterator[Embedding]:
-    """Yield the lookups of rows by integer inputs, in node order; what is none of them is declined with its reason."""
+    """Yield the lookups of rows by integer inputs, in node order; other lookups are declined with their reasons."""
     names: dict[tuple[Value, Value], str] = {}
     for node in model.graph.nodes:
         if not node.is_op("Gather", "GatherND"):

@@ -1,4 +1,4 @@
-"""Make what depends on positions, lengths and masks alone inputs of the model: the host computes it or looks it up."""
+"""Make values that depend on positions, lengths and masks alone inputs: the host computes or looks them up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HostInput:
 
 @dataclass(frozen=True)
 class ExtractHostValues(Pass):
-    """Make what depends on positions, lengths and masks alone, and meets data, an input of the model.
+    """Make values that depend on positions, lengths and masks alone, and meet data, inputs of the model.
 
     Position embeddings, rotary tables, biases of relative positions and additive masks are functions of how many tokens
     came before, or of which are valid. A length that is frozen later would make them constants, which are right at
@@ -83,7 +83,7 @@ class ExtractHostValues(Pass):
 
 
 def host_inputs(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> tuple[HostInput, ...]:
-    """Return what would become an input, in node order; what cannot is declined with its reason."""
+    """Return the values that would become inputs, in node order; others are declined with their reasons."""
     names = names_in(model.scopes)
     found = []
     for source in host_values(model, shapes, freezable_symbols(model, shapes)):

@@ -145,7 +145,7 @@ def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
 
 
 def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:
-    """Whether scores come from a MatMul, and nothing is added that depends on what is valid."""
+    """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks."""
     pending, steps = [scores], 0
     while pending and steps < MAX_STEPS:
         value, steps = pending.pop(), steps + 1

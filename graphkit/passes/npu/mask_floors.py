@@ -1,4 +1,4 @@
-"""Raise what is less than the floor in masks that are added to scores, so that no -inf is left."""
+"""Raise elements below the floor in masks that are added to scores, so that no -inf is left."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def floor_under(largest: float, floor: float) -> float:
 
 
 def told_floor(largest: float, floor: float) -> str:
-    """Return what the scores mean for the floor of masks in a quantised model, in a sentence."""
+    """Return a sentence on the floor of masks that the range of scores asks for in a quantised model."""
     said = f"Scores reach {largest:.3g} in a run of random tokens, and masks add {floor:g}"
     if floor_under(largest, floor) == floor:
         return f"{said}."
@@ -149,7 +149,7 @@ class MaskFloors:
         return self.bounds.of(mask).low < floor and self._has_fill(mask)
 
     def _factor_at(self, node: Node) -> int | None:
-        """Return which input of a product is what its other input, which holds whole numbers, is multiplied by."""
+        """Return which input of a product is the factor of its other input, which holds whole numbers."""
         for index in (0, 1) if node.is_op("Mul") else ():
             factor, other = node.inputs[index], node.inputs[1 - index]
             if factor is None or other is None or not self._is_whole(other):
@@ -189,7 +189,7 @@ class MaskFloors:
         return False
 
     def _raised(self, mask: Value, floor: float, before: Node) -> str:
-        """Return the name of a mask without what is below the floor; a node makes it, before one that reads it."""
+        """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
         kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
         array = elements(self.editor, mask, kind.itemsize)
         if array is not None:
@@ -213,7 +213,7 @@ class MaskFloors:
         return name
 
     def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
-        """Return a constant without what is below the floor."""
+        """Return a constant raised to the floor."""
         array = elements(self.editor, value, kind.itemsize) if value is not None else None
         if array is None:
             return None

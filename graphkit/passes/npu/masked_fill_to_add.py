@@ -84,7 +84,7 @@ class _Fills:
         self.masks: dict[tuple[Value, bool, int, float], str] = {}
 
     def replace(self) -> None:
-        """Replace masks that are not added, in the order of the nodes: the first one makes what others share."""
+        """Replace masks that are not added, in node order: the first one makes the nodes that others share."""
         for node in sorted(self.editor.nodes("Where", "Attention"), key=lambda node: node.index):
             if node.is_op("Attention"):
                 self._boolean_mask(node)

@@ -86,7 +86,7 @@ class ReduceRank(Rewrite):
             editor.decline(node, f"its rank stays above {self.rank}: {reason}")
 
     def _reduce_reshape(self, editor: Editor, node: Node) -> None:
-        """Let what makes a tensor of lower rank read what the higher one was made of."""
+        """Let the Reshape to a tensor of lower rank read the source of the one of higher rank."""
         data, out = node.inputs[0], node.outputs[0]
         assert data is not None
         assert out is not None

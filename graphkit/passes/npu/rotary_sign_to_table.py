@@ -73,7 +73,7 @@ class RotarySignToTable(Rewrite):
 
 
 def _negated(value: Value | None, concat: Node) -> Value | None:
-    """Return what a Concat's input is the opposite of, with the same elements in the same order; None for no Neg."""
+    """Return the tensor that a Concat's input negates, with the same order of elements; None for no Neg."""
     while value is not None and value.producer is not None and len(value.consumers) == 1:
         node = value.producer
         if node.scope is not concat.scope or value in concat.scope.outputs:
@@ -100,7 +100,7 @@ def _product(editor: Editor, concat: Node) -> tuple[Node, Value]:
 
 
 def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value) -> list[NewNode]:
-    """Return what takes the place of the Mul."""
+    """Return the nodes that replace the Mul."""
     joined, out = concat.outputs[0], product.outputs[0]
     table = next((value for value in product.inputs if value is not rotated), None)
     if joined is None or out is None or table is None:
@@ -126,7 +126,7 @@ def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: N
 
 
 def _signs(editor: Editor, concat: Node, joined: Value, sources: list[Value | None], rotated: Value) -> np.ndarray:
-    """Return the sign of each element of what is rotated, with dims of 1 where it is the same along an axis."""
+    """Return the sign of each rotated element, with dims of 1 where it is the same along an axis."""
     tensor, axis = editor.shapes[joined], concat.attr("axis", 0)
     dims, after = tensor.sizes(), editor.shapes[rotated].sizes()
     if dims is None or after is None or axis is None or not 0 < math.prod(dims) <= MAX_SIGNS:

@@ -1,4 +1,4 @@
-"""Scores of an attention: what they come from, and the Softmax that they reach."""
+"""Scores of an attention: their sources, and the Softmax that they reach."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reach:
 
 
 class Scores:
-    """What becomes of the values of a graph on the way to a Softmax.
+    """The values of a graph that reach a Softmax as scores.
 
     Args:
         editor: What the shapes and constants are asked of.
@@ -157,7 +157,7 @@ class Scores:
 
 
 def readers(value: Value) -> Sequence[tuple[Node, int]]:
-    """Return what reads scores, without what gives their largest, which is only subtracted from them."""
+    """Return the readers of scores, without the ReduceMax whose result is only subtracted from them."""
     return [(node, index) for node, index in value.consumers if not _is_shift(node, value)]
 
 

@@ -17,7 +17,7 @@ __all__ = ["SplitCrossKv", "split_cross_kv"]
 
 @dataclass(frozen=True)
 class SplitCrossKv(Pass):
-    """Keep what a decoder of the first step computes from the encoder's output alone: the cross-attention cache.
+    """Keep the part of a first-step decoder that depends on the encoder's output alone: the cross-attention cache.
 
     Nothing but the first step computes it; on its own, it runs once for a source, and every step takes it as input.
 

@@ -106,7 +106,7 @@ def _length(growth: Growth, shapes: Shapes) -> Expr:
 
 
 def _with_ends(model: Model, moved: Sequence[Growth], slots: int) -> Model:
-    """Return a model that also gives what a present has behind its slots."""
+    """Return a model that also gives the part of a present behind its slots."""
     if not moved:
         return model
     proto, taken = copy_proto(model), names_in(model.scopes)

@@ -61,7 +61,7 @@ class Draft:
             self.attributes, self.is_changed = attributes_of(self.node), True
 
     def taken(self, name: str) -> Any:
-        """Take an attribute away, and return what it holds, None if the node does not have it."""
+        """Remove an attribute and return its value, None if the node does not have it."""
         if name not in self.node.attributes:
             return None
         self.begin()

@@ -85,7 +85,7 @@ class ConvertOpset(Pass):
                 editor.note(f"{node.op_type} node(s) spelled anew")
 
     def _draft(self, editor: Editor, node: Node) -> Draft:
-        """Return what a node becomes.
+        """Return the node or nodes of the new opset that replace a node.
 
         Raises:
             NotConvertedError: It has no equal.
@@ -107,14 +107,14 @@ class ConvertOpset(Pass):
         return draft
 
     def _declared(self, model: Model) -> Model:
-        """Return a model that says of what opset it is."""
+        """Return a model that declares its new opset."""
         proto = copy_proto(model)
         declare_version(proto, self.version)
         return model.with_proto(proto)
 
 
 def declare_version(proto: onnx.ModelProto, version: int) -> None:
-    """Let a model, its functions included, say of what opset it is; the IR version rises where that needs it."""
+    """Let a model, its functions included, declare its opset; the IR version rises where that needs it."""
     for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
         for entry in imports:
             if entry.domain in DEFAULT_DOMAINS:

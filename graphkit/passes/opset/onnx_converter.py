@@ -1,4 +1,4 @@
-"""Convert by onnx's own converter, and put back what that drops.
+"""Convert by onnx's own converter, and put back the parts that it drops.
 
 It knows operators that graphkit's table does not, and older versions. It leaves bodies and functions as they are, drops
 what nodes and values are annotated with, adds declarations and keeps the IR version. So graphs of one level go through
@@ -84,7 +84,7 @@ def _essence(node: onnx.NodeProto) -> tuple[object, ...]:
 
 
 def _plain(attributes: Iterable[onnx.AttributeProto]) -> Iterable[onnx.AttributeProto]:
-    """Yield attributes without what the converter does not carry over."""
+    """Yield attributes without those that the converter does not carry over."""
     for attribute in attributes:
         one = copy.deepcopy(attribute)
         one.ClearField("doc_string")

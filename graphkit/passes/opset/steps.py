@@ -1,4 +1,4 @@
-"""What became of an operator from one version of the operator set to another, according to the schemas of onnx.
+"""Changes of operators from one version of the operator set to the next, by the schemas of onnx.
 
 A step is plain where the newer operator takes every node of the older one, with the same meaning: more dtypes, and
 optional inputs and attributes at the end. All steps up to `NEWEST` were read; `adapters.ADAPTERS` has those that need

@@ -186,7 +186,7 @@ def _emit(editor: Editor, node: Node, data: Value, weight: str, bias: Value | No
 
 
 def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
-    """Put floats in the place of a dequantised weight, or the data in that of what is quantised and dequantised."""
+    """Replace a dequantised weight by floats, or data that is quantised and dequantised by the data itself."""
     value, scale, out = node.input(0), node.input(1), node.outputs[0]
     if value is None or scale is None or out is None:
         return Reason()

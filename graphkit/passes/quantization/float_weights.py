@@ -23,7 +23,7 @@ BITS = (2, 4, 8)
 
 @dataclass(eq=False)
 class FloatWeights:
-    """The weights that one sweep makes; nodes that share a weight share what becomes of it."""
+    """The weights that one sweep makes; nodes that share a weight share its replacement."""
 
     editor: Editor
     made: dict[tuple[object, ...], str] = field(default_factory=dict)

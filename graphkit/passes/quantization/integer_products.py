@@ -1,4 +1,4 @@
-"""Products of quantised numbers, as what they stand for: a product of floats with a dequantised weight."""
+"""Products of quantised numbers, read as products of floats with a dequantised weight."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What a sum of integers is multiplied with: scales of data, and constants."""
+    """The factors of a sum of integers: scales of data, and constants."""
 
     scales: tuple[Value, ...] = ()
     constants: tuple[TensorProto, ...] = ()
@@ -39,7 +39,7 @@ class Factors:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What becomes of a sum of integers: the node that gives the floats, and the constants that go into the weight."""
+    """The float result of a sum of integers: the node that gives it, and the constants that go into the weight."""
 
     node: Node
     value: Value

@@ -22,7 +22,7 @@ MAX_TEXT = 200  # characters of a dim that anybody wants to read
 
 @dataclass(frozen=True)
 class DeclareShapes(Pass):
-    """Declare what is proven of the dtype and the dims of every tensor that a node computes, so that viewers show it.
+    """Declare the inferred dtype and dims of every tensor that a node computes, so that viewers show them.
 
     Dims are numbers, or expressions in the symbols of the inputs. A dim that depends on data is left open, and what a
     model declares of a tensor of unknown rank stays. Outputs are declared as `infer-output-shapes` declares them, and

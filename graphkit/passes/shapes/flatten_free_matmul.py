@@ -1,4 +1,4 @@
-"""Let a batched MatMul and what is around it work on `[b, h, s, d]` where an export flattens it to `[b*h, s, d]`."""
+"""Let a batched MatMul and its neighbours work on `[b, h, s, d]` where an export flattens it to `[b*h, s, d]`."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
 
 
 def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int]) -> None:
-    """Declare anew what speaks of frozen symbols; what the engine does not know is left open."""
+    """Declare the dims with frozen symbols anew; dims that the engine does not know are left open."""
     tensor = info.type.tensor_type
     if not any(_is_frozen(dim, numbers) for dim in tensor.shape.dim):
         return

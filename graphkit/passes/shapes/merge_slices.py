@@ -58,7 +58,7 @@ class MergeSlices(Rewrite):
 
 
 def _merged(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | None:
-    """Return what a Slice and the one that reads it cut; None if it is no Slice, or cuts the same axes."""
+    """Return the joint bounds of a Slice and the one that reads it; None if it is no Slice, or cuts the same axes."""
     if index != 0 or not reader.is_op("Slice") or not editor.is_free(reader):
         return None
     found = _bounds(editor, reader)
@@ -66,7 +66,7 @@ def _merged(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | 
 
 
 def _bounds(editor: Editor, node: Node) -> Bounds | None:
-    """Return what a Slice cuts, None if it is not all constant."""
+    """Return the bounds of a Slice, None if they are not all constant."""
     rank = editor.shapes[node.inputs[0]].rank if node.inputs[0] is not None else None
     starts, ends, axes, steps = (_integers(editor, node.input(index)) for index in range(1, 5))
     if node.scope.opset() < BOUNDS_ARE_INPUTS_SINCE or rank is None or not starts or ends is None:

@@ -105,7 +105,7 @@ def _bypass(editor: Editor, node: Node, out: Value, box: Box) -> None:
 
 
 def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
-    """Return what a Scatter writes, and the shape that makes it the box where it needs one."""
+    """Return the updates of a Scatter, and the shape that makes them the box where they need one."""
     updates = node.inputs[2]
     assert updates is not None
     before = editor.shapes[updates].dims
@@ -116,7 +116,7 @@ def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]
 
 
 def _spared(editor: Editor, planned: Planned) -> Planned:
-    """Return what leaves no more nodes than go: all at once, which may share what computes their indices, or each."""
+    """Return the rewrites that add no nodes: all at once, which may share nodes that compute indices, or each."""
     if _is_worth_it(editor, planned):
         return planned
     return {node: nodes for node, nodes in planned.items() if _is_worth_it(editor, {node: nodes})}
@@ -199,7 +199,7 @@ class _Plan:
     def _concat(
         self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range], out: str, like: Node | None
     ) -> None:
-        """Put what is before the box, the box and what is after it together, along the first axis of these."""
+        """Concatenate the data before the box, the box and the data after it along the first axis of these."""
         here, *inner = ranges
         parts: list[NodeInput] = []
         if here.start != 0:

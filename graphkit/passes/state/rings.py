@@ -35,7 +35,7 @@ Place = tuple[Node, int]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What an attention over a sliding window needs.
+    """The slots and masks that an attention over a sliding window needs.
 
     Attributes:
         window: How many tokens count, the new one included.
@@ -48,14 +48,14 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """A mask, and what it holds for a key that counts: True or False, None where it is added to scores."""
+    """A mask, and its element for a key that counts: True or False, None where it is added to scores."""
 
     value: Value
     visible: bool | None
 
 
 def rings_of(editor: Editor, found: Sequence[Growth], slots: int) -> Mapping[Growth, Ring]:
-    """Return the caches that can be rings, each with what its attention needs.
+    """Return the caches that can be rings, each with the needs of its attention.
 
     A cache is left out where its attention cannot be followed, or where what its masks let through is not the last
     tokens, whatever the length of the past: that is found by running the nodes that make the masks.
@@ -96,7 +96,7 @@ class _Attention:
     def of(
         cls, editor: Editor, known: Mapping[Value, Dependence], softmax: Node, found: Sequence[Growth]
     ) -> _Attention | None:
-        """Return what a Softmax over a growing cache reads, None where that cannot be followed."""
+        """Return the inputs of a Softmax over a growing cache, None where they cannot be followed."""
         scores, out = softmax.input(0), softmax.outputs[0] if softmax.outputs else None
         if not softmax.is_op("Softmax") or scores is None or out is None or not (dims := editor.shapes[scores].dims):
             return None
@@ -247,7 +247,7 @@ def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
 
 
 def _feed(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.ndarray] | None:
-    """Return what the nodes that make masks read, for one new token after so many; None where that is not known."""
+    """Return the feeds of the nodes that make masks, for one new token after so many; None where they are not known."""
     roles, sizes = editor.model.roles, {"batch": 1, "sequence": 1, "past": past, "total": past + 1}
     originals = {value.name: value for value in editor.model.graph.inputs}
     feed = {}

@@ -78,7 +78,7 @@ class Slots:
     # Writing and reading
 
     def write(self, slots: str, new: str, dims: Sequence[Expr], axis: int, out: str, window: int = 0) -> list[NewNode]:
-        """Return the nodes that write what is new behind the slots in use.
+        """Return the nodes that write new tokens behind the slots in use.
 
         Args:
             slots: The slots, whose dims before `axis` are `dims[:axis]`.
@@ -121,7 +121,7 @@ class Slots:
         return self.node("Sub", self.past, age, as_="ring_positions")
 
     def _indices(self, leading: Sequence[Expr], at: str, count: str, window: int) -> str:
-        """Return the indices at which ScatterND writes: for each row of the leading dims, the slots of what is new."""
+        """Return the indices at which ScatterND writes: each row of the leading dims, slots of the new tokens."""
         slots = self.node("Add", at, self._range(count), as_="slots")
         if window:
             slots = self.node("Mod", slots, self.number(window), as_="ring_slots")
@@ -157,7 +157,7 @@ class Slots:
         return found if dtype == TensorProto.INT64 else self.node("Cast", found, to=dtype)
 
     def node(self, op_type: str, *inputs: str, as_: str = "", **attributes: int) -> str:
-        """Return what a node at the start of the graph gives, the same for equal ones."""
+        """Return the output of a node at the start of the graph, the same for equal ones."""
         key = (op_type, *inputs, *sorted(attributes.items()))
         if key not in self._known:
             name = self._known[key] = self.editor.unique_name(f"state/{as_ or op_type.lower()}")

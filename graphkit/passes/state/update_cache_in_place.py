@@ -28,7 +28,7 @@ __all__ = ["UpdateCacheInPlace"]
 
 @dataclass(frozen=True)
 class UpdateCacheInPlace(Pass):
-    """Write what is new into slots of the KV cache instead of joining it to a copy of the past.
+    """Write new tokens into slots of the KV cache instead of joining them to a copy of the past.
 
     Each past input gets `slots` slots, of which `past_length`, a new input, are in use. The new keys and values are
     written behind them, and the slots are an output: bound to the memory of the input, they are written in place.
@@ -100,7 +100,7 @@ class UpdateCacheInPlace(Pass):
 
 
 def _moved_names(model: Model) -> tuple[Mapping[str, str], tuple[Declined, ...]]:
-    """Return other names for values that are called as slots and their length will be, and what cannot be renamed."""
+    """Return new names for values whose names slots and lengths will take, and those that cannot be renamed."""
     ports = (*model.graph.inputs, *model.graph.outputs)
     taken = names_in(model.scopes)
     names, declined = dict[str, str](), list[Declined]()
@@ -176,7 +176,7 @@ class _Caches:
         )
 
     def _check(self, new: Sequence[CacheEntry]) -> None:
-        """Decline what has no slots, or is not known."""
+        """Decline entries that have no slots, or are not known."""
         for growth in self.growths:
             past, present = growth.entry.past, growth.entry.present
             assert past is not None
@@ -215,7 +215,7 @@ class _Caches:
         return dims
 
     def _replace_shapes(self, growth: Growth) -> None:
-        """Let whatever reads the shape of the past read what is computed from its length."""
+        """Let nodes that read the shape of the past read a shape computed from its length."""
         past = growth.entry.past
         assert past is not None
         dims = self.shapes[past].dims
@@ -234,7 +234,7 @@ class _Caches:
             self.editor.replace(node, made)
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
-        """Write what is new into slots, and let attention read those in use."""
+        """Write new tokens into slots, and let attention read those in use."""
         entry, window = growth.entry, ring.window if ring is not None else 0
         past, present, joined, new = entry.past, entry.present, growth.joined, growth.new
         assert past is not None
@@ -255,7 +255,7 @@ class _Caches:
             self.editor.replace(joined.producer, *written, read)
 
     def _store_new(self, entry: CacheEntry) -> None:
-        """Write what a decoder without a past gives into the first slots."""
+        """Write the present of a decoder without a past into the first slots."""
         present, axis = entry.present, entry.axis
         assert present is not None
         assert axis is not None

@@ -66,7 +66,7 @@ class Language(ABC):
 
     @abstractmethod
     def choice(self, conditions: Sequence[str], otherwise: str) -> str:
-        """Return what is unknown where one of some conditions holds, and something else otherwise."""
+        """Return an expression that is unknown where one of the conditions holds, and `otherwise` elsewhere."""
 
     @abstractmethod
     def sequence(self, items: Sequence[str]) -> str:
@@ -84,7 +84,7 @@ class Language(ABC):
         return name or self.unknown
 
     def right_side(self, step: Step) -> str:
-        """Return what a step's variable is: unknown where its computation would divide by 0."""
+        """Return the expression assigned to a step's variable: unknown where its computation would divide by 0."""
         failing = [arg for arg in step.args if isinstance(arg, Step) and arg.can_fail]
         conditions = [self.is_unknown.format(self.operand(arg)) for arg in failing]
         if step.divides_by_zero:
@@ -93,7 +93,7 @@ class Language(ABC):
         return self.choice(conditions, text) if conditions else text
 
     def bound(self, bound: Bound) -> str:
-        """Return a bound, what stands for None where that is open."""
+        """Return a bound as code, with the language's word for None where it is open."""
         return self.number(bound) if math.isfinite(bound) else self.unknown
 
     def items(self, operands: Operands) -> str:

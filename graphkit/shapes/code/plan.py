@@ -1,4 +1,4 @@
-"""The plan of a generated function: what it does, in order, in any language."""
+"""The plan of a generated function: its steps in order, independent of the language."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _lists(program: Program, steps: Steps) -> Iterator[tuple[str, Operands]]:
 def _shared(
     found: Sequence[tuple[str, Operands]],
 ) -> tuple[tuple[tuple[str, Operands], ...], tuple[tuple[str, str | Operands], ...]]:
-    """Return the lists that are there more than once, by variable, and what each key has."""
+    """Return the lists that occur more than once, by variable, and the operands of each key."""
     distinct: dict[object, Operands] = {}
     counts: Counter[object] = Counter()
     for _, operands in found:
@@ -144,5 +144,5 @@ def _shared(
 
 
 def _identity(operands: Operands) -> object:
-    """Return what tells lists apart: 1 from 1.0, and 0.0 from -0.0, which are equal."""
+    """Return a key that tells lists apart: 1 from 1.0, and 0.0 from -0.0, which are equal."""
     return tuple(operand if isinstance(operand, Step) else (type(operand), repr(operand)) for operand in operands)

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: their bodies are inferred in place, with what is known in the scopes around them.
+"""If, Loop and Scan: their bodies are inferred in place, with the known tensors of the scopes around them.
 
 A Loop's or Scan's state starts with the dims that it is given; a dim that an iteration changes is unknown, and the
 body is inferred again with that. Values of states are not followed.
@@ -28,7 +28,7 @@ MAX_DEPTH = 3  # loops in loops that are inferred more than once
 
 
 def if_(ctx: InferenceContext) -> list[Tensor]:
-    """Return the outputs of the branch that the condition chooses, or what both branches agree on."""
+    """Return the outputs of the branch that the condition chooses, or the facts that both branches agree on."""
     condition = ctx.data(0)
     is_false = None if condition is None or condition.size != 1 else compare("==", condition.ravel()[0], 0)
     then = _branch(ctx, "then_branch", None if is_false is None else not is_false)
@@ -89,7 +89,7 @@ def loop(ctx: InferenceContext) -> list[Tensor]:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a state of which only dtype and dims are followed, and what is common to the tensors of a sequence."""
+    """Return a state of which only dtype and dims are followed, and the common facts of the tensors of a sequence."""
     if isinstance(tensor, TensorSequence):
         return tensor.opened()
     return Tensor(tensor.dtype, tensor.dims, None, tensor.reason or "it is the state of a loop")

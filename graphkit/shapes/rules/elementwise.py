@@ -29,7 +29,7 @@ def unary(ctx: InferenceContext) -> Tensor:
 
 
 def broadcasting(ctx: InferenceContext) -> Tensor:
-    """Return what all inputs broadcast to; the dtype is that of the first one, or bool."""
+    """Return the broadcast shape of all inputs; the dtype is that of the first one, or bool."""
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
     dtype = TensorProto.BOOL if ctx.node.op_type in value_propagation.COMPARISONS else tensors[0].dtype
     dims = ctx.broadcast(*(ctx.dims(index) for index in range(len(tensors))))
@@ -82,7 +82,7 @@ def finished(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
 
 
 def where(ctx: InferenceContext) -> Tensor:
-    """Return what all inputs broadcast to; each element is chosen where the condition is known."""
+    """Return the broadcast shape of all inputs; each element is chosen where the condition is known."""
     dims = ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(2))
     dtype = ctx.tensor(1).dtype or ctx.tensor(2).dtype
     arrays = _arrays([ctx.tensor(index) for index in range(3)], dims)

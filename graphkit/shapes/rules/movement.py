@@ -53,7 +53,7 @@ def _dims_after(ctx: InferenceContext, source: Dims, wanted: list[Element]) -> D
 
 
 def _explicit(ctx: InferenceContext, source: Dims, index: int, element: Element, allow_zero: bool) -> Expr | None:
-    """Return a target dim, or None where what is left of the elements decides it."""
+    """Return a target dim, or None where the number of remaining elements decides it."""
     value = number(element)
     if value is not None:
         if value == -1:
@@ -76,13 +76,13 @@ def _explicit(ctx: InferenceContext, source: Dims, index: int, element: Element,
 
 
 def _is_zero_together(copied: Expr, expr: Expr) -> bool:
-    """Whether a dim is 0 where an expression is, so that 0 for "copy" does what 0 says."""
+    """Whether a dim is 0 where an expression is, so that copying the dim and setting 0 mean the same."""
     atom = expr.atom
     return copied == expr or (atom is not None and copied.substitute({str(atom): 0}) == 0)
 
 
 def _check_count(ctx: InferenceContext, source: Dims, wanted: Dims) -> None:
-    """Note that both dims have as many elements, less what they share."""
+    """Note that both dims have the same number of elements, common factors left out."""
     left, right = list(source), list(wanted)
     for dim in source:
         if dim in right and is_nonzero(dim):

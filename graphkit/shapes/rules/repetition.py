@@ -18,7 +18,7 @@ __all__ = ["RULES"]
 
 
 def expand(ctx: InferenceContext) -> Tensor:
-    """Return what the dims of the input and the target shape broadcast to."""
+    """Return the input broadcast to the target shape."""
     shape = tuple(Expr.of(element) for element in target(ctx, low=0))  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
         raise ctx.impossible(f"a target shape of [{', '.join(map(str, shape))}]", "the target shape has a dim below 0")
@@ -42,7 +42,7 @@ def tile(ctx: InferenceContext) -> Tensor:
 
 
 def pad(ctx: InferenceContext) -> Tensor:
-    """Add to each dim what is put before and after."""
+    """Add the padding before and after to each dim."""
     dims = list(ctx.dims())
     pads: list[Element] = list(ctx.attr("pads", ())) if _has_attributes(ctx) else ctx.values(1)
     axes = list(range(len(dims)))

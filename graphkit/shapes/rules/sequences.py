@@ -1,4 +1,4 @@
-"""Operators on sequences of tensors: tensors one by one where their number is known, else what they have in common."""
+"""Operators on sequences of tensors: tensors one by one where their number is known, else their common facts."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _position(ctx: InferenceContext, index: int, found: TensorSequence) -> int |
 
 
 def _any(ctx: InferenceContext, found: TensorSequence) -> Tensor:
-    """Return what is known of whichever tensor of a sequence."""
+    """Return the facts that hold for any tensor of a sequence."""
     shared = found.common
     if shared is None or shared.dims is None:
         reason = "nothing is known to be in the sequence" if shared is None else "the tensors of the sequence differ"
