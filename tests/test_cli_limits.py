@@ -69,6 +69,31 @@ def test_a_model_that_cannot_run_is_a_failed_proof(name: str, tmp_path: Path) ->
     assert "the original runs at no sizes that were tried, so nothing is proven" in " ".join(out.split())
 
 
+def test_inputs_that_take_too_long_to_make_are_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    text = "g (float[batch, 1024] x) => (float[batch, 1024] y) { y = Neg (x) }"
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    out = tmp_path / "out.onnx"
+    fold = ("fold", path, "-o", out, "--dim", "batch=10000", "--overwrite")
+    code, told, err = graphkit(*fold, "--timeout", "1")  # 41 MB, where 34 MB are allowed
+    assert code == 1
+    assert err.startswith("The proof failed.")
+    assert "no input can be made for it: [10000, 1024] is too large" in told
+    assert "Covered" not in told
+    assert graphkit(*fold, "--timeout", "2")[0] == 0
+
+
+@pytest.mark.parametrize(("command", "work"), [(["fold"], "folding"), (["rewrite", "-p", "fold-shapes"], "rewriting")])
+def test_folding_and_rewriting_end_where_time_is_over(command: list[str], work: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    text = "g (float[batch, n] x) => (int64[2] y) { y = Shape (x) }"
+    onnx.save(onnx.parser.parse_model(HEAD + text), path)
+    code, out, err = graphkit(*command, path, "-o", tmp_path / "out.onnx", "--timeout", "1e-9")
+    assert (code, out) == (2, "")
+    assert err == f"Error: {path}: {work} does not finish in 1e-09 s - raise --timeout to allow more\n"
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
 def test_limits_are_read() -> None:
     assert read_limits(None, None) == Limits()
     assert read_limits(2.5, "2GB") == Limits(2.5, 2_000_000_000)

@@ -17,6 +17,7 @@ PACKAGE = Path(graphkit.__file__).parent
 # From the bottom up; rooms of one layer do not import each other.
 LAYERS = (
     ("dtypes", "errors", "suggest"),
+    ("time_limit",),
     ("examples", "graph", "io", "render"),
     ("glance", "save"),
     ("contract", "model", "targets"),

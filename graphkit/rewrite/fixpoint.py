@@ -18,6 +18,7 @@ from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
+from graphkit.time_limit import check_time
 
 __all__ = ["Counts", "Rewrite", "described", "run_to_fixpoint"]
 
@@ -89,6 +90,7 @@ def run_to_fixpoint(
             declined = [Declined(finding.node, why + finding.message) for finding in contradictions]
             break
         for rewrite in rewrites:
+            check_time()
             before = Counter(editor.changes)
             rewrite.edit(editor)
             counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})

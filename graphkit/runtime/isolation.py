@@ -19,7 +19,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.process import DiedError, Worker
 from graphkit.runtime.worker import Message
 
-__all__ = ["Process", "current_process", "isolation"]
+__all__ = ["Process", "current_limits", "current_process", "isolation"]
 
 IDLE = 30.0  # seconds that an idle process is kept
 SECONDS_TO_FREE = 10.0
@@ -120,6 +120,12 @@ _CURRENT: ContextVar[Process | None] = ContextVar("isolation", default=None)
 def current_process() -> Process | None:
     """Return the process of the `isolation` around the caller."""
     return _CURRENT.get()
+
+
+def current_limits() -> Limits:
+    """Return the limits of the `isolation` around the caller, the default ones outside of any."""
+    process = _CURRENT.get()
+    return DEFAULT_LIMITS if process is None else process.limits
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ LEAST_MEMORY = 1 << 30
 COPIES = 3  # of its weights: as parsed, as onnxruntime keeps them, as its kernels like them
 OUTPUT_SHARE = 16
 LEAST_OUTPUTS = 256 << 20
+MOST_INPUTS = 1 << 30
+INPUTS_PER_SECOND = 32 << 20  # bytes of random numbers that a slow processor makes
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Limits:
     def outputs(self) -> int:
         """Return the bytes that the outputs of one run may take; they are held for comparison."""
         return max(self.bytes() // OUTPUT_SHARE, LEAST_OUTPUTS)
+
+    def inputs(self) -> int:
+        """Return the bytes that the inputs of one run may take, so that making them is no longer than a run may be."""
+        return MOST_INPUTS if self.seconds is None else min(MOST_INPUTS, int(self.seconds * INPUTS_PER_SECOND))
 
 
 DEFAULT_LIMITS = Limits()

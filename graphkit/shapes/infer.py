@@ -36,6 +36,7 @@ from graphkit.shapes.results import Shapes
 from graphkit.shapes.rules import RULES
 from graphkit.shapes.sequence import agreed
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, array_of, is_known, unknown
+from graphkit.time_limit import check_time
 
 __all__ = ["infer", "infer_from"]
 
@@ -185,6 +186,7 @@ class _Engine:
         return self.table.get(value) or unknown(f"'{value.name}' is not defined before it is used")
 
     def run_node(self, node: Node) -> None:
+        check_time()
         inputs = [None if value is None else self.known(value) for value in node.inputs]
         ctx = InferenceContext(node, inputs, self._attributes(node), self)
         try:

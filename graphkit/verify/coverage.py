@@ -19,7 +19,9 @@ PADDINGS: Mapping[Padding, str] = {
 
 
 def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
-    """Return what runs cover: sizes, masks, edges of values."""
+    """Return what runs cover: sizes, masks, edges of values; "" without runs."""
+    if not runs:
+        return ""
     parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
     return "; ".join(filter(None, parts))
 

@@ -24,6 +24,7 @@ from graphkit.graph.types import TensorType, declared_type, type_text
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.shapes import declarations
 from graphkit.verify.draws import USUAL, Draw, Kind
 from graphkit.verify.edge_values import Marks, drawn, edges_of, marks_of
@@ -35,7 +36,7 @@ __all__ = ["InputMaker", "TooLargeError", "index_bound", "is_flag"]
 
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 POSITIONS = 4096  # to draw from where no table ends
-MAX_BYTES = 1 << 30  # of the inputs of one run
+MAX_ELEMENTS = 1 << 46  # of an array without elements, not counting its empty dims
 INDEX_ROLES: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", "condition")
 MASK_TYPES = {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
 DRAWN: Mapping[int, int] = {
@@ -64,15 +65,18 @@ class InputMaker:
         model: The model, or its path.
         seed: Of the generator; the same seed and sizes give the same inputs.
         others: Models that take the same inputs; numbers that their nodes compare with are edges too.
+        most: Bytes that the inputs of one run may take.
     """
 
-    def __init__(self, model: ModelLike, seed: int = 0, *, others: Iterable[Model] = ()) -> None:
+    def __init__(
+        self, model: ModelLike, seed: int = 0, *, others: Iterable[Model] = (), most: int = DEFAULT_LIMITS.inputs()
+    ) -> None:
         model = as_model(model)
         self.model, self.seed = declarations(model).model, seed
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
-        self._others = tuple(others)
+        self._others, self._most = tuple(others), most
 
     @cached_property
     def marks(self) -> Marks:
@@ -188,7 +192,7 @@ class InputMaker:
             if shape is None or declared is None or value.name in given:
                 continue
             total += max(BITS.get(declared.dtype, 64) // 8, 1) * math.prod(shape)
-            if total > MAX_BYTES or math.prod(filter(None, shape)) > MAX_BYTES << 16:
+            if total > self._most or math.prod(filter(None, shape)) > MAX_ELEMENTS:
                 raise TooLargeError(
                     f"no input can be made for it: {list(shape)} is too large",
                     file=self.model.label,

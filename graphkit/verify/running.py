@@ -14,6 +14,7 @@ from graphkit.constraints.legal_sizes import LegalSizes
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.assignments import MAX_COST, Proposal, assignments
 from graphkit.verify.compare import Output, compare_outputs, element_counts
@@ -85,7 +86,7 @@ class Feeder:
         self.sizes, self.given, self.kinds = legal, given, kinds
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.models = (model, *others)
-        self.maker = InputMaker(model, seed, others=others)
+        self.maker = InputMaker(model, seed, others=others, most=current_limits().inputs())
         self.defaults = Defaults.of(model, others)
         self.lengths = lengths_of(model)
         merged = model.roles.decoder

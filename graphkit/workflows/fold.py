@@ -25,6 +25,7 @@ from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.inputs import Inputs
+from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
@@ -130,6 +131,7 @@ def fold_file(
 
     Raises:
         UsageError: An input or a symbol does not exist, or the model cannot run at the numbers.
+        OutOfTimeError: Folding takes longer than the limit of time, where one is given.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
 
@@ -143,10 +145,11 @@ def fold_file(
     check_output(model, output, options)
     if options.verify:
         check_files(model)
-    _check_runs(model, options.spec)
     progress("folding")
-    outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
-    shown, declared = with_shapes(outcome.model)
+    with time_limit(f"{model.label}: folding", options.limits.seconds):
+        _check_runs(model, options.spec)
+        outcome = fold(model, options.spec, limit=options.limit, keep_fusions=options.keep_fusions, fuse=options.fuse)
+        shown, declared = with_shapes(outcome.model)
     error = ROUNDING if options.fuse else 0.0
     written, proof = written_and_proven(
         shown, output, options, progress, lambda made: prove(model, made, options, progress, error=error)

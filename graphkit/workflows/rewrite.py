@@ -20,6 +20,7 @@ from graphkit.rewrite.outcome import change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import declarations
+from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.claim import Claim, Evidence, judged
@@ -109,6 +110,7 @@ def rewrite_file(
 
     Raises:
         UsageError: A pass or an option does not exist or does not fit the model.
+        OutOfTimeError: Rewriting takes longer than the limit of time, where one is given.
         PassError: A pass of your own cannot be imported, or raises an exception.
         OutputError: The files cannot be written; nothing is left behind.
         ModelError: The weights are missing, or onnxruntime cannot run the model.
@@ -125,7 +127,8 @@ def rewrite_file(
     if options.verify:
         check_files(model)
     progress("rewriting")
-    outcome = run_passes(model, pipeline)
+    with time_limit(f"{model.label}: rewriting", options.limits.seconds):
+        outcome = run_passes(model, pipeline)
     claim = Claim.of(pipeline, outcome.changes)
     written, judgement = written_and_proven(
         outcome.model,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import lzma
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -229,6 +230,7 @@ def _check_written(before: Model, folder: Path) -> None:
 
 def _lower(rng: random.Random, model: Model) -> None:
     source, out = _with_mate(rng, model), model.path.parent / "out"
+    shutil.rmtree(out, ignore_errors=True)  # whose files may be of another model's methods
     options = LowerOptions(
         rng.choice(NAMES),
         src_len=rng.choice((1, 4)),
@@ -251,6 +253,7 @@ def _lower(rng: random.Random, model: Model) -> None:
 
 def _bundle(rng: random.Random, model: Model) -> None:
     source, out = _with_mate(rng, model), model.path.parent / "out.bundle"
+    shutil.rmtree(out, ignore_errors=True)
     options = BundleOptions(
         max_cache=rng.choice((None, 1, 5)),
         max_source=rng.choice((1, 4)),

@@ -12,6 +12,11 @@ def test_time_grows_with_the_weights_unless_it_is_given() -> None:
     assert Limits(seconds=5).time(2_000_000_000) == 5
 
 
+def test_inputs_are_as_large_as_can_be_made_in_the_time_of_a_run() -> None:
+    assert Limits().inputs() == Limits(seconds=60).inputs() == 1 << 30
+    assert Limits(seconds=0.5).inputs() == 16 << 20
+
+
 def test_memory_is_a_share_of_the_machine_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "machine_memory", lambda: 64 << 30)
     assert (Limits().bytes(), Limits().outputs()) == (16 << 30, 1 << 30)
