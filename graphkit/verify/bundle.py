@@ -82,7 +82,9 @@ def verify_bundle(
     checks = _checked(bundle, made, folder, progress)
     checks |= _searches(bundle, made[0].first_row(), truth, notes)
     checks |= _choices(bundle, made, truth, allowed.near)
+    del bundle  # what it maps or has prepacked need not be there twice
     if same_weights:
+        progress("comparing weights")
         with isolation(limits):
             checks[SAME] = _same_weights(originals.models, contract, folder)
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
@@ -264,6 +266,6 @@ def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
 def _same_weights(originals: Sequence[Model], contract: BundleContract, folder: Path) -> str:
     """Compare weights, and numbers in attributes, with those of the same name; return which differ, "" for none."""
     made = [load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)]
-    found = [str(wrong) for model in made for wrong in wrong_weights(originals, model) if wrong.is_sure]
+    found = [str(wrong) for wrong in wrong_weights(originals, *made) if wrong.is_sure]
     found += [str(wrong) for model in made for wrong in wrong_attributes(originals, model)]
     return " ".join(dict.fromkeys(found)).removesuffix(".")

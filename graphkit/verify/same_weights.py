@@ -7,7 +7,7 @@ to have its elements, and a number in an attribute of a node of that name has to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.parts import part_of
+from graphkit.verify.same_bytes import SameBytes
 
 __all__ = ["WrongAttribute", "WrongWeight", "mended", "wrong_attributes", "wrong_weights"]
 
@@ -80,28 +81,35 @@ class WrongAttribute:
         return f"{what} has {self.name} {self.number:.6g}, and that of the export {self.right:.6g}."
 
 
-def wrong_weights(originals: Sequence[Model], made: Model) -> Iterator[WrongWeight]:
-    """Yield the weights of a model that none of the originals' weights of that name, dtype and dims is equal to.
+def wrong_weights(originals: Sequence[Model], *made: Model) -> Iterator[WrongWeight]:
+    """Yield the weights of models that none of the originals' weights of that name, dtype and dims is equal to.
 
-    What an original computes of constants, and the model has as a constant, is computed once more. Constants of no such
-    name are not compared: the runs tell of them.
+    Bytes that models share in a data file are compared once. What an original computes of constants, and a model has
+    as a constant, is computed once more. Constants of no such name are not compared: the runs tell of them.
     """
     known: dict[str, list[tuple[Model, Value]]] = {}
     for model in dict.fromkeys(originals):
         for scope in all_scopes(model.scopes):
             for value in scope.values.values():
                 known.setdefault(_plain(value.name), []).append((model, value))
-    for value in (value for scope in all_scopes(made.scopes) for value in scope.values.values()):
-        tensor = value.constant
-        if tensor is None or made.shape_tensors.is_shape(value):
-            continue
-        for name, is_sure in _names(value.name):
-            same = known.get(name, [])
-            found = [wrong for model, other in same if (wrong := _compared(made, value, model, other)) is not None]
-            if found and not any(wrong.count == 0 for wrong in found):
-                yield replace(min(found, key=lambda wrong: wrong.count), is_sure=is_sure)
-            if same:
-                break
+    same = SameBytes()
+    for each in made:
+        for value in (value for scope in all_scopes(each.scopes) for value in scope.values.values()):
+            if value.constant is not None and not each.shape_tensors.is_shape(value):
+                yield from _wrong(each, value, known, same)
+
+
+def _wrong(
+    made: Model, value: Value, known: Mapping[str, Sequence[tuple[Model, Value]]], same: SameBytes
+) -> Iterator[WrongWeight]:
+    """Yield a weight if no original's of its name is equal to it."""
+    for name, is_sure in _names(value.name):
+        named = known.get(name, [])
+        found = [wrong for model, other in named if (wrong := _compared(made, value, model, other, same)) is not None]
+        if found and not any(wrong.count == 0 for wrong in found):
+            yield replace(min(found, key=lambda wrong: wrong.count), is_sure=is_sure)
+        if named:
+            break
 
 
 def _names(name: str) -> Iterator[tuple[str, bool]]:
@@ -116,16 +124,14 @@ def _plain(name: str) -> str:
     return name.removesuffix(SUFFIX)
 
 
-def _compared(made: Model, value: Value, model: Model, other: Value) -> WrongWeight | None:
+def _compared(made: Model, value: Value, model: Model, other: Value, same: SameBytes) -> WrongWeight | None:
     """Compare two weights; None where they are not of one dtype and dims, or the other is no constant."""
     mine, theirs = value.constant, other.constant
     assert mine is not None
     if theirs is not None and (theirs.data_type, list(theirs.dims)) != (mine.data_type, list(mine.dims)):
         return None
-    if theirs is not None:
-        same = model is made or made.payload(mine) == model.payload(theirs)
-        if same:
-            return WrongWeight(made.name, value.name, 0, 0, (), np.zeros(0))
+    if theirs is not None and (model is made or same.holds(made, mine, model, theirs)):
+        return WrongWeight(made.name, value.name, 0, 0, (), np.zeros(0))
     if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == onnx.TensorProto.STRING:
         return None
     right = model.array(theirs) if theirs is not None else _computed(model, other)

@@ -1,15 +1,13 @@
 """Compare the weights of two models byte by byte: no run reaches every row of an embedding.
 
-Files are mapped and compared in chunks; weights that lie at the same place of the same file are equal at once.
+Weights that lie at the same place of the same file are equal at once.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -21,10 +19,10 @@ from graphkit.io.tensors import element_count
 from graphkit.model import Model
 from graphkit.passes.clean_up.strip_merged_suffixes import SUFFIX
 from graphkit.verify.evidence import WeightProof
+from graphkit.verify.same_bytes import Place, first_difference, place_of
 
 __all__ = ["changed_weights", "foreign_weights"]
 
-CHUNK = 1 << 20
 SAMPLE = 4096  # bytes at either end, compared before the rest is read
 SMALL = 1024  # bytes; below, a tensor may be a number that a rewrite made, and every run reads all of it
 SHOWN = 3
@@ -53,12 +51,13 @@ class Weight:
         return self.model.payload(self.tensor)
 
     @cached_property
-    def place(self) -> tuple[Path, int, int] | None:
+    def place(self) -> Place | None:
         """File, offset and length of its bytes; None where they are in memory."""
-        if self.tensor.data_location != TensorProto.EXTERNAL:
-            return None
-        path, offset, length = self.model.piece(self.tensor)
-        return Path(os.path.realpath(path)), offset, length
+        return place_of(self.model, self.tensor)
+
+    def difference(self, other: Weight) -> int | None:
+        """Return the first byte in which another weight differs, None where there is none."""
+        return first_difference(self.model, self.tensor, other.model, other.tensor)
 
     def __str__(self) -> str:
         return f"'{self.name}' ({dtype_name(self.tensor.data_type)}{list(self.tensor.dims)})"
@@ -76,7 +75,7 @@ def changed_weights(original: Model, rewritten: Model) -> WeightProof:
         same = known.get((weight.scope, weight.name))
         if same is None or same.kind != weight.kind or rewritten.shape_tensors.is_shape(weight.value):
             continue
-        tally.add(weight, same, first_difference(same, weight), "the original's")
+        tally.add(weight, same, same.difference(weight), "the original's")
     return tally.proof()
 
 
@@ -90,7 +89,7 @@ def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> Wei
     tally = _Tally()
     for weight in _weights(model, all_scopes(model.scopes)):
         named = pool.named(weight)
-        difference = first_difference(named, weight) if named is not None else 0
+        difference = named.difference(weight) if named is not None else 0
         if difference is not None and pool.has_equal(weight):
             difference = None
         if named is None and difference is not None:
@@ -98,20 +97,6 @@ def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> Wei
         else:
             tally.add(weight, named or weight, difference, "the merged decoder's")
     return tally.proof()
-
-
-def first_difference(one: Weight, other: Weight) -> int | None:
-    """Return the first byte in which two weights differ, None where there is none."""
-    if one.place is not None and one.place == other.place:
-        return None
-    left, right = one.payload, other.payload
-    if len(left) != len(right):
-        return min(len(left), len(right))
-    for at in range(0, len(left), CHUNK):
-        if bytes(left[at : at + CHUNK]) != bytes(right[at : at + CHUNK]):
-            pair = (np.frombuffer(side[at : at + CHUNK], np.uint8) for side in (left, right))
-            return at + int(np.not_equal(*pair).argmax())
-    return None
 
 
 def _weights(model: Model, scopes: Iterable[Scope]) -> Iterator[Weight]:
@@ -154,7 +139,7 @@ class _Pool:
     def has_equal(self, weight: Weight) -> bool:
         """Whether there is a weight of the same dtype, dims and bytes."""
         same = self._kinds.get(weight.kind, [])
-        return any(_may_equal(one, weight) and first_difference(one, weight) is None for one in same)
+        return any(_may_equal(one, weight) and one.difference(weight) is None for one in same)
 
 
 def _may_equal(one: Weight, other: Weight) -> bool:

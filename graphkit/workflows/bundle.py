@@ -149,9 +149,10 @@ def bundle_folder(
     progress("reading")
     export = _Export.of(path)
     progress("making the methods")
+    slots = export.slots(options)
     with isolation(options.limits):
-        methods = export.methods(options)
-    contract, arrays = with_initial(_contract(methods, export, options), export.initial)
+        methods = export.methods(options, slots)
+    contract, arrays = with_initial(_contract(methods, export, options, slots), export.initial)
     contract, models = _completed(contract, methods, arrays)
     exact, proofs = all(method.is_exact for method in methods), list[BundleProof]()
 
@@ -198,11 +199,11 @@ class _Export:
     def ends(self) -> tuple[int, ...]:
         return self.special[1] if self.pipeline is None else self.pipeline.ends
 
-    def methods(self, options: BundleOptions) -> tuple[MethodModel, ...]:
+    def methods(self, options: BundleOptions, slots: int) -> tuple[MethodModel, ...]:
         if self.pipeline is None:
             _check_dims(self.chains, dict(options.dims))
-            return described_methods(self.chains, self.slots(options), options.update)
-        return derive_methods(self.pipeline, self.slots(options), options.update)
+            return described_methods(self.chains, slots, options.update)
+        return derive_methods(self.pipeline, slots, options.update)
 
     def slots(self, options: BundleOptions) -> int:
         """Return how many slots the cache gets.
@@ -230,8 +231,8 @@ def _check(path: Path, output: Path, options: BundleOptions) -> None:
         raise UsageError(f"{output} is the folder of the export - name another one")
 
 
-def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOptions) -> BundleContract:
-    sizes = BundleSizes(options.batch, export.slots(options), options.max_source, dict(options.dims))
+def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOptions, slots: int) -> BundleContract:
+    sizes = BundleSizes(options.batch, slots, options.max_source, dict(options.dims))
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
