@@ -11,7 +11,18 @@ import numpy.typing as npt
 from graphkit.contract.bundle import BundleMethod, BundlePort
 from graphkit.errors import UsageError
 
-__all__ = ["Feeds", "Inputs", "Tokens", "as_array", "as_rows", "checked_feeds", "most_rows", "of_source", "told_apart"]
+__all__ = [
+    "Feeds",
+    "Inputs",
+    "Tokens",
+    "as_array",
+    "as_rows",
+    "checked_feeds",
+    "joined",
+    "most_rows",
+    "of_source",
+    "told_apart",
+]
 
 Tokens = int | npt.ArrayLike
 Inputs = Mapping[str, npt.ArrayLike]
@@ -30,6 +41,20 @@ class Feeds:
     arrays: Mapping[str, np.ndarray]
     sizes: Mapping[str, int]
     rows: int | None
+
+
+def joined(*given: Inputs) -> dict[str, npt.ArrayLike]:
+    """Return all inputs by name.
+
+    Raises:
+        UsageError: One is given twice.
+    """
+    found: dict[str, npt.ArrayLike] = {}
+    for name, array in (pair for inputs in given for pair in inputs.items()):
+        if name in found:
+            raise UsageError(f"'{name}' is given twice - give it once")
+        found[name] = array
+    return found
 
 
 def told_apart(
@@ -53,16 +78,11 @@ def told_apart(
     Raises:
         UsageError: One is given twice.
     """
-    found: dict[str, npt.ArrayLike] = {}
     given: dict[str, npt.ArrayLike | None] = {"tokens": None, "mask": mask}
     if isinstance(tokens, Mapping):
-        found.update(tokens)
+        found = joined(tokens, inputs or {}, named)
     else:
-        given["tokens"] = tokens
-    for name, array in [*(inputs or {}).items(), *named.items()]:
-        if name in found:
-            raise UsageError(f"'{name}' is given twice - give it once")
-        found[name] = array
+        found, given["tokens"] = joined(inputs or {}, named), tokens
     users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
     kinds: dict[str, str] = {port.source.kind: port.name for port in method.inputs if port.source is not None}
     if given["mask"] is not None and "mask" in users - set(found) and "mask" not in kinds:

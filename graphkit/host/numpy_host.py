@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from graphkit.contract import By, Contract, Method, Port, State, Table, read_contract, sound_axis
+from graphkit.contract import By, Contract, Method, Port, State, Table, read_contract
 from graphkit.errors import ModelError, UsageError
+from graphkit.host.feeds import Inputs, joined
 from graphkit.host.masks import slots_mask, source_mask
 from graphkit.host.opening import check_folder
 from graphkit.host.search import end_tokens
+from graphkit.host.sounds import sound_length, with_zeros
 from graphkit.runtime.limits import machine_memory
 
-__all__ = ["Host", "Run"]
+__all__ = ["Host", "Ids", "Run", "Tokens", "source_and_inputs"]
 
 Arrays = dict[str, np.ndarray]
 Ids = list[list[int]]  # tokens of each sequence
@@ -78,22 +81,24 @@ class Host:
         self.position, self.valid = 0, [0] * self.batch
         self.run = run if run is not None else _Sessions(self.folder)
 
-    def start(self, source: Tokens = (), **user: np.ndarray) -> Arrays:
+    def start(self, source: Tokens | Inputs = (), /, inputs: Inputs | None = None, **named: npt.ArrayLike) -> Arrays:
         """Forget the state, and run what runs once for a source.
 
         Args:
             source: Token ids of the source, of a batch a list for each sequence; none for a decoder-only model. Of a
                 sound, how many samples or frames are valid in each sequence; by default all that its array has. Zeros
-                make it as long as the models take it.
-            user: Inputs that the caller makes, by name.
+                make it as long as the models take it. Inputs by name may stand here where there is no source.
+            inputs: Inputs that the caller makes, by name: `{"input_features": ...}`.
+            named: The same by keyword, for names that are not those above: `input_features=...`.
 
         Returns:
             The outputs of the methods that ran, by name.
 
         Raises:
-            UsageError: The source is empty where there must be one, too short or too long; or there is not one a
-                sequence.
+            UsageError: The source is empty where there must be one, too short or too long; there is not one a sequence;
+                or an input is given twice.
         """
+        source, given = source_and_inputs(source, inputs, named)
         is_sound = self.contract.sizes.get("sound", 0) > 0
         ids = self._sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
         for array in self.state.values():
@@ -104,7 +109,7 @@ class Host:
             if not 0 < len(one) <= length:
                 raise UsageError(f"the source has {len(one)} tokens - it takes 1 to {length}")
         self.valid = [len(one) or length for one in ids]
-        self.given = dict(user)
+        self.given = given
         if is_sound:
             self._take_sound([int(length) for length in source])  # type: ignore[arg-type]
         outputs: Arrays = {}
@@ -124,7 +129,7 @@ class Host:
         ports = [port for method in self.contract.methods for port in method.inputs if port.is_sound]
         for port in ports:
             if port.name in self.given and not valid:
-                valid = [_sound_length(self.given[port.name], port, most)] * self.batch
+                valid = [sound_length(self.given[port.name], port, most)] * self.batch
         if len(valid) != self.batch:
             raise UsageError(f"there are {len(valid)} lengths of sounds - give {self.batch}")
         for length in valid:
@@ -132,7 +137,7 @@ class Host:
                 raise UsageError(f"the sound has {length} valid places - it takes {max(1, stride - offset)} to {most}")
         for port in ports:
             if port.name in self.given:
-                self.given[port.name] = _with_zeros(self.given[port.name], port, most, valid)
+                self.given[port.name] = with_zeros(self.given[port.name], port, most, valid)
         self.valid = [min((length + offset) // stride, sizes["source"]) for length in valid]
 
     def step(self, token: int | Sequence[int]) -> np.ndarray:
@@ -282,30 +287,17 @@ class Host:
             state[(slice(None),) * axis + (self.position,)] = np.take(new, 0, axis)
 
 
-def _sound_length(array: np.ndarray, port: Port, most: int) -> int:
-    """Return how long a sound is.
+def source_and_inputs(
+    source: Tokens | Inputs, inputs: Inputs | None, named: Inputs
+) -> tuple[Tokens, dict[str, np.ndarray]]:
+    """Return the source and the inputs by name, which may stand in its place.
 
     Raises:
-        UsageError: It has other axes than its port.
+        UsageError: An input is given twice.
     """
-    if array.ndim != len(port.shape):
-        raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
-    return int(array.shape[sound_axis(port, most)])
-
-
-def _with_zeros(array: np.ndarray, port: Port, most: int, valid: Sequence[int]) -> np.ndarray:
-    """Return sounds with zeros behind what is valid of each, as long as their port.
-
-    Raises:
-        UsageError: They have other axes than their port, or are longer.
-    """
-    axis = sound_axis(port, most)
-    if _sound_length(array, port, most) > most or len(array) != port.shape[0]:
-        raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
-    padded = np.pad(array, [(0, most - array.shape[axis] if at == axis else 0) for at in range(array.ndim)])
-    for length, part in zip(valid, np.split(padded, len(valid)), strict=True):
-        np.moveaxis(part, axis, 0)[length:] = 0
-    return padded
+    ids: Tokens = () if isinstance(source, Mapping) else source
+    found = joined(source if isinstance(source, Mapping) else {}, inputs or {}, named)
+    return ids, {name: np.asarray(array) for name, array in found.items()}
 
 
 def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:

@@ -307,7 +307,7 @@ class _Proof:
         run = self._compared(source, user, self._ids(self._steps))
         if not self._steps:
             return run
-        self.host.start(source, **user)
+        self.host.start(source, user)
         self.reference.start(source, {name: self.host.own(array) for name, array in user.items()})
         greedy = min(GREEDY, run.steps)
         chosen, others, differs = self._greedy(greedy)
@@ -322,7 +322,7 @@ class _Proof:
 
     def _both(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
         mine = {name: self.host.own(array) for name, array in user.items()}
-        outputs = self.host.start(source, **user)
+        outputs = self.host.start(source, user)
         expected = self.reference.start(source, mine)
         difference, failure = None, ""
         length, is_sound = self.host.sound or len(source), self.host.sound is not None

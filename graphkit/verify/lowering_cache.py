@@ -15,7 +15,7 @@ __all__ = ["cache_order"]
 def cache_order(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
     """Yield how what the host keeps differs from the cache of the original, where each step is right on that."""
     scene.reference.start(scene.source, scene.own)
-    scene.host.start(scene.source, **scene.user)
+    scene.host.start(scene.source, scene.user)
     steps = max(1, min(STEPS, scene.host.contract.sizes["capacity"]) - 1)  # a slot is left for what is one too far
     for token in scene.tokens[:steps]:
         scene.reference.step(token)

@@ -35,12 +35,12 @@ class _Moment:
 def causes(scene: Scene) -> Iterator[str]:
     """Yield what mends the difference, or what else is known of it, a sentence each."""
     hidden = scene.reference.start(scene.source, scene.own)
-    outputs = scene.host.start(scene.source, **scene.user)
+    outputs = scene.host.start(scene.source, scene.user)
     once = list(_ports(scene, "once"))
     was_wrong = is_wrong_once(scene, outputs, hidden)
     if was_wrong:
         yield from _mending(
-            scene, once, lambda: not is_wrong_once(scene, scene.host.start(scene.source, **scene.user), hidden)
+            scene, once, lambda: not is_wrong_once(scene, scene.host.start(scene.source, scene.user), hidden)
         )
     if not scene.tokens:
         return
@@ -238,7 +238,7 @@ def _logits(method: Method) -> str:
 
 def _is_same_at_two_positions(scene: Scene, names: Mapping[str, Slot]) -> bool:
     """Whether a token leaves the same in two slots where it leaves something else in the original."""
-    scene.host.start(scene.source, **scene.user)
+    scene.host.start(scene.source, scene.user)
     scene.reference.start(scene.source, scene.own)
     if scene.host.contract.sizes["capacity"] < 2:
         return False

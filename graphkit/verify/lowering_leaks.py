@@ -59,7 +59,7 @@ def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> I
 def _run(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return what runs once for a source, at its valid positions, and the logits of steps; `rng` fills unused slots."""
     host, length = scene.host, len(scene.source)
-    outputs = host.start(scene.source, **scene.user)
+    outputs = host.start(scene.source, scene.user)
     for name, state in host.state.items():
         if rng is not None and host.axis[name] is not None:
             state[...] = rng.normal(0, NOISE, state.shape)

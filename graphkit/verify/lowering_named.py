@@ -42,14 +42,14 @@ def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generat
 def _pairs(scene: Scene) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the logits of host and original at each step of a case."""
     scene.reference.start(scene.source, scene.own)
-    scene.host.start(scene.source, **scene.user)
+    scene.host.start(scene.source, scene.user)
     for token in scene.tokens:
         yield scene.host.step(token), scene.reference.step(token)
 
 
 def _is_right(scene: Scene) -> bool:
     hidden = scene.reference.start(scene.source, scene.own)
-    if is_wrong_once(scene, scene.host.start(scene.source, **scene.user), hidden):
+    if is_wrong_once(scene, scene.host.start(scene.source, scene.user), hidden):
         return False
     return not any(scene.differ(*pair) for pair in _pairs(scene)) if _decodes(scene) else True
 
@@ -87,7 +87,7 @@ def _begin(scene: Scene, facts: Facts) -> str:
     assert isinstance(scene.host.run, IsolatedMethods)
     originals, models = scene.reference.originals, {**facts.models, **scene.host.run.models}
     hidden = scene.reference.start(scene.source, scene.own)
-    is_wrong = is_wrong_once(scene, scene.host.start(scene.source, **scene.user), hidden)
+    is_wrong = is_wrong_once(scene, scene.host.start(scene.source, scene.user), hidden)
     once = next((name for name in models if name != "step"), None)
     if is_wrong and once is not None and originals.encoder is not None:
         feed = scene.reference.fed_once(scene.source, scene.own)

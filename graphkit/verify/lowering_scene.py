@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from graphkit.contract import Method, Port, sound_axis
 from graphkit.host import Host
-from graphkit.host.numpy_host import Ids, Tokens
+from graphkit.host.feeds import Inputs
+from graphkit.host.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.verify.one_sequence import OneSequence
@@ -42,10 +44,13 @@ class AlteredHost(Host):
     vocabulary: int = 1
     rng = np.random.default_rng(0)
 
-    def start(self, source: Tokens = (), **user: np.ndarray) -> dict[str, np.ndarray]:
+    def start(
+        self, source: Tokens | Inputs = (), /, inputs: Inputs | None = None, **named: npt.ArrayLike
+    ) -> dict[str, np.ndarray]:
         """Run a source in its sequence, and return what that gives."""
+        source, user = source_and_inputs(source, inputs, named)
         if self.batch == 1:
-            return super().start(source, **self._cut(user))
+            return super().start(source, self._cut(user))
         most = self.contract.sizes["source"] if self.contract.takes_text else 0
         rows: list[Sequence[int]] = [
             self._random(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
@@ -55,8 +60,8 @@ class AlteredHost(Host):
             longest = self.contract.sizes["sound"]
             valid = [int(length) for length in self.rng.integers(self.least_sound, longest + 1, self.batch)]
             valid[self.sequence] = self.sound
-            return {name: self.own(array) for name, array in super().start(valid, **user).items()}
-        return {name: self.own(array) for name, array in super().start(rows if most else (), **user).items()}
+            return {name: self.own(array) for name, array in super().start(valid, user).items()}
+        return {name: self.own(array) for name, array in super().start(rows if most else (), user).items()}
 
     @property
     def hides_states(self) -> bool:

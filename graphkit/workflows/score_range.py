@@ -52,7 +52,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
         if port.source is not None and port.source.kind == "user"
     }
     source = [tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else ()
-    host.start(source, **user)
+    host.start(source, user)
     for token in tokens[:steps]:
         host.step([token] * host.batch)
     return runs.largest

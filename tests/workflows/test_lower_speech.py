@@ -108,6 +108,39 @@ def test_a_shorter_sound_gives_what_the_export_gives(length: int, folders: tuple
     np.testing.assert_allclose(actual, expected(folders[0], [length], array)[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["self", "source", "inputs", "tokens"])
+def test_inputs_in_a_mapping_may_have_any_name(name: str, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """In the place of the source, behind it, or by keyword; also those that a parameter of `start` is called."""
+    folder, array = shutil.copytree(folders[1], tmp_path / "out"), sound(5)
+    renamed(folder, "input_features", name)
+    host = Host(folder, unchecked=True)
+
+    def check() -> None:
+        actual = np.stack([host.step(3), host.step(4)])
+        np.testing.assert_allclose(actual, expected(folders[0], [5], array)[0], atol=1e-4)
+
+    host.start({name: array})
+    check()
+    host.start([5], {name: array})
+    check()
+    if name != "inputs":
+        host.start(**{name: array})
+        check()
+        with pytest.raises(UsageError, match=f"^'{name}' is given twice - give it once$"):
+            host.start({name: array}, **{name: array})
+
+
+def renamed(folder: Path, old: str, new: str) -> None:
+    """Rename an input of the encoder."""
+    model = onnx.load(folder / "encoder.onnx")
+    next(value for value in model.graph.input if value.name == old).name = new
+    for node in model.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+    onnx.save(model, folder / "encoder.onnx")
+    contract = folder / "contract.json"
+    contract.write_text(contract.read_text().replace(f'"{old}"', f'"{new}"'))
+
+
 def test_a_batch_of_sounds_of_several_lengths(tmp_path: Path) -> None:
     source = speech(tmp_path / "export")
     lower_folder(source, tmp_path / "out", replace(OPTIONS, batch=2, verify=False))
