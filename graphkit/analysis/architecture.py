@@ -15,7 +15,8 @@ from graphkit.graph.kv import tokens as words
 from graphkit.graph.names import module_path
 from graphkit.graph.types import declared_type
 from graphkit.graph.uses import lookups, table_entries
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes, unwrapped
+from graphkit.graph.walk import chain
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.blocks import Block, Prose, table
@@ -30,8 +31,9 @@ WEIGHTED = {"MatMul", "Gemm", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulI
 WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm"}
 # what may stand between a projection and the Reshape that splits it into heads
 AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
+WRAPPING = {"Cast", "com.microsoft.DequantizeLinear", "DequantizeLinear", "Identity", "Transpose"}  # of a weight
+OFFSETTING = {"Add", "Sub", "Reshape", "Unsqueeze", "Cast", "Expand", "Identity", "Transpose"}  # of positions
 MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-MAX_STEPS = 8
 DESCRIBED = {
     "vision": "vision model",
     "decoder-only": "decoder-only model",
@@ -174,16 +176,8 @@ def _is_causal(model: Model) -> bool:
 
 def _is_position(value: Value | None) -> bool:
     """Whether a value is a Range (or a constant row of numbers), perhaps reshaped and offset."""
-    for _ in range(MAX_STEPS):
-        producer = value.producer if value is not None else None
-        if producer is None:
-            return False
-        if producer.is_op("Range"):
-            return True
-        if not producer.is_op("Add", "Sub", "Reshape", "Unsqueeze", "Cast", "Expand", "Identity", "Transpose"):
-            return False
-        value = producer.input(0)
-    return False
+    source = unwrapped(value, OFFSETTING) if value is not None else None
+    return source is not None and source.producer is not None and source.producer.is_op("Range")
 
 
 def _layers(model: Model) -> int | None:
@@ -236,13 +230,7 @@ def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple
 def _weight(node: Node) -> Value | None:
     """Return the initializer behind a node's second input, through casts and dequantizers."""
     value = node.input(1)
-    for _ in range(MAX_STEPS):
-        if value is None or value.constant is not None or value.producer is None:
-            return value
-        if value.producer.op_type not in ("DequantizeLinear", "Cast", "Identity", "Transpose"):
-            return value
-        value = value.producer.input(0)
-    return value
+    return unwrapped(value, WRAPPING) if value is not None else None
 
 
 def _width(node: Node) -> int | None:
@@ -262,16 +250,16 @@ def _width(node: Node) -> int | None:
 
 def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
     """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
-    value = next((output for output in node.outputs if output is not None), None)
-    for _ in range(MAX_STEPS):
-        if value is None:
-            return None
+    for value in chain(next((output for output in node.outputs if output is not None), None), _after_bias):
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
             return _last_two(_elements(reshape.input(1)), width)
-        user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
-        value = next(iter(user.outputs), None) if user is not None else None
     return None
+
+
+def _after_bias(value: Value) -> Value | None:
+    user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
+    return next(iter(user.outputs), None) if user is not None else None
 
 
 def _last_two(elements: list[int | None], width: int | None) -> tuple[int | None, int | None] | None:

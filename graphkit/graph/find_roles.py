@@ -18,10 +18,10 @@ from graphkit.graph.roles import MASKS, Role, Roles, dim_at, may_be_pixels, rank
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.uses import Use, lookups, table_entries, uses
 from graphkit.graph.view import Scope, Value
+from graphkit.graph.walk import chain_end
 
 __all__ = ["find_roles"]
 
-MAX_STEPS = 8
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 IMAGE = re.compile(r"pixel_values|image|img", re.IGNORECASE)
 AUDIO = ("input_features", "input_values", "audio")
@@ -188,12 +188,15 @@ def _with_logits(inputs: Mapping[Value, Role], outputs: dict[Value, Role]) -> di
 
 def _is_projected(value: Value) -> bool:
     """Whether a value is a product, perhaps biased, scaled or cast."""
-    for _ in range(MAX_STEPS):
-        producer = value.producer
-        if producer is None or not producer.is_op("Add", "Mul", "Div", "Tanh", "Cast", "Identity"):
-            return producer is not None and ("MatMul" in producer.op_type or producer.is_op("Gemm"))
-        value = next((one for one in producer.inputs if one is not None and not one.is_constant), value)
-    return False
+    producer = chain_end(value, _before_scaling).producer
+    return producer is not None and ("MatMul" in producer.op_type or producer.is_op("Gemm"))
+
+
+def _before_scaling(value: Value) -> Value | None:
+    producer = value.producer
+    if producer is None or not producer.is_op("Add", "Mul", "Div", "Tanh", "Cast", "Identity"):
+        return None
+    return next((source for source in producer.inputs if source is not None and not source.is_constant), None)
 
 
 def _is_float(value: Value) -> bool:

@@ -14,11 +14,11 @@ from graphkit.graph.kv import CacheEntry
 from graphkit.graph.operators import PRESERVING
 from graphkit.graph.types import declared_dims, declared_type
 from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrapped
+from graphkit.graph.walk import chain
 
 __all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
 
 KEEPS_A_FLAG = PRESERVING | {"Cast", "Not"}
-MAX_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,17 @@ class MergedDecoder:
 
 def trace_condition(node: Node) -> Condition | None:
     """Return the graph input that decides an If, or None if anything else does."""
-    value, negated = node.input(0), False
-    for _ in range(MAX_STEPS):
-        if value is None:
-            return None
+    negated = False
+    for value in chain(node.input(0), _before_flag_operator):
         if value.kind == "input":
             return Condition(value, negated) if not value.scope.path else None
-        producer = value.producer
-        if producer is None or producer.operator not in KEEPS_A_FLAG:
-            return None
-        negated ^= producer.op_type == "Not"
-        value = producer.input(0)
+        negated ^= value.producer is not None and value.producer.op_type == "Not"
     return None
+
+
+def _before_flag_operator(flag: Value) -> Value | None:
+    producer = flag.producer
+    return producer.input(0) if producer is not None and producer.operator in KEEPS_A_FLAG else None
 
 
 def captures(body: Scope) -> dict[Value, int]:

@@ -8,12 +8,13 @@ ambiguous is not linked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.kv import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, tokens
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Scope, Value, unwrapped
+from graphkit.graph.walk import reachable
 
 __all__ = ["RECURRENT", "StateEntry", "recurrent_states", "replaces"]
 
@@ -41,7 +42,6 @@ ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values 
 CUTS = ("Slice", "Split")
 MOVES = (*CUTS, "Concat", "Gather", "Identity", "Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
-MAX_VALUES = 4096  # that a search for structure meets
 
 Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
 
@@ -159,31 +159,36 @@ def _last_names(value: Value) -> list[Hashable]:
 
 def _of_recurrence(value: Value) -> Hashable:
     """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
-    found, todo = set[tuple[Node, int]](), [value]
-    for met in todo:
-        for node, index in met.consumers:
+    found = set[tuple[Node, int]]()
+    for moved in reachable([value], _moved_from):
+        for node, index in moved.consumers:
             if node.is_op(*RECURRENT) and index in (5, 6):
                 found.add((node, index - 4))
-            elif not node.is_op(*MOVES) or (index > 0 and not node.is_op("Concat")):
+            elif not _moves(node, index):
                 return None
-            else:
-                todo += [out for out in node.outputs if out is not None]
-        if len(todo) > MAX_VALUES:
-            return None
     return frozenset(found) or None
+
+
+def _moves(node: Node, index: int) -> bool:
+    return node.is_op(*MOVES) and (index == 0 or node.is_op("Concat"))
+
+
+def _moved_from(value: Value) -> Iterator[Value | None]:
+    """Yield the outputs of nodes that move the elements of a value."""
+    for node, index in value.consumers:
+        if _moves(node, index):
+            yield from node.outputs
 
 
 def _from_recurrence(value: Value) -> list[Hashable]:
     """Return the outputs of recurrent nodes, their last states, that an output consists of."""
-    found, todo = set[tuple[Node, int]](), [value]
-    for met in todo:
-        node = met.producer
-        if node is not None and node.is_op(*RECURRENT) and met.output_index in (1, 2):
-            found.add((node, met.output_index))
-        elif node is None or not node.is_op(*MOVES) or len(todo) > MAX_VALUES:
+    found = set[tuple[Node, int]]()
+    for source in reachable([value], _sources):
+        node = source.producer
+        if node is not None and node.is_op(*RECURRENT) and source.output_index in (1, 2):
+            found.add((node, source.output_index))
+        elif node is None or not node.is_op(*MOVES):
             return []
-        else:
-            todo += _moved(node)
     return [frozenset(found)] if found else []
 
 
@@ -194,22 +199,19 @@ def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
         value: The output.
         is_cut_last: Whether it must be cut after it is joined, as what is selected before may be one of many layers.
     """
-    found, todo, seen = set[Value](), [(value, False, False)], set[tuple[Value, bool, bool]]()
-    while todo and len(seen) < MAX_VALUES:
-        met = todo.pop()
-        if met in seen:
-            continue
-        seen.add(met)
+
+    def before(met: tuple[Value, bool, bool]) -> list[tuple[Value, bool, bool]]:
         each, is_cut, is_joined = met
         node = each.producer
-        if each.kind == "input" and is_cut and is_joined:
-            found.add(each)
         if node is None or not node.is_op(*MOVES):
-            continue
+            return []
         is_join = node.is_op("Concat") and not _is_stack(node)
         cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
-        todo += [(part, cut, joined) for part in (node.inputs[:1] if is_join else _moved(node)) if part is not None]
-    return found
+        sources = node.inputs[:1] if is_join else _sources(each)
+        return [(source, cut, joined) for source in sources if source is not None]
+
+    met = reachable([(value, False, False)], before)
+    return {each for each, is_cut, is_joined in met if each.kind == "input" and is_cut and is_joined}
 
 
 def _is_stack(node: Node) -> bool:
@@ -218,10 +220,12 @@ def _is_stack(node: Node) -> bool:
     return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
 
 
-def _moved(node: Node) -> list[Value]:
-    """Return the inputs of a node whose elements it moves, without those that say where to."""
-    parts = node.inputs if node.is_op("Concat") else node.inputs[:1]
-    return [part for part in parts if part is not None]
+def _sources(value: Value) -> Sequence[Value | None]:
+    """Return the inputs whose elements the producer of a value moves, without those that say where to."""
+    node = value.producer
+    if node is None or not node.is_op(*MOVES):
+        return ()
+    return node.inputs if node.is_op("Concat") else node.inputs[:1]
 
 
 TESTS: tuple[Test, ...] = (

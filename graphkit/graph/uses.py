@@ -9,12 +9,12 @@ from graphkit.graph.operators import MOVING
 from graphkit.graph.types import declared_type
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.walk import reachable
 
 __all__ = ["Use", "lookups", "readers", "table_entries", "uses"]
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
-MAX_VALUES = 4096  # that one value is followed to
 MOVES = MOVING | {"Cast"}
 KEEPING = (
     "Cast",
@@ -55,14 +55,12 @@ TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
 
 def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
     """Yield (node, input index) of each use of a value, and of the values that passing nodes compute from it."""
-    todo, seen = [value], {value}
-    for one in todo:
-        for node, index in one.consumers:
-            yield node, index
-            if len(seen) < MAX_VALUES and passes(node, index):
-                unseen = [output for output in node.outputs if output is not None and output not in seen]
-                todo += unseen
-                seen.update(unseen)
+
+    def following(value: Value) -> Iterator[Value | None]:
+        return (output for node, index in value.consumers if passes(node, index) for output in node.outputs)
+
+    for each in reachable([value], following):
+        yield from each.consumers
 
 
 def uses(value: Value) -> frozenset[Use]:

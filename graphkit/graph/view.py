@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto
 
 from graphkit.graph.attributes import T, attribute_value, constant_tensor
+from graphkit.graph.walk import chain_end
 
 __all__ = [
     "Kind",
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 Kind = Literal["input", "initializer", "node", "undefined"]
-MAX_STEPS = 64  # nodes between a value and what it is made of
 
 
 class Value:
@@ -211,12 +211,11 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
 
 def unwrapped(value: Value, operators: Collection[str]) -> Value:
     """Return the value that another one is made of by these operators alone, along their first inputs."""
-    for _ in range(MAX_STEPS):
-        source = value.producer.input(0) if value.producer and value.producer.operator in operators else None
-        if source is None:
-            break
-        value = source
-    return value
+
+    def before(value: Value) -> Value | None:
+        return value.producer.input(0) if value.producer and value.producer.operator in operators else None
+
+    return chain_end(value, before)
 
 
 def branch_fault(node: Node) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.walk import chain
 from graphkit.io.tensors import inline_array
 from graphkit.rewrite.fused_attention import causal_attention, masked_attention, relative_attention, scaled_attention
 from graphkit.rewrite.paths import DimsOf, biases, climb, computed_from, follow, is_static, readers
@@ -92,12 +93,14 @@ def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
 
 def _reshape_before(node: Node) -> Node | None:
     """Return the Reshape that a node's first input comes from, through nodes that keep its rank."""
-    for _ in range(MAX_CONE):
-        path = climb(node, (0, "Reshape", *RANK_KEPT))
-        if path is None or path[0].is_op("Reshape"):
-            return path[0] if path else None
-        node = path[0]
-    return None
+    *_, first = chain(node, _before_rank_kept)
+    path = climb(first, (0, "Reshape"))
+    return path[0] if path else None
+
+
+def _before_rank_kept(node: Node) -> Node | None:
+    path = climb(node, (0, *RANK_KEPT))
+    return path[0] if path else None
 
 
 def _is_inverse(node: Node) -> bool:

@@ -15,6 +15,7 @@ from graphkit.graph.roles import Roles
 from graphkit.graph.types import TensorType, declared_type
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.walk import reachable
 from graphkit.model import Model
 
 __all__ = ["LEAST", "MARGIN", "Lengths", "lengths_of"]
@@ -22,7 +23,6 @@ __all__ = ["LEAST", "MARGIN", "Lengths", "lengths_of"]
 LEAST = 32  # a length to go beyond in any model: half of T5's buckets, where distances are no longer told apart
 MOST = 4096
 MARGIN = 3  # beyond a length by more than one
-MAX_STEPS = 128
 NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu", "Mod")
 POSITIONS = ("Range", "CumSum")
@@ -104,27 +104,30 @@ def _may_embed(declared: TensorType) -> bool:
 
 def _are_positions(indices: Value, roles: Roles) -> bool:
     """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that role."""
-    todo, seen = [indices], {indices}
     found = False
-    for _ in range(MAX_STEPS):
-        if not todo:
-            return found
-        value = todo.pop()
-        producer = value.producer
-        if producer is None:
-            found = found or roles.of(value) == "positions"
-            continue
-        if producer.is_op(*BUCKETING):
+    for value in reachable([indices], _computed_from):
+        if value.producer is None:
+            found |= roles.of(value) == "positions"
+        elif value.producer.is_op(*BUCKETING):
             return False
-        source, shapes = producer.input(0), value_inputs(producer)
-        if producer.is_op(*POSITIONS) or (producer.is_op("Slice") and source is not None and source.is_constant):
-            found = True
-            continue
-        read = [one for at, one in enumerate(producer.inputs) if at not in shapes]
-        unseen = [one for one in read if one is not None and one not in seen]
-        todo += unseen
-        seen.update(unseen)
-    return False
+        else:
+            found |= _counts(value.producer)
+    return found
+
+
+def _counts(node: Node) -> bool:
+    """Whether a node counts from 0, or cuts a part out of a constant."""
+    source = node.input(0)
+    return node.is_op(*POSITIONS) or (node.is_op("Slice") and source is not None and source.is_constant)
+
+
+def _computed_from(value: Value) -> list[Value | None]:
+    """Return the inputs that the elements of a value are computed from, if its producer does not count."""
+    node = value.producer
+    if node is None or _counts(node):
+        return []
+    shapes = value_inputs(node)
+    return [source for index, source in enumerate(node.inputs) if index not in shapes]
 
 
 def _number(model: Model, value: Value | None) -> float | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from graphkit.dtypes import INTEGERS
 from graphkit.graph.types import declared_type
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 
 __all__ = ["steers"]
 
-MAX_VALUES = 4096  # that one input is followed to
 SHAPE_ONLY = ("Shape", "Size")  # what they give does not depend on elements
 HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
@@ -19,17 +21,12 @@ def steers(value: Value) -> bool:
     """Whether an input's elements reach a size, a count or a loop, or an operator that may not check them."""
     declared = declared_type(value)
     is_integer = declared is not None and declared.dtype in INTEGERS
-    todo, seen = [value], {value}
-    for found in todo:
-        for node, index in found.consumers:
-            if _decides(node, index) or (is_integer and _trusts(node)):
-                return True
-            if node.is_op(*SHAPE_ONLY) or len(seen) > MAX_VALUES:
-                continue
-            unseen = [out for out in node.outputs if out is not None and out not in seen]
-            todo += unseen
-            seen.update(unseen)
-    return False
+    uses = (use for found in reachable([value], _computed_with) for use in found.consumers)
+    return any(_decides(node, index) or (is_integer and _trusts(node)) for node, index in uses)
+
+
+def _computed_with(value: Value) -> Iterator[Value | None]:
+    return (out for node, _ in value.consumers if not node.is_op(*SHAPE_ONLY) for out in node.outputs)
 
 
 def _decides(node: Node, index: int) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import chain_end
 from graphkit.passes.fusion.attention_projections import (
     SCALING,
     Projection,
@@ -26,7 +27,6 @@ __all__ = ["SelfAttention", "self_attention"]
 
 BODY_SINCE = 13  # of the operators that the function is made of
 MASKING = ("Add", "Sub", "Where")
-MAX_STEPS = 8  # between scores and their Softmax
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 ROLES = ("queries", "keys", "values")
 
@@ -116,14 +116,19 @@ def _reader(value: Value | None) -> Node | None:
 def _scores(softmax: Node) -> Node | None:
     """Return the MatMul that computes scores, through the nodes that scale and mask them."""
     value = softmax.input(0)
-    node = value.producer if value is not None else None
-    for _ in range(MAX_STEPS):
-        if node is None or not node.is_op(*SCALING, *MASKING):
-            break
-        makers = [value.producer for value in node.inputs if value is not None and value.producer is not None]
-        makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
-        node = min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
-    return node if node is not None and node.is_op("MatMul") and len(node.inputs) == 2 else None
+    if value is None or value.producer is None:
+        return None
+    node = chain_end(value.producer, _before_scaling)
+    return node if node.is_op("MatMul") and len(node.inputs) == 2 else None
+
+
+def _before_scaling(node: Node) -> Node | None:
+    """Return the producer of the scores that a node scales or masks."""
+    if not node.is_op(*SCALING, *MASKING):
+        return None
+    makers = [value.producer for value in node.inputs if value is not None and value.producer is not None]
+    makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
+    return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
 
 
 def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]] | Reason:

@@ -9,6 +9,7 @@ from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.operators import RESHAPING, names
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
 from graphkit.shapes import Expr, Shapes
@@ -20,7 +21,6 @@ MOVES = RESHAPING | names("Cast Gather Identity Slice Split Transpose")
 
 Two Casts, there and back, leave a slot what the first of them made it, so that a slot that came back once stays.
 """
-MAX_MOVED = 4096  # values that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class _Moved:
 
     def _readers(self) -> Iterator[tuple[Node, Value]]:
         """Yield the readers of the cache, or of parts of it, other than moves."""
-        pending, met = [self.past], 0
-        while pending and met < MAX_MOVED:
-            value, met = pending.pop(), met + 1
+
+        def moved(value: Value) -> Iterator[Value | None]:
+            return (out for node, index in value.consumers if _moves(node, index, value) for out in node.outputs)
+
+        for value in reachable([self.past], moved):
             for node, index in value.consumers:
-                if node.operator in MOVES and index == 0 and node.scope is value.scope:
-                    pending += [out for out in node.outputs if out is not None]
-                elif not node.is_op("Shape"):
+                if not _moves(node, index, value) and not node.is_op("Shape"):
                     yield node, value
 
     def _joins(self, node: Node, value: Value) -> bool:
@@ -132,15 +132,21 @@ class _Moved:
 
     def _sources(self, joined: set[Node]) -> Iterator[Value]:
         """Yield the sources of the present, other than the results of these nodes, through moves and stacking."""
-        pending, met = [self.present], 0
-        while pending and met < MAX_MOVED:
-            value, met = pending.pop(), met + 1
+
+        def before(value: Value) -> Sequence[Value | None]:
             node = value.producer
-            if node is not None and node in joined:
-                continue
-            if node is None or (node.operator not in MOVES and not node.is_op("Concat")):
+            if node is None or node in joined:
+                return ()
+            if node.is_op("Concat"):
+                return node.inputs
+            return node.inputs[:1] if node.operator in MOVES else ()
+
+        for value in reachable([self.present], before):
+            node = value.producer
+            if node is None or (node not in joined and node.operator not in MOVES and not node.is_op("Concat")):
                 yield value
-            elif node.is_op("Concat"):
-                pending += [source for source in node.inputs if source is not None]
-            elif (source := node.input(0)) is not None:
-                pending.append(source)
+
+
+def _moves(node: Node, index: int, value: Value) -> bool:
+    """Whether a node only moves the elements of the value that it reads at an index."""
+    return node.operator in MOVES and index == 0 and node.scope is value.scope

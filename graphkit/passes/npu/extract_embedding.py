@@ -13,6 +13,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import Role
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import chain_end
 from graphkit.model import Model
 from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.rewrite.base import Declined, Outcome, Pass
@@ -30,7 +31,6 @@ NAMES: Mapping[Role, str] = {
     "positions": "position_embeds",
     "token types": "token_type_embeds",
 }
-MAX_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +145,25 @@ def _why_not(node: Node, shapes: Shapes) -> str:
 
 def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
     """Return the integer graph input whose elements, in order, these indices are."""
-    for _ in range(MAX_STEPS):
-        if value is None:
-            return None
-        if value.kind == "input" and not value.scope.path:
-            declared = declared_type(value)
-            is_integer = declared is not None and not declared.is_float and value.tensor is None
-            return value if is_integer and not in_tuples else None
-        producer = value.producer
-        if producer is None or not producer.is_op(*KEEPS_ELEMENTS):
-            return None
-        if producer.is_op("Cast") and producer.attr("to", 0) not in WIDE:
-            return None
-        if in_tuples and producer.is_op("Unsqueeze"):
-            in_tuples = False  # the tuples have one element each
-        value = producer.input(0)
-    return None
+    if value is None:
+        return None
+    source, in_tuples = chain_end((value, in_tuples), _before_reshaping)
+    declared = declared_type(source)
+    is_integer = declared is not None and not declared.is_float and source.tensor is None
+    is_input = source.kind == "input" and not source.scope.path
+    return source if is_input and is_integer and not in_tuples else None
+
+
+def _before_reshaping(indices: tuple[Value, bool]) -> tuple[Value, bool] | None:
+    value, in_tuples = indices
+    producer = value.producer
+    if producer is None or not producer.is_op(*KEEPS_ELEMENTS):
+        return None
+    if producer.is_op("Cast") and producer.attr("to", 0) not in WIDE:
+        return None
+    source = producer.input(0)
+    is_tuple = in_tuples and not producer.is_op("Unsqueeze")  # which makes tuples of one element each
+    return (source, is_tuple) if source is not None else None
 
 
 def _name(ids: Value, taken: set[str], model: Model) -> str:

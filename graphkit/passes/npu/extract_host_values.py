@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Node
+from graphkit.graph.walk import chain
 from graphkit.model import Model
 from graphkit.passes.npu.scores import readers
 from graphkit.rewrite.base import Declined, Outcome, Pass
@@ -17,7 +18,6 @@ from graphkit.shapes import Shapes, infer
 __all__ = ["ExtractHostValues", "HostInput", "freezable_symbols", "host_inputs"]
 
 ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Sub", "Reshape", "Transpose", "Cast", "Concat")
-MAX_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,14 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
 
 
 def _reaches_softmax(node: Node, index: int) -> bool:
-    for _ in range(MAX_STEPS):
-        if node.is_op("Softmax"):
-            return True
-        out = node.outputs[0] if node.outputs else None
-        found = readers(out) if out is not None else ()
-        if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(found) != 1 or (node.is_op("Sub", "Div") and index > 0):
-            return False
-        node, index = found[0]
-    return False
+    return any(reader.is_op("Softmax") for reader, _ in chain((node, index), _next_reader))
+
+
+def _next_reader(use: tuple[Node, int]) -> tuple[Node, int] | None:
+    """Return the only reader of an elementwise node's output, which may be on the way to a Softmax."""
+    node, index = use
+    out = node.outputs[0] if node.outputs else None
+    found = readers(out) if out is not None else ()
+    if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(found) != 1 or (node.is_op("Sub", "Div") and index > 0):
+        return None
+    return found[0]

@@ -10,6 +10,7 @@ from onnx import helper
 
 from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import chain
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import freezable_symbols
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
@@ -20,7 +21,6 @@ from graphkit.shapes import Expr, Shapes, const, infer
 __all__ = ["InsertAttentionMask", "MissingMask", "missing_masks"]
 
 SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where")
-MAX_STEPS = 12
 Over = Literal["slots", "source"]
 
 
@@ -146,9 +146,12 @@ def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
 
 def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:
     """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks."""
-    pending, steps = [scores], 0
-    while pending and steps < MAX_STEPS:
-        value, steps = pending.pop(), steps + 1
+
+    def data(value: Value) -> Value | None:
+        sources = value.producer.inputs if value.producer is not None else ()
+        return next((each for each in sources if each is not None and each in known and known[each].data), None)
+
+    for value in chain(scores, data):
         node = value.producer
         if node is None:
             return False
@@ -159,7 +162,6 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
         inputs = [found for found in node.inputs if found is not None]
         if node.is_op("Add", "Where", "Sub") and any(_is_mask(known.get(found)) for found in inputs):
             return False
-        pending += [found for found in inputs if found in known and known[found].data][:1]
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -13,6 +13,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
@@ -27,8 +28,7 @@ LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a
 NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
 HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
 MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
-MAX_STEPS = 8  # nodes between a mask and the integers that it is made of
-MAX_CONE = 64  # nodes of a mask in which a fill is looked for
+KEEPS_WHOLE = ("Cast", "Sub", "Mul", "Expand", "Reshape", "Unsqueeze", "Slice", "Squeeze")
 MASKING = MOVING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "ScatterElements", "ScatterND"}
 MASKING |= {"Sub", "Sum", "Trilu", "Where"}
 
@@ -158,35 +158,33 @@ class MaskFloors:
                 return index
         return None
 
-    def _is_whole(self, value: Value, depth: int = 0) -> bool:
+    def _is_whole(self, value: Value) -> bool:
         """Whether all elements are whole numbers, because they are made of integers."""
-        node = value.producer
-        if depth > MAX_STEPS:
-            return False
+        return all(self._is_whole_source(source) for source in reachable([value], self._whole_sources))
+
+    def _is_whole_source(self, value: Value) -> bool:
+        """Whether a value holds whole numbers, or whole numbers where its sources do."""
         if value.is_constant:
             return self.editor.uniform(value) in (0, 1)
         if self.editor.shapes[value].dtype in INTEGERS:
             return True
-        if node is None or not node.is_op("Cast", "Sub", "Mul", "Expand", "Reshape", "Unsqueeze", "Slice", "Squeeze"):
-            return False
-        read = node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
-        return all(source is not None and self._is_whole(source, depth + 1) for source in read)
+        return value.producer is not None and value.producer.is_op(*KEEPS_WHOLE)
+
+    def _whole_sources(self, value: Value) -> Sequence[Value | None]:
+        node = value.producer
+        if node is None or value.is_constant or self.editor.shapes[value].dtype in INTEGERS:
+            return ()
+        return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
 
     def _has_fill(self, mask: Value) -> bool:
-        pending, met = [mask], set[Value]()
-        while pending and len(met) < MAX_CONE:
-            value = pending.pop()
-            if value in met:
-                continue
-            met.add(value)
-            node = value.producer
-            if value.constant is not None or (node is not None and node.is_op("ConstantOfShape")):
-                is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
-                if is_float and self.bounds.of(value).low <= NEGLIGIBLE:
-                    return True
-            elif node is not None and not node.domain and node.op_type in MASKING:
-                pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]
-        return False
+        return any(self._is_fill(value) for value in reachable([mask], _masked_from))
+
+    def _is_fill(self, value: Value) -> bool:
+        """Whether a value is a constant, of one element or more, that masks."""
+        if not _is_made_here(value):
+            return False
+        is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
+        return is_float and self.bounds.of(value).low <= NEGLIGIBLE
 
     def _raised(self, mask: Value, floor: float, before: Node) -> str:
         """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
@@ -219,3 +217,16 @@ class MaskFloors:
             return None
         name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"
         return self.editor.constant(np.maximum(array, kind.type(floor)), name)
+
+
+def _is_made_here(value: Value) -> bool:
+    """Whether a value is a constant, or filled with one number."""
+    return value.constant is not None or (value.producer is not None and value.producer.is_op("ConstantOfShape"))
+
+
+def _masked_from(value: Value) -> Sequence[Value | None]:
+    """Return the inputs that the elements of a mask come from."""
+    node = value.producer
+    if node is None or _is_made_here(value) or node.domain or node.op_type not in MASKING:
+        return ()
+    return node.inputs[node.is_op("Where") :]

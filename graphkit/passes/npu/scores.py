@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence
 
@@ -172,15 +173,13 @@ def _is_shift(node: Node, value: Value) -> bool:
 
 def is_product(value: Value) -> bool:
     """Whether a value is a product of matrices, scaled, shifted or reshaped."""
-    pending, met = [value], 0
-    while pending and met < MAX_STEPS:
-        node, met = pending.pop().producer, met + 1
-        if node is None:
-            continue
-        if node.operator in PRODUCTS:
-            return True
-        if node.is_op(*ELEMENTWISE):
-            pending += [source for source in node.inputs[node.is_op("Where") :] if source is not None]
-        elif node.is_op(*RESHAPING, "Transpose", "Slice") and (source := node.input(0)) is not None:
-            pending.append(source)
-    return False
+    sources = reachable([value], _scaled_from)
+    return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
+
+
+def _scaled_from(value: Value) -> Sequence[Value | None]:
+    """Return the inputs that a value scales, shifts, chooses or moves."""
+    node = value.producer
+    if node is not None and node.is_op(*ELEMENTWISE):
+        return node.inputs[node.is_op("Where") :]
+    return node.inputs[:1] if node is not None and node.is_op(*RESHAPING, "Transpose", "Slice") else ()

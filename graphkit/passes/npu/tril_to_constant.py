@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
@@ -20,7 +22,6 @@ from graphkit.shapes import Expr
 
 __all__ = ["TrilToConstant"]
 
-MAX_STEPS = 6  # nodes between a triangle and what makes a mask of it
 SOURCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Range", "Trilu")
 FOLLOWING: tuple[str, ...] = (
     "Add",
@@ -154,33 +155,35 @@ def _triangle(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
     return over <= shift if node.attr("upper", 1) == 0 else over >= shift
 
 
-def _is_constant(value: Value, depth: int = 0) -> bool:
+def _is_constant(value: Value) -> bool:
     """Whether a value depends on constants alone, once shapes are numbers."""
-    node = value.producer
-    if value.is_constant:
-        return True
-    if node is None or node.domain or node.bodies or depth > MAX_STEPS:
-        return False
-    if node.is_op("ConstantOfShape", "Range"):
-        return True
-    sources = node.inputs[:1] if node.is_op("Expand", "Reshape", "Slice", "Unsqueeze") else node.inputs
-    return node.is_op(*SOURCES, *FOLLOWING) and all(
-        _is_constant(source, depth + 1) for source in sources if source is not None
+    return all(
+        source.is_constant or (source.producer is not None and source.producer.is_op(*SOURCES, *FOLLOWING))
+        for source in reachable([value], _elements_from)
     )
 
 
-def _is_of_mask(value: Value, depth: int = 0) -> bool:
-    """Whether a value goes into a comparison or a triangle, or comes from one, from a range or from booleans."""
+def _elements_from(value: Value) -> Sequence[Value | None]:
+    """Return the inputs that the elements of a value come from, not those that say only how many there are."""
     node = value.producer
-    declared = declared_type(value)
+    if node is None or value.is_constant or node.is_op("ConstantOfShape", "Range"):
+        return ()
+    return node.inputs[:1] if node.is_op("Expand", "Reshape", "Slice", "Unsqueeze") else node.inputs
+
+
+def _is_of_mask(value: Value) -> bool:
+    """Whether a value goes into a comparison or a triangle, or comes from one, from a range or from booleans."""
+    return any(_is_mask(source) for source in reachable([value], _followed))
+
+
+def _is_mask(value: Value) -> bool:
+    node, declared = value.producer, declared_type(value)
     if declared is not None and declared.dtype == TensorProto.BOOL:
         return True
-    if node is None or node.domain or depth > MAX_STEPS:
+    if node is None or not node.is_op(*SOURCES, *FOLLOWING):
         return False
-    if node.is_op(*SOURCES):
-        return True
-    if any(consumer.is_op(*SOURCES) for consumer, _ in value.consumers):
-        return node.is_op(*FOLLOWING)
-    return node.is_op(*FOLLOWING) and any(
-        _is_of_mask(source, depth + 1) for source in node.inputs if source is not None
-    )
+    return node.is_op(*SOURCES) or any(consumer.is_op(*SOURCES) for consumer, _ in value.consumers)
+
+
+def _followed(value: Value) -> Sequence[Value | None]:
+    return value.producer.inputs if value.producer is not None and value.producer.is_op(*FOLLOWING) else ()

@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from graphkit.graph.slice_bounds import INT64_MAX
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import reachable
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
@@ -22,7 +23,6 @@ from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 __all__ = ["SimplifyScatter"]
 
 Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
-MAX_SEARCH = 200  # tensors that are looked at for one that holds a bound
 
 
 @dataclass(frozen=True)
@@ -174,17 +174,11 @@ class _Plan:
 
     def _holder(self, number: Expr) -> Value | None:
         """Return a tensor of one int64, among those that the indices are made of, that is a number."""
-        todo = [self.node.inputs[1]]
-        seen: set[Value] = set()
-        while todo and len(seen) < MAX_SEARCH:
-            value = todo.pop()
-            if value is None or value in seen:
-                continue
-            seen.add(value)
+        indices = self.node.input(1)
+        for value in reachable([indices] if indices is not None else [], _inputs):
             tensor = self.editor.shapes[value]
             if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
                 return value
-            todo += value.producer.inputs if value.producer is not None else ()
         return None
 
     def nodes(self, updates: Value, spec: Sequence[int], ranges: Sequence[_Range]) -> list[NewNode]:
@@ -236,3 +230,7 @@ def _other(expr: Expr, op: str, limit: Expr) -> Expr:
     atom = expr.atom
     rest = [arg for arg in atom.args if arg != limit] if isinstance(atom, Call) and atom.op == op else []
     return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr
+
+
+def _inputs(value: Value) -> Sequence[Value | None]:
+    return value.producer.inputs if value.producer is not None else ()

@@ -12,6 +12,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.graph.walk import chain, reachable
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth
@@ -24,7 +25,6 @@ from graphkit.shapes import Expr
 
 __all__ = ["Ring", "rings_of"]
 
-MAX_STEPS = 256
 MASKED = -1e4  # a score that gets this much or less counts for nothing
 ALL_LENGTHS = 64  # as many lengths are all looked at; of more, some
 JOINING = ("Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Unsqueeze", "Where")  # scores, masks
@@ -124,16 +124,15 @@ class _Trace:
     def scores(self, value: Value | None) -> tuple[Value | None, tuple[Place, ...]]:
         """Return the keys of the product that scores come from, None if unknown, and the masks that join on the way."""
         masks: list[Place] = []
-        for _ in range(MAX_STEPS):
-            node = value.producer if value is not None else None
-            if node is None or value is None or self._is_measured(value):
+        for source in chain(value, self._data):
+            node = source.producer
+            if node is None or self._is_measured(source):
                 break
             if node.is_op("MatMul"):
                 return node.inputs[1], tuple(masks)
             if not node.is_op(*JOINING) or self._holds_keys(node):
                 break
             masks += self._masks(node)
-            value = self._data(node)
         return None, ()
 
     def _masks(self, node: Node) -> Iterator[Place]:
@@ -147,37 +146,38 @@ class _Trace:
     def _is_data(self, value: Value) -> bool:
         return value in self.known and self.known[value].data
 
-    def _data(self, node: Node) -> Value | None:
-        """Return the only input of a node that depends on data."""
-        found = [value for value in node.inputs if value is not None and self._is_data(value)]
+    def _data(self, value: Value) -> Value | None:
+        """Return the only input of a value's producer that depends on data."""
+        inputs = value.producer.inputs if value.producer is not None else ()
+        found = [source for source in inputs if source is not None and self._is_data(source)]
         return found[0] if len(found) == 1 else None
 
     def weighted(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
-        pending, met, found = [value], 0, set[Value | None]()
-        while pending and met < MAX_STEPS:
-            each, met = pending.pop(), met + 1
+        found = set[Value | None]()
+        for each in reachable([value], _guarded):
             for node, index in each.consumers:
                 if node.is_op("MatMul") and index == 0:
                     found.add(node.inputs[1])
-                elif node.is_op(*GUARDING) and not self._holds_keys(node):
-                    pending += [out for out in node.outputs[:1] if out is not None]
-                else:
+                elif not node.is_op(*GUARDING) or self._holds_keys(node):
                     return None
         return found.pop() if len(found) == 1 else None
 
     def cache(self, value: Value | None) -> Growth | None:
         """Return the cache that keys or values are made of, None where the number of keys has a part in that."""
-        for _ in range(MAX_STEPS):
-            if value is None or self._is_measured(value):
+        for source in chain(value, self._made_from):
+            if self._is_measured(source):
                 return None
-            if value in self.by_joined:
-                return self.by_joined[value]
-            node = value.producer
-            if node is None or not node.is_op(*MAKING) or self._holds_keys(node):
-                return None
-            value = node.input(0) if node.is_op("Concat") else self._data(node)
+            if source in self.by_joined:
+                return self.by_joined[source]
         return None
+
+    def _made_from(self, value: Value) -> Value | None:
+        """Return the data that keys or values are moved or computed from, where their number has no part in that."""
+        node = value.producer
+        if node is None or not node.is_op(*MAKING) or self._holds_keys(node):
+            return None
+        return node.input(0) if node.is_op("Concat") else self._data(value)
 
     def _is_measured(self, value: Value) -> bool:
         """Whether something reads the shape of a value."""
@@ -264,3 +264,8 @@ def _feed(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.nd
         fill = 1 if role == "mask" else past if role == "positions" else 0
         feed[name] = np.full(shape, fill, dtype_name(editor.shapes[value].dtype))
     return feed
+
+
+def _guarded(probabilities: Value) -> Iterator[Value | None]:
+    """Yield the outputs of nodes that replace NaN in probabilities, or cast or reshape them."""
+    return (out for node, _ in probabilities.consumers if node.is_op(*GUARDING) for out in node.outputs[:1])

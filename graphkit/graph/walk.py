@@ -1,0 +1,46 @@
+"""Walk a graph from value to value or node to node: along one path, or to all that can be reached.
+
+No walk needs a limit of its own: each item is met once, so that a walk ends with the graph, also in a broken model
+whose nodes form a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["chain", "chain_end", "reachable"]
+
+T = TypeVar("T", bound=Hashable)
+
+
+def chain(start: T | None, following: Callable[[T], T | None]) -> Iterator[T]:
+    """Yield an item, the one that follows it, and so on, until none follows.
+
+    `following` is called for an item only when the caller asks for the next one.
+    """
+    met: set[T] = set()
+    while start is not None and start not in met:
+        met.add(start)
+        yield start
+        start = following(start)
+
+
+def chain_end(start: T, following: Callable[[T], T | None]) -> T:
+    """Return the last item of a chain."""
+    *_, end = chain(start, following)
+    return end
+
+
+def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
+    """Yield items and all that follow them, breadth first, each once; None is left out.
+
+    `following` is called for an item only when the caller asks for the next one.
+    """
+    queue = list(dict.fromkeys(starts))
+    met = set(queue)
+    for item in queue:
+        yield item
+        unmet = dict.fromkeys(each for each in following(item) if each is not None and each not in met)
+        met.update(unmet)
+        queue += unmet

@@ -1,0 +1,38 @@
+"""Walks of a graph: one path, or all that can be reached."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from graphkit.graph.walk import chain, chain_end, reachable
+
+FOLLOWING = {"a": ["b", "c"], "b": ["d", None], "c": ["d", "d"], "d": ["a"]}
+
+
+def test_a_chain_ends_where_nothing_follows() -> None:
+    assert list(chain(3, lambda number: number - 1 or None)) == [3, 2, 1]
+    assert chain_end(3, lambda number: number - 1 or None) == 1
+    assert list(chain(None, lambda number: number)) == []
+
+
+def test_a_chain_that_is_a_circle_ends() -> None:
+    assert list(chain(0, lambda number: (number + 1) % 3)) == [0, 1, 2]
+
+
+def test_what_is_reached_on_two_ways_comes_once_and_the_nearest_first() -> None:
+    assert list(reachable(["a", "a"], lambda item: FOLLOWING[item])) == ["a", "b", "c", "d"]
+
+
+def test_a_walk_asks_for_what_follows_only_when_the_caller_goes_on() -> None:
+    asked: list[int] = []
+
+    def following(number: int) -> list[int]:
+        asked.append(number)
+        return [number + 1]
+
+    assert list(islice(reachable([0], following), 3)) == [0, 1, 2]
+    assert asked == [0, 1]
+
+
+def test_a_long_path_is_followed_to_its_end() -> None:
+    assert chain_end(0, lambda number: number + 1 if number < 100_000 else None) == 100_000
