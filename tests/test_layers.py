@@ -71,15 +71,12 @@ def trees() -> dict[str, ast.Module]:
     }
 
 
-def statements(node: ast.AST, *, at_run_time: bool = False) -> Iterator[ast.AST]:
-    """Yield a node and the statements in it, with or without those for type checkers."""
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and the statements in it."""
     yield node
-    is_typing = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-    if at_run_time and is_typing:
-        return
     for inner in ast.iter_child_nodes(node):
         if not isinstance(inner, ast.expr):
-            yield from statements(inner, at_run_time=at_run_time)
+            yield from statements(inner)
 
 
 @cache
@@ -118,14 +115,14 @@ def test_imports_point_downwards() -> None:
 
 @cache
 def network() -> nx.DiGraph:
-    """Return which module imports which, in functions too; what is imported for types alone does not count."""
+    """Return which module imports which, in functions and for types alone too."""
     modules = {
         f"graphkit.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__"): tree
         for file, tree in trees().items()
     }
     found = nx.DiGraph()
     for module, tree in modules.items():
-        for node in statements(tree, at_run_time=True):
+        for node in statements(tree):
             named = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             plain = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             targets = [name if name in modules else name.rpartition(".")[0] for name in named] + plain
@@ -134,7 +131,7 @@ def network() -> nx.DiGraph:
 
 
 def test_no_circle_of_imports() -> None:
-    """An import inside a function would only hide a circle."""
+    """An import inside a function, or for type checkers alone, would only hide a circle."""
     assert network().has_edge("graphkit.shapes.algebra", "graphkit.shapes.expr")
     assert [sorted(found) for found in nx.strongly_connected_components(network()) if len(found) > 1] == []
 

@@ -292,8 +292,8 @@ def limit_options(command: Callable[..., T]) -> Callable[..., T]:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="Time limit for loading or running a model once, and for folding or rewriting it. Default: 60, plus 30 for each "
-        "GB of weights; none for folding or rewriting.",
+        help="Time limit for loading or running a model once, and for folding or rewriting it. Default: 60, plus 30 "
+        "for each GB of weights; none for folding or rewriting.",
     )
     @click.option(
         "--memory",

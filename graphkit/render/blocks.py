@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-__all__ = ["Bars", "Block", "Column", "Drawing", "Heading", "Lines", "Prose", "Table", "printable", "table"]
+__all__ = ["Bars", "Block", "Column", "Document", "Drawing", "Heading", "Lines", "Prose", "Table", "printable", "table"]
 
 Cell = str | int | float | None
 
@@ -85,6 +85,16 @@ class Lines:
 
 
 Block = Heading | Prose | Table | Bars | Drawing | Lines
+
+
+class Document(Protocol):
+    """A title and blocks: the view of a result that renderers have."""
+
+    def heading(self) -> str:
+        """Return the title."""
+
+    def blocks(self) -> Iterable[Block]:
+        """Yield the blocks to show, in order."""
 
 
 def printable(text: str) -> str:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape as html_escape
-from typing import TYPE_CHECKING
 
-from graphkit.render.blocks import Bars, Block, Heading, Lines, Prose, Table, cell_text, filled_columns, printable
+from graphkit.render.blocks import (
+    Bars,
+    Block,
+    Document,
+    Heading,
+    Lines,
+    Prose,
+    Table,
+    cell_text,
+    filled_columns,
+    printable,
+)
 from graphkit.render.svg import draw
-
-if TYPE_CHECKING:
-    from graphkit.render.result import Result
 
 __all__ = ["fragment", "page"]
 
@@ -53,7 +60,7 @@ PAGE_STYLE = """body { margin: 0; background: #ffffff; } body > .graphkit { marg
 @media (prefers-color-scheme: dark) { :root { color-scheme: dark; } body { background: #14181e; } }"""
 
 
-def page(result: Result) -> str:
+def page(result: Document) -> str:
     """Return a whole page."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -64,13 +71,13 @@ def page(result: Result) -> str:
     )
 
 
-def fragment(result: Result) -> str:
+def fragment(result: Document) -> str:
     """Return a piece of HTML that brings its own style, for a notebook."""
     body = "".join(section(result, 1))
     return f'<style>{STYLE}</style>\n<div class="graphkit">\n{body}</div>\n'
 
 
-def section(result: Result, level: int) -> Iterator[str]:
+def section(result: Document, level: int) -> Iterator[str]:
     """Yield the heading of a result and its blocks."""
     yield f"<h{level}>{escape(result.heading())}</h{level}>\n"
     for block in result.blocks():

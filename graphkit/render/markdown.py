@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from graphkit.render.blocks import (
     Block,
     Column,
+    Document,
     Drawing,
     Heading,
     Lines,
@@ -19,16 +19,13 @@ from graphkit.render.blocks import (
     printable,
 )
 
-if TYPE_CHECKING:
-    from graphkit.render.result import Result
-
 __all__ = ["markdown", "mermaid"]
 
 # what starts a heading, a list, a line or an underlined heading; not -5 and 39.52
 STARTS = re.compile(r"^( *)(#(?=#{0,5}(?:\s|$))|[+-](?=\s|$)|-(?=[- ]*$)|=(?==*\s*$)|\d{1,9}(?=[.)](?:\s|$)))")
 
 
-def markdown(result: Result, level: int = 1) -> str:
+def markdown(result: Document, level: int = 1) -> str:
     """Return a result as Markdown, with a title of the given level."""
     parts = [f"{'#' * level} {escape(result.heading())}"]
     for block in result.blocks():

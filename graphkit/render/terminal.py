@@ -5,16 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from graphkit.render.blocks import Bars, Block, Drawing, Heading, Lines, Prose, Table, cell_text, printable
+from graphkit.render.blocks import Bars, Block, Document, Drawing, Heading, Lines, Prose, Table, cell_text, printable
 from graphkit.render.layout import GAP, row_lines, widths_within, wrapped
-
-if TYPE_CHECKING:
-    from graphkit.render.result import Result
 
 __all__ = ["Rendered", "text"]
 
@@ -22,7 +18,7 @@ MARKS = {"plain": ("", ""), "note": ("- ", ""), "warning": ("! ", "yellow"), "co
 NOTE = 2  # spaces before a note beneath a name
 
 
-def text(result: Result, width: int = 80, color: bool = False, *, table_width: int | None = None) -> str:
+def text(result: Document, width: int = 80, color: bool = False, *, table_width: int | None = None) -> str:
     """Return a result as text; its tables may be wider than its paragraphs."""
     out = io.StringIO()
     console = Console(
@@ -41,7 +37,7 @@ def text(result: Result, width: int = 80, color: bool = False, *, table_width: i
 class Rendered:
     """A result that rich prints, in the width of the console; a console that folds lines folds long names."""
 
-    result: Result
+    result: Document
     table_width: int | None = None
 
     def print_on(self, console: Console) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from graphkit.shapes.expr import Expr, Monomial
+from typing import Protocol
 
 __all__ = ["MAX_ARGS", "MAX_NUMBER", "MAX_TERMS", "TooComplexError", "check_call", "check_number", "check_terms"]
 
@@ -18,11 +15,19 @@ MAX_NUMBER = 1 << 64  # no dim, and no element of an integer tensor, is larger
 MAX_TEXT = 2000  # characters of a call
 
 
+class Sized(Protocol):
+    """An atom: a symbol or a call."""
+
+    @property
+    def size(self) -> int:
+        """The number of its atoms, those in its arguments included."""
+
+
 class TooComplexError(ArithmeticError):
     """An expression has grown too large to be read or used."""
 
 
-def check_call(op: str, args: Sequence[Expr], text: str) -> None:
+def check_call(op: str, args: Sequence[object], text: str) -> None:
     """Raise TooComplexError for a call that is too large."""
     if len(args) > MAX_ARGS:
         raise TooComplexError(f"a {op} of more than {MAX_ARGS} expressions")
@@ -36,7 +41,7 @@ def check_number(value: int) -> None:
         raise TooComplexError("a number of more than 64 bits")
 
 
-def check_terms(terms: Sequence[tuple[Monomial, int]]) -> None:
+def check_terms(terms: Sequence[tuple[Sequence[Sized], int]]) -> None:
     """Raise TooComplexError for a sum that is too large."""
     if len(terms) > MAX_TERMS:
         raise TooComplexError("an expression of too many terms")

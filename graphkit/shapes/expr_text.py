@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from graphkit.shapes.expr import Atom, Expr, Monomial
+from typing import Protocol
 
 __all__ = ["call_text", "sum_text"]
 
 INFIX = ("//", "%")
 
 
-def sum_text(terms: Sequence[tuple[Monomial, int]]) -> str:
+class Argument(Protocol):
+    """An argument of a call: an expression."""
+
+    @property
+    def constant(self) -> int | None:
+        """Its value, None where it has symbols."""
+
+    @property
+    def atom(self) -> object | None:
+        """The symbol or call that it consists of, None where it has other terms or factors."""
+
+
+def sum_text(terms: Sequence[tuple[Sequence[object], int]]) -> str:
     """Return a sum of terms as text."""
     if not terms:
         return "0"
@@ -24,7 +33,7 @@ def sum_text(terms: Sequence[tuple[Monomial, int]]) -> str:
     return text
 
 
-def call_text(op: str, args: Sequence[Expr]) -> str:
+def call_text(op: str, args: Sequence[Argument]) -> str:
     """Return a call as text."""
     if op not in INFIX:
         return f"{op}({', '.join(map(str, args))})"
@@ -33,7 +42,7 @@ def call_text(op: str, args: Sequence[Expr]) -> str:
     return f"{left} {op} {right}"
 
 
-def _term_text(monomial: Monomial, factor: int) -> str:
+def _term_text(monomial: Sequence[object], factor: int) -> str:
     if not monomial:
         return str(factor)
     if len(monomial) == 1 and factor == 1:
@@ -43,5 +52,5 @@ def _term_text(monomial: Monomial, factor: int) -> str:
     return sign + "*".join(parts if abs(factor) == 1 else [str(abs(factor)), *parts])
 
 
-def _is_infix(atom: Atom) -> bool:
+def _is_infix(atom: object) -> bool:
     return getattr(atom, "op", "") in INFIX

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from graphkit.model import ModelLike, as_model
 from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.consumers import Consumer, consumers, known_dims
+from graphkit.shapes.code.contents import Input, ProgramContents
+from graphkit.shapes.consumers import consumers, known_dims
 from graphkit.shapes.declarations import declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
@@ -20,43 +21,15 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.infer import infer
 from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.results import Shapes
-from graphkit.shapes.sources import Source, Unread, find_sources
+from graphkit.shapes.sources import find_sources
 from graphkit.shapes.tensor import is_known
 
 __all__ = ["Input", "Program", "program"]
 
 
 @dataclass(frozen=True)
-class Input:
-    """A graph input that the caller must give.
-
-    Attributes:
-        dims: Expressions in the symbols, with None for each dim that may be any number (its name starts with `?`).
-            None if the input is not a tensor or its rank is unknown.
-    """
-
-    name: str
-    dims: tuple[Expr | None, ...] | None
-
-
-@dataclass(frozen=True)
-class Program:
-    """All shape consumers of a model, in file order, and where the symbols in their expressions are read.
-
-    Attributes:
-        inputs: The graph inputs without a default.
-        sources: Where each symbol is read, in an order in which each needs only those before it.
-        unread: Symbols that no shape of an input gives. A generated function does not know expressions with them.
-        conditions: What must hold for the main graph to run. Bodies may have further ones.
-        consumers: The nodes. What a body's node reads holds where the body runs.
-    """
-
-    model: str
-    inputs: tuple[Input, ...]
-    sources: tuple[Source, ...]
-    unread: tuple[Unread, ...]
-    conditions: tuple[Relation, ...]
-    consumers: tuple[Consumer, ...]
+class Program(ProgramContents):
+    """A shape program: its contents, and how to write them as JSON or as a function."""
 
     def to_json(self) -> str:
         """Return the program as JSON, one input, symbol, condition, consumer or expression a line.

@@ -6,14 +6,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
 
+from graphkit.shapes.code.contents import ProgramContents
 from graphkit.shapes.expr import Expr, Monomial
 from graphkit.shapes.symbols import Bound, Symbol
 from graphkit.shapes.tensor import Ratio
-
-if TYPE_CHECKING:
-    from graphkit.shapes.program import Program
 
 __all__ = ["SCHEMA", "json_text"]
 
@@ -22,7 +19,7 @@ MAX_SAFE = (1 << 53) - 1  # readers that have doubles only round larger integers
 Tree = int | float | str | list["Tree"]
 
 
-def json_text(program: Program) -> str:
+def json_text(program: ProgramContents) -> str:
     """Return the program as JSON."""
     from graphkit import __version__
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from graphkit.shapes.code.contents import ProgramContents
 from graphkit.shapes.code.language import Language
 from graphkit.shapes.code.plan import make_plan
 from graphkit.shapes.code.steps import Operand, Step
-
-if TYPE_CHECKING:
-    from graphkit.shapes.program import Program
 
 __all__ = ["MAX_SAFE", "source"]
 
@@ -95,7 +92,7 @@ if (typeof module === "object" && module && module.exports) module.exports = { s
 """
 
 
-def source(program: Program, export: bool = False) -> str:
+def source(program: ProgramContents, export: bool = False) -> str:
     """Return the text of a script, or of an ES module."""
     language = _JavaScript(make_plan(program))
     parts = [HEAD.format(model=language.text(program.model)), *language.body(), TAIL]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from graphkit.graph.types import shape_text
+from graphkit.shapes.code.contents import ProgramContents
 from graphkit.shapes.code.steps import Operand, Step, Steps, used
 from graphkit.shapes.expr import Expr
-
-if TYPE_CHECKING:
-    from graphkit.shapes.program import Program
-    from graphkit.shapes.sources import Source
+from graphkit.shapes.sources import Source
 
 __all__ = ["Check", "Claim", "Operands", "Plan", "make_plan"]
 
@@ -69,7 +66,7 @@ class Plan:
     has_singles: bool
 
 
-def make_plan(program: Program) -> Plan:
+def make_plan(program: ProgramContents) -> Plan:
     """Return the plan of a program's function."""
     steps = Steps(frozenset(source.symbol for source in program.sources))
     checks, claims, found = _checks(program, steps), _claims(program, steps), tuple(_lists(program, steps))
@@ -88,13 +85,13 @@ def make_plan(program: Program) -> Plan:
     return Plan(shapes, sources, checks, named, claims, lists, entries, names, has_singles)
 
 
-def _shapes(program: Program) -> Iterator[tuple[str, str, str, int]]:
+def _shapes(program: ProgramContents) -> Iterator[tuple[str, str, str, int]]:
     dims = {entry.name: entry.dims or () for entry in program.inputs}
     for number, name in enumerate(dict.fromkeys(source.input for source in program.sources)):
         yield f"x{number}", name, shape_text(dims[name]), len(dims[name])
 
 
-def _checks(program: Program, steps: Steps) -> tuple[Check, ...]:
+def _checks(program: ProgramContents, steps: Steps) -> tuple[Check, ...]:
     groups: dict[tuple[Expr | None, ...] | None, list[str]] = {}
     for entry in program.inputs:
         groups.setdefault(entry.dims, []).append(entry.name)
@@ -105,7 +102,7 @@ def _checks(program: Program, steps: Steps) -> tuple[Check, ...]:
     return tuple(found)
 
 
-def _claims(program: Program, steps: Steps) -> tuple[Claim, ...]:
+def _claims(program: ProgramContents, steps: Steps) -> tuple[Claim, ...]:
     """Return the conditions that can be computed at any dims."""
     found = []
     for condition in program.conditions:
@@ -116,7 +113,7 @@ def _claims(program: Program, steps: Steps) -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _lists(program: Program, steps: Steps) -> Iterator[tuple[str, Operands]]:
+def _lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operands]]:
     for consumer in program.consumers:
         for read in consumer.reads:
             if read.elements is not None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from graphkit.shapes.code.contents import ProgramContents
 from graphkit.shapes.code.language import Language
 from graphkit.shapes.code.plan import make_plan
 from graphkit.shapes.code.steps import Operand, Step
-
-if TYPE_CHECKING:
-    from graphkit.shapes.program import Program
 
 __all__ = ["source"]
 
@@ -79,7 +76,7 @@ CHECK_LOOP = """\
 """
 
 
-def source(program: Program) -> str:
+def source(program: ProgramContents) -> str:
     """Return the text of a Python module."""
     plan = make_plan(program)
     single = SINGLE if plan.has_singles else ""
