@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Difference", "Output", "compare_outputs", "element_counts"]
+__all__ = ["LIKE_INFINITY", "Difference", "Output", "compare_outputs", "element_counts"]
 
 LIKE_INFINITY = 1e30
 Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value

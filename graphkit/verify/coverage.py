@@ -60,8 +60,6 @@ def caveats(feeder: Feeder, found: Found, *, is_exact: bool) -> tuple[str, ...]:
     if steering := feeder.maker.counting:
         verb = "decides" if len(steering) == 1 else "decide"
         told.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
-    if not feeder.kinds and feeder.maker.has_kind("edges"):
-        told.append("edge values, which float16 rounds")
     if not is_exact and feeder.maker.has_kind("extremes"):
         told.append("extreme values, NaN and infinities, where rounding decides")
     return tuple(told)

@@ -27,7 +27,7 @@ from graphkit.graph.view import Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.compare import Output, compare_outputs
+from graphkit.verify.compare import Difference, Output, compare_outputs
 from graphkit.verify.evidence import LevelProof
 from graphkit.verify.running import Run
 
@@ -107,10 +107,23 @@ def level_tolerance(model: Model) -> float:
 
 
 def prove_level(
-    tolerance: float, runs: Sequence[Run], outputs: Sequence[str], rewritten: LevelRuns, original: LevelRuns
+    tolerance: float,
+    runs: Sequence[Run],
+    outputs: Sequence[str],
+    rewritten: LevelRuns,
+    original: LevelRuns,
+    explains: Callable[[Run, Difference, Output, float], bool] = lambda *_: False,
 ) -> LevelProof:
-    """Run a rewritten model at the default level, and compare; the original only where the tolerance does not do."""
-    found = _measured(runs, outputs, rewritten)
+    """Run a rewritten model at the default level, and compare; the original only where the tolerance does not do.
+
+    What exceeds the tolerance is left out where it is explained otherwise.
+    """
+    found = _measured(
+        runs,
+        outputs,
+        rewritten,
+        lambda run, one, actual: one.scaled > tolerance and explains(run, one, actual, tolerance),
+    )
     worst = max((one for run in found.differences for one in run.values()), default=0.0)
     if not found.problem and worst <= tolerance:
         return LevelProof(len(runs), tolerance, worst, None, "", "")
@@ -132,7 +145,12 @@ class _Measured:
     problem: str = ""
 
 
-def _measured(runs: Sequence[Run], outputs: Sequence[str], model: LevelRuns) -> _Measured:
+def _measured(
+    runs: Sequence[Run],
+    outputs: Sequence[str],
+    model: LevelRuns,
+    is_left_out: Callable[[Run, Difference, Output], bool] = lambda *_: False,
+) -> _Measured:
     try:
         session = model.open()
     except ModelError as error:
@@ -147,7 +165,8 @@ def _measured(runs: Sequence[Run], outputs: Sequence[str], model: LevelRuns) -> 
             reasons.append(error.problem)
             continue
         found = compare_outputs({name: run.expected[name] for name in outputs if name in actual}, actual)
-        differences.append({one.output: one.scaled for one in found if one.output in run.expected})
+        counted = (one for one in found if one.output in run.expected)
+        differences.append({one.output: one.scaled for one in counted if not is_left_out(run, one, actual[one.output])})
         reasons.append("")
     return _Measured(differences, reasons)
 

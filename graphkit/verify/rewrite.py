@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +51,7 @@ from graphkit.verify.levels import (
     prove_level,
 )
 from graphkit.verify.proof import RewriteProof, SkippedRun
+from graphkit.verify.rounding import Rounding
 from graphkit.verify.running import KINDS, Feeder, Run, at_both_levels, run_original, unsteady_runs
 from graphkit.verify.tally import compared
 from graphkit.verify.two_models import Part, TwoModels
@@ -65,6 +66,20 @@ FLOAT16_NOTE = (
     "so that bits may differ."
 )
 UNSTEADY = "it gives other outputs each time"
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """On what terms outputs are compared.
+
+    Attributes:
+        hollow: Outputs that have no elements at any size.
+        rounding: Judges what exceeds the tolerance of a model in float16, None for other models.
+    """
+
+    hollow: Collection[str]
+    rounding: Rounding | None
+    progress: Callable[[str], None]
 
 
 def verify_rewrite(
@@ -201,8 +216,7 @@ def _proof(
     if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
         return replace(proof, failures=(reason,))
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
-    is_rounded = bool(tolerance) and has_float16(before)  # a last digit of a large score decides a Softmax
-    kinds: Sequence[Kind] = KINDS if not allowed else () if is_rounded else ("edges",)
+    kinds: Sequence[Kind] = KINDS if not allowed else ("edges",)
     feeder = Feeder(before, legal, given, seed, others=(after,) if part is None else (), kinds=kinds)
     wanted = frozenset(value.name for value in after.graph.inputs)
     two = TwoModels((source, target), (before, after), feeder, wanted, names, part)
@@ -225,18 +239,22 @@ def _proof(
         return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
     progress("proving: loading the rewritten model")
     handed = [two.handed_over(run) for run in found.runs]
-    hollow = _hollow(before, spec)
-    proof, steady = _plain(proof, two, handed, hollow, progress)
+    rounding = Rounding(two, progress) if allowed and part is None and has_float16(before) else None
+    terms = _Terms(_hollow(before, spec), rounding, progress)
+    proof, steady = _plain(proof, two, handed, terms)
     if by_dtype and not proof.passed:
-        proof, steady = _as_own_levels(proof, two, handed, hollow, progress)
-    run_again = partial(_run_rewritten, proof, runs=steady, hollow=hollow, progress=progress)
+        proof, steady = _as_own_levels(proof, two, handed, terms)
+    run_again = partial(_run_rewritten, proof, runs=steady, terms=terms)
     proof = prove_inlined(proof, two, run_again, progress)
     if part is None:
         changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
     proof = _with_interface(proof, changes)
     progress("comparing the weights")
     proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
-    return _at_default(proof, two, steady, tolerance, progress) if proof.passed else proof
+    proof = _at_default(proof, two, steady, tolerance, terms) if proof.passed else proof
+    if rounding is None or not rounding.explained:
+        return proof
+    return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
 
 
 def _hollow(model: Model, spec: DimSpec) -> frozenset[str]:
@@ -278,16 +296,15 @@ def _as_own_levels(
     proof: RewriteProof,
     two: TwoModels,
     runs: Sequence[Run],
-    hollow: Collection[str],
-    progress: Callable[[str], None],
+    terms: _Terms,
 ) -> tuple[RewriteProof, Sequence[Run]]:
     """Compare again, with what the original's own two levels differ by as the tolerance, where that is larger."""
-    progress("proving: the original, default level")
-    own = largest_own_difference(runs, two.at_default(len(runs), progress)[1])
+    terms.progress("proving: the original, default level")
+    own = largest_own_difference(runs, two.at_default(len(runs), terms.progress)[1])
     if own is None or FACTOR * own <= proof.tolerance:
         return proof, runs
     blank = replace(proof, tolerance=min(FACTOR * own, FLOAT16_TOLERANCE), runs=(), outputs=(), failures=())
-    return _plain(blank, two, runs, hollow, progress)
+    return _plain(blank, two, runs, terms)
 
 
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
@@ -301,27 +318,28 @@ def _at_default(
     two: TwoModels,
     runs: Sequence[Run],
     tolerance: float | None,
-    progress: Callable[[str], None],
+    terms: _Terms,
 ) -> RewriteProof:
     """Compare at onnxruntime's default level too."""
-    progress("proving: loading the rewritten model, default level")
+    terms.progress("proving: loading the rewritten model, default level")
     level = max(level_tolerance(two.models[0]), tolerance or 0.0)
     runs = at_both_levels(runs)
-    return _with_level(proof, prove_level(level, runs, list(runs[0].expected), *two.at_default(len(runs), progress)))
+    sessions = two.at_default(len(runs), terms.progress)
+    explains = [] if terms.rounding is None else [terms.rounding.explains]
+    return _with_level(proof, prove_level(level, runs, list(runs[0].expected), *sessions, *explains))
 
 
 def _plain(
     proof: RewriteProof,
     two: TwoModels,
     runs: Sequence[Run],
-    hollow: Collection[str],
-    progress: Callable[[str], None],
+    terms: _Terms,
 ) -> tuple[RewriteProof, Sequence[Run]]:
     """Compare without optimizations, and return the runs that count: those that the original repeats."""
-    result = _run_rewritten(proof, two, runs, hollow, progress)
+    result = _run_rewritten(proof, two, runs, terms)
     if not any(run.failure for run in result.runs):
         return result, runs
-    again = Counted(two.original(), "proving: the original again", 2 * len(runs), progress)
+    again = Counted(two.original(), "proving: the original again", 2 * len(runs), terms.progress)
     unsteady = unsteady_runs(again, two.feeder, runs)
     if not unsteady:
         return result, runs
@@ -330,24 +348,22 @@ def _plain(
     if not steady:
         return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
     note = f"{len(unsteady)} runs of the original do not count."
-    return _run_rewritten(
-        replace(proof, skipped=skipped, notes=(*proof.notes, note)), two, steady, hollow, progress
-    ), steady
+    counted = replace(proof, skipped=skipped, notes=(*proof.notes, note))
+    return _run_rewritten(counted, two, steady, terms), steady
 
 
 def _run_rewritten(
     proof: RewriteProof,
     two: TwoModels,
     runs: Sequence[Run],
-    hollow: Collection[str],
-    progress: Callable[[str], None],
+    terms: _Terms,
 ) -> RewriteProof:
     try:
         session = two.rewritten()
     except ModelError as error:
         return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-    told = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
-    return compared(proof, runs, told, two.known, hollow)
+    told = Counted(session, "proving: the rewritten model, plain level", len(runs), terms.progress)
+    return compared(proof, runs, told, two.known, terms.hollow, terms.rounding)
 
 
 def _with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:

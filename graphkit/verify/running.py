@@ -137,7 +137,7 @@ class Feeder:
             found = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
             return {kind: draws for kind, draws in found.items() if draws}
 
-        has_masks = bool(self.kinds and self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
+        has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
         thresholds = self.thresholds if legal.variables else ()
         yield from Edges(legal, usual, self.lengths, thresholds, kinds, has_past, has_masks)
         if self.defaults.arrays and usual:

@@ -10,6 +10,7 @@ import numpy as np
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
 from graphkit.verify.proof import OutputProof, RewriteProof, RunProof
+from graphkit.verify.rounding import Rounding
 from graphkit.verify.running import Run
 
 __all__ = ["compared"]
@@ -21,6 +22,7 @@ def compared(
     session: Runner,
     feed: Callable[[Run], Mapping[str, np.ndarray]],
     hollow: Collection[str] = (),
+    rounding: Rounding | None = None,
 ) -> RewriteProof:
     """Run the rewritten model on the inputs of the original, and add to a proof what differs.
 
@@ -30,6 +32,7 @@ def compared(
         session: The rewritten model.
         feed: Returns the inputs of a run.
         hollow: Outputs that have no elements at any size, so that their dims are all there is to compare.
+        rounding: Judges what exceeds the tolerance of a model in float16.
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results = []
@@ -40,9 +43,12 @@ def compared(
             results.append(RunProof(run.dims, run.flags, run.seed, None, None, error.problem, elements=run.elements))
             continue
         found = [one for one in compare_outputs(run.expected, actual) if one.output in tallies]
+        failing = [one for one in found if not proof.covers(one)]
+        if rounding is not None:
+            failing = [one for one in failing if not rounding.explains(run, one, actual[one.output], proof.tolerance)]
         for difference in found:
-            tallies[difference.output].add(difference, run.expected[difference.output], number, proof)
-        results.append(_run_proof(run, found, proof))
+            tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
+        results.append(_run_proof(run, found, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     never = [name for name in empty if name not in hollow]
@@ -69,12 +75,12 @@ class _Tally:
     finite: int = 0
     failure: str = ""
 
-    def add(self, difference: Difference, expected: Output, run: int, proof: RewriteProof) -> None:
+    def add(self, difference: Difference, expected: Output, run: int, is_failing: bool) -> None:
         elements, finite = element_counts(expected)
         self.elements, self.finite = self.elements + elements, self.finite + finite
         if not difference.exact and (self.worst is None or difference.absolute > self.worst.absolute):
             self.worst, self.run = difference, run
-        if not self.failure and not proof.covers(difference):
+        if not self.failure and is_failing:
             self.failure = str(difference)
 
     def proof(self, name: str, is_there: bool) -> OutputProof:
@@ -91,8 +97,7 @@ def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
     return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
 
 
-def _run_proof(run: Run, found: Sequence[Difference], proof: RewriteProof) -> RunProof:
-    failing = [one for one in found if not proof.covers(one)]
+def _run_proof(run: Run, found: Sequence[Difference], failing: Sequence[Difference]) -> RunProof:
     failure = f"{failing[0].output} {failing[0]}" if failing else ""
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
     return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure, elements=run.elements)
