@@ -60,6 +60,7 @@ from graphkit.passes.shapes.fold_shapes import FoldShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.passes.shapes.merge_concats import MergeConcats
 from graphkit.passes.shapes.merge_slices import MergeSlices
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
@@ -80,6 +81,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     CanonicalizeSlice,
     SimplifyScatter,
     MergeChains,
+    MergeConcats,
     MergeSlices,
     FlattenFreeMatmul,
     CancelReshapes,
