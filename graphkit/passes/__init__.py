@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphkit.passes.clean_up.castlike_to_cast import CastlikeToCast
 from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
 from graphkit.passes.clean_up.drop_empty_parts import DropEmptyParts
 from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
@@ -63,6 +64,7 @@ from graphkit.passes.shapes.merge_chains import MergeChains
 from graphkit.passes.shapes.merge_concats import MergeConcats
 from graphkit.passes.shapes.merge_slices import MergeSlices
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
+from graphkit.passes.shapes.sequence_to_split import SequenceToSplit
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.keep_last_logits import KeepLastLogits
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
@@ -74,6 +76,8 @@ __all__ = ["FOLDING", "FUSING", "PASSES", "SHARING"]
 # What `graphkit fold` runs to a fixpoint, in the order in which they may take a node.
 FOLDING: tuple[type[Rewrite], ...] = (
     EliminateIdentity,
+    CastlikeToCast,
+    SequenceToSplit,
     DropEmptyParts,
     FoldShapes,
     CanonicalizeReshape,

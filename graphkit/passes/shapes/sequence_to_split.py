@@ -1,0 +1,112 @@
+"""Split tensors without a sequence where the places in it are constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphkit.graph.view import Node, Value
+from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.shapes.sequence import TensorSequence
+from graphkit.shapes.tensor import Tensor, numbers
+
+__all__ = ["SequenceToSplit"]
+
+SIZES_ARE_INPUTS_SINCE = 13
+
+
+@dataclass(frozen=True)
+class SequenceToSplit(Rewrite):
+    """Write a SplitToSequence and the SequenceAt of its parts as a Split; those of single rows as Gathers.
+
+    PyTorch's exporter writes `split` and `unbind` so. Legality: the number of parts and their sizes are known, each
+    reader takes the part at a constant place that exists, and nothing else reads the sequence.
+
+    Before:
+
+        agraph (float[N, 6] x) => (float[N, 2] y)
+        <int64[2] sizes = {2, 4}, int64 zero = {0}> {
+            parts = SplitToSequence <axis = 1> (x, sizes)
+            a = SequenceAt (parts, zero)
+            y = Neg (a)
+        }
+
+    After:
+
+        agraph (float[N, 6] x) => (float[N, 2] y) <int64[2] parts_sizes = {2, 4}> {
+            parts_0, parts_1 = Split <axis = 1> (x, parts_sizes)
+            y = Neg (parts_0)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("SplitToSequence"):
+            source, sequence = node.input(0), node.outputs[0]
+            if source is None or sequence is None or node.scope.opset() < SIZES_ARE_INPUTS_SINCE:
+                continue
+            items, axis = _items(editor, sequence), node.attr("axis", 0)
+            places = _places(editor, node, sequence, len(items))
+            if not places or axis is None:
+                continue
+            if node.input(1) is None and not node.attr("keepdims", 1):
+                _gather(editor, source, axis, places)
+            elif not _split(editor, node, source, axis, items, places):
+                continue
+            editor.note("sequence(s) of parts written without a sequence")
+
+
+def _items(editor: Editor, sequence: Value) -> Sequence[Tensor]:
+    found = editor.shapes[sequence]
+    return found.items or () if isinstance(found, TensorSequence) else ()
+
+
+def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Node, int] | None:
+    """Return which part each reader takes; None where one does something else."""
+    found: dict[Node, int] = {}
+    if editor.is_output(sequence) or sequence in editor.new_reads:
+        return None
+    for reader, index in sequence.consumers:
+        position = reader.input(1)
+        if index or not reader.is_op("SequenceAt") or reader.scope is not node.scope or not editor.is_free(reader):
+            return None
+        place = numbers(editor.shapes[position]) if position is not None else None
+        if place is None or place.size != 1 or not -count <= int(place.item()) < count:
+            return None
+        found[reader] = int(place.item()) % count
+    return found
+
+
+def _gather(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]) -> None:
+    """Take single rows, whose dim goes, each with a Gather."""
+    for reader, place in places.items():
+        out = reader.outputs[0]
+        assert out is not None
+        index = editor.constant(np.array(place, np.int64), f"{out.name}_index")
+        editor.replace(reader, NewNode("Gather", [source, index], [out.name], {"axis": axis}, like=reader))
+
+
+def _split(
+    editor: Editor, node: Node, source: Value, axis: int, items: Sequence[Tensor], places: Mapping[Node, int]
+) -> bool:
+    """Put a Split before a node, and let the readers of its parts read what that gives; return whether it can be."""
+    sizes = [item.dims[axis].constant if item.dims is not None else None for item in items]
+    if None in sizes or not all(_is_visible(editor, reader) for reader in places):
+        return False
+    assert node.outputs[0] is not None
+    base = node.outputs[0].name
+    parts = [editor.unique_name(f"{base}_{place}") for place in range(len(items))]
+    widths = editor.integers([size for size in sizes if size is not None], f"{base}_sizes")
+    editor.insert_before(node, NewNode("Split", [source, widths], parts, {"axis": axis}, like=node))
+    for reader, place in places.items():
+        editor.bypass(reader, parts[place])
+    return True
+
+
+def _is_visible(editor: Editor, reader: Node) -> bool:
+    """Whether what reads a part can read it by a new name."""
+    out = reader.outputs[0]
+    return out is not None and not editor.has_alias(out)

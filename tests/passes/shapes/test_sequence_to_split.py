@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+from rewriting import check, constants, lines, model_of
+
+from graphkit.model import Model
+from graphkit.passes.shapes.sequence_to_split import SequenceToSplit
+
+PASS = SequenceToSplit()
+INITS = "int64[2] sizes = {2, 4}, int64 four = {4}, int64 zero = {0}, int64 last = {-1}"
+HEAD = "(float[N, 6] x) => (y, z)"
+
+
+def graph(nodes: str, head: str = HEAD, opset: int = 17) -> Model:
+    return model_of(f"g {head} <{INITS}> {{ {nodes} }}", opset)
+
+
+TAKEN = "y = SequenceAt (parts, zero) z = SequenceAt (parts, last)"
+
+
+def test_sizes_that_are_listed() -> None:
+    outcome = check(PASS, graph(f"parts = SplitToSequence <axis = 1> (x, sizes) {TAKEN}"))
+    assert lines(outcome.model) == [
+        "parts_0, parts_1 = Split <axis: int = 1> (x, parts_sizes)",
+        "y = Identity (parts_0)",
+        "z = Identity (parts_1)",
+    ]
+    assert constants(outcome.model) == {"parts_sizes": [2, 4]}
+    assert outcome.changes == ("1 sequence of parts written without a sequence",)
+
+
+def test_one_size_leaves_a_shorter_last_part() -> None:
+    outcome = check(PASS, graph(f"parts = SplitToSequence <axis = -1> (x, four) {TAKEN}"))
+    assert constants(outcome.model) == {"parts_sizes": [4, 2]}
+
+
+def test_rows_that_keep_their_dim() -> None:
+    outcome = check(PASS, graph(f"parts = SplitToSequence <axis = 1> (x) {TAKEN}"))
+    assert constants(outcome.model) == {"parts_sizes": [1] * 6}
+
+
+def test_rows_that_lose_their_dim() -> None:
+    outcome = check(PASS, graph(f"parts = SplitToSequence <axis = 1, keepdims = 0> (x) {TAKEN}"))
+    assert lines(outcome.model) == [
+        "y = Gather <axis: int = 1> (x, y_index)",
+        "z = Gather <axis: int = 1> (x, z_index)",
+    ]
+    assert constants(outcome.model) == {"y_index": 0, "z_index": 5}
+
+
+def test_a_part_that_two_take() -> None:
+    nodes = """parts = SplitToSequence <axis = 1> (x, sizes) a = SequenceAt (parts, zero) y = SequenceAt (parts, zero)
+    z = Add (a, y)"""
+    assert lines(check(PASS, graph(nodes)).model)[1:] == ["y = Identity (parts_0)", "z = Add (parts_0, parts_0)"]
+
+
+KEPT = {
+    "a computed place": graph(
+        "parts = SplitToSequence <axis = 1> (x, sizes) y = SequenceAt (parts, p)", "(float[N, 6] x, int64 p) => (y)"
+    ),
+    "no such place": graph(
+        "parts = SplitToSequence <axis = 1> (x, sizes) y = SequenceAt (parts, four)", "(float[N, 6] x) => (y)"
+    ),
+    "computed sizes": graph(
+        "parts = SplitToSequence <axis = 1> (x, p) y = SequenceAt (parts, zero)", "(float[N, 6] x, int64[2] p) => (y)"
+    ),
+    "an unknown number": graph(
+        "parts = SplitToSequence (x, four) y = SequenceAt (parts, zero)", "(float[N, 6] x) => (y)"
+    ),
+    "another reader": graph(
+        "parts = SplitToSequence <axis = 1> (x, sizes) y = SequenceAt (parts, zero) z = SequenceLength (parts)"
+    ),
+    "an old Split": graph(f"parts = SplitToSequence <axis = 1> (x, sizes) {TAKEN}", opset=12),
+}
+
+
+@pytest.mark.parametrize("model", KEPT.values(), ids=KEPT)
+def test_they_stay(model: Model) -> None:
+    assert PASS.run(model).model is model
