@@ -1,7 +1,8 @@
 """Find recurrent state: inputs of a fixed size that an output of the same shape and dtype replaces at each step.
 
 The nodes tell: an LSTM or GRU gives the next value of its initial state, and a window over the last inputs is cut from
-what is old and new. Or names do: `conv_states` and `conv_states_out`, `h` and `hn`, `state` and `stateN`. What is
+what is old and new. Or names do: `conv_states` and `conv_states_out`, `h` and `hn`, `state` and `stateN`. At last, the
+flow of data does: an input that is called a state, and the only output of its shape that is computed from it. What is
 ambiguous is not linked.
 """
 
@@ -37,6 +38,8 @@ STATES = CACHE | {
     "carry",
     "cached",
 }
+CELLS = {"state", "states", "hidden", "cell", "rnn", "lstm", "gru", "recurrent", "h", "c", "hx", "cx"}
+HIDDEN_STATES = {"hidden", "states"}  # of a transformer, together: activations
 STATES |= {"mem", "memory", "buffer", "h", "c", "hx", "cx"}
 ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
 CUTS = ("Slice", "Split")
@@ -73,6 +76,7 @@ def recurrent_states(
         times = Counter(value for pair in pairs for value in pair)
         found |= {past: present for past, present in pairs if times[past] == times[present] == 1}
         left, free = ([value for value in values if not times[value]] for values in (left, free))
+    found |= _by_flow(scope, left, free)
     order = {value: place for place, value in enumerate(scope.inputs)}
     entries = (StateEntry(past, present) for past, present in found.items() if present is not None)
     return tuple(sorted(entries, key=lambda entry: order[entry.past]))
@@ -109,6 +113,48 @@ def _is_state(entry: CacheEntry) -> bool:
         return False
     is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(tokens(past.name))
     return entry.slot.kind == "state" or is_plain or past in _windows(present, is_cut_last=True)
+
+
+def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) -> dict[Value, Value]:
+    """Return states of plain arithmetic, such as an LSTM cell written out, whose outputs have names that say little.
+
+    Nothing but the output may fit the state and be computed from it. That is computed from another input too, and fits
+    none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
+    """
+    reached = {value: _reached(value) for value in scope.inputs}
+    found = {}
+    for past in inputs:
+        words = _state_words(past)
+        fitting = [value for value in scope.outputs if value in reached[past] and replaces(past, value)]
+        if not words or len(fitting) != 1 or fitting[0] not in outputs or fitting[0] is past:
+            continue
+        others = [value for value in scope.inputs if value is not past and fitting[0] in reached[value]]
+        said = set(filter(str.isalpha, tokens(fitting[0].name)))
+        is_other = bool(said & STATES - words) or any(replaces(value, fitting[0]) for value in others)
+        if others and (said == words or not is_other):
+            found[past] = fitting[0]
+    return found
+
+
+def _state_words(value: Value) -> set[str]:
+    """Return the words of a name of nothing but a state and its number, of an input of rank 2 or more."""
+    declared, words = declared_type(value), set(filter(str.isalpha, tokens(value.name))) - DIRECTIONS
+    is_state = words <= CELLS and not words >= HIDDEN_STATES
+    return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
+
+
+def _reached(value: Value) -> set[Value]:
+    """Return the values of its graph that are computed from a value, through bodies too."""
+    found, todo = {value}, [value]
+    while todo:
+        for reader, _ in todo.pop().consumers:
+            node: Node | None = reader
+            while node is not None:
+                new = [out for out in node.outputs if out is not None and out not in found]
+                found.update(new)
+                todo += new
+                node = node.scope.owner
+    return found
 
 
 def _fitting(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:

@@ -129,6 +129,61 @@ def test_states_in_one_tensor_are_linked_by_the_nodes_that_read_them() -> None:
     assert links(proto) == {"packed": "behind"}
 
 
+CELL = """<ir_version: 8, opset_import: ["" : 17]>
+cell (float[batch, 3] x, float[batch, 8] state%s) => (float[batch, 4] y, float[batch, 8] z%s)
+<float[3, 4] w, float[4, 4] r, int64[2] parts = {4, 4}> {
+    h, c = Split <axis = 1> (state, parts)
+    a = MatMul (x, w) b = MatMul (h, r) i = Add (a, b) f = Sigmoid (i)
+    kept = Mul (f, c) new = Tanh (i) memory = Add (kept, new)
+    y = Tanh (memory)
+    %s
+}
+"""
+JOINED = "z = Concat <axis = 1> (y, memory)"
+
+
+def test_a_cell_of_plain_operators_is_linked_by_what_flows_from_its_state() -> None:
+    """As in a voice activity detector whose state holds `h` beside `c`, with an output that has a number for a name."""
+    assert links(parser.parse_model(CELL % ("", "", JOINED))) == {"state": "z"}
+
+
+def test_an_exporters_number_tells_a_state_from_what_may_have_its_shape() -> None:
+    """PyTorch calls an output `state_1` where `state` is taken, and declares a symbol of its own for what it joins."""
+    text = (CELL % ("", "", JOINED)).replace("float[batch, 8] z", "float[batch, joined] z")
+    assert links(parser.parse_model(text)) == {}  # it may be the next x
+    assert links(parser.parse_model(text.replace("z", "state_1"))) == {"state": "state_1"}
+
+
+def test_the_flow_goes_through_bodies() -> None:
+    inside = "u = Concat <axis = 1> (y, memory)"
+    branch = f"""z = If (p) <then_branch = t () => (float[batch, 8] u) {{ {inside} }},
+    else_branch = e () => (float[batch, 8] v) {{ {inside.replace("u", "v", 1)} }}>"""
+    assert links(parser.parse_model(CELL % (", bool p", "", branch))) == {"state": "z"}
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new"),
+    [
+        pytest.param(CELL % ("", ", float[batch, 8] z2", f"{JOINED} z2 = Neg (z)"), "", "", id="two outputs fit"),
+        pytest.param(
+            CELL % (", float[batch, 8] other", "", "s = Concat <axis = 1> (y, memory) z = Add (s, other)"),
+            "",
+            "",
+            id="two inputs fit",
+        ),
+        pytest.param(CELL % ("", "", JOINED), "state", "frame", id="no word says that it is state"),
+        pytest.param(CELL % ("", "", JOINED), "state", "hidden_states", id="activations"),
+        pytest.param(CELL % ("", "", JOINED), "state", "memory", id="an encoder's memory"),
+        pytest.param(CELL % ("", "", JOINED), "float[batch, 8] z", "float[batch, 9] z", id="another size"),
+        pytest.param(CELL % ("", "", "z = Concat <axis = 1> (a, a)"), "", "", id="it does not depend on the state"),
+        pytest.param(CELL % ("", "", "z = Neg (state)"), "", "", id="it depends on nothing else"),
+        pytest.param(CELL % ("", "", JOINED), "z", "cell_memory", id="the name of another state"),
+    ],
+)
+def test_a_flow_that_leaves_a_doubt_links_nothing(model: str, old: str, new: str) -> None:
+    assert links(parser.parse_model(model.replace(old, new) if old else model)) == {}
+
+
 WINDOW = """<ir_version: 8, opset_import: ["" : 17]>
 window (float[batch, 2, 3] x, float[batch, 4, 3] left%s) => (float[batch, 6, 3] y, float[batch, %s, 3] right)
 <int64[1] from = {%d}, int64[1] to = {9223372036854775807}, int64[1] axis = {1}> {
