@@ -104,14 +104,14 @@ def architecture(model: ModelLike) -> Architecture:
     role, reason = _role(model, cache)
     heads, kv_heads, head_dim = _heads(model, cache)
     return Architecture(
-        role,
-        reason,
-        "decoder" in role and role not in ("decoder-only", "recurrent decoder") and _reads_encoder(model),
-        cache.layers if cache.layers is not None else _layers(model),
-        heads,
-        kv_heads,
-        head_dim,
-        _vocabulary(model),
+        role=role,
+        reason=reason,
+        reads_encoder="decoder" in role and role not in ("decoder-only", "recurrent decoder") and _reads_encoder(model),
+        layers=cache.layers if cache.layers is not None else _layers(model),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocabulary=_vocabulary(model),
     )
 
 

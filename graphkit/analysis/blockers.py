@@ -212,7 +212,19 @@ class _Model:
         limit, opset = self.target.max_opset, self.shapes.model.graph.opset()
         if limit is not None and opset > limit.value:
             reason = f"at most {limit.value} ({limit.source.key})"
-            yield Obstacle("", "", "", "opset", f"opset {opset}", reason, "", None, "", None, None)
+            yield Obstacle(
+                scope="",
+                node="",
+                op="",
+                cause="opset",
+                what=f"opset {opset}",
+                reason=reason,
+                tensor="",
+                rank=None,
+                dtype="",
+                dims=None,
+                pass_name=None,
+            )
 
     def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
         """Return the share of blocked nodes and of those in their bodies."""

@@ -151,14 +151,14 @@ def overview_of(name: str, contract: BundleContract) -> BundleOverview:
 def _family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
     first, names = states[0], [state.name for state in states]
     return StateFamily(
-        family_labels(names),
-        len(states),
-        first.dtype,
-        first.shape,
-        first.update,
-        first.offset,
-        sum(state.bytes for state in states),
-        {method.name: method.access[first.name] for method in contract.methods},
+        name=family_labels(names),
+        count=len(states),
+        dtype=first.dtype,
+        shape=first.shape,
+        update=first.update,
+        offset=first.offset,
+        bytes=sum(state.bytes for state in states),
+        access={method.name: method.access[first.name] for method in contract.methods},
     )
 
 

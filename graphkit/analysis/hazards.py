@@ -116,7 +116,16 @@ class LegalSizes:
     @classmethod
     def of(cls, rule: SizeRule) -> LegalSizes:
         """Return a rule that was found."""
-        return cls(rule.name, str(rule), rule.step, rule.least, rule.most, rule.less, rule.more, rule.is_exact)
+        return cls(
+            dim=rule.name,
+            text=str(rule),
+            step=rule.step,
+            least=rule.least,
+            most=rule.most,
+            less=rule.less,
+            more=rule.more,
+            is_exact=rule.is_exact,
+        )
 
     def __str__(self) -> str:
         return f"{self.dim}: {self.text}"
@@ -244,16 +253,16 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
     never = [
         Hazard(
-            "never",
-            operators.get(finding.node, ""),
-            "",
-            (finding.node,),
-            finding.message,
-            "",
-            None,
-            Sizes(),
-            Sizes(),
-            (),
+            kind="never",
+            op=operators.get(finding.node, ""),
+            input="",
+            nodes=(finding.node,),
+            problem=finding.message,
+            says="",
+            shape=None,
+            dims=Sizes(),
+            fine=Sizes(),
+            examples=(),
         )
         for finding in shapes.findings
     ]
@@ -293,17 +302,17 @@ def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     own = {id(one.shared): one.shared for one in group}.values()
     also = {other.path: None for one in group for shared in one.also for other in shared.nodes}
     return Hazard(
-        _kind(group, ruled),
-        node.operator,
-        _input(node),
-        tuple(one.path for shared in own for one in shared.nodes),
-        violation.problem,
-        violation.says,
-        violation.shape,
-        Sizes(first.dims.items()),
-        Sizes(first.fine.items()),
-        tuple(dict.fromkeys(_example(one) for one in group)),
-        tuple(also),
+        kind=_kind(group, ruled),
+        op=node.operator,
+        input=_input(node),
+        nodes=tuple(one.path for shared in own for one in shared.nodes),
+        problem=violation.problem,
+        says=violation.says,
+        shape=violation.shape,
+        dims=Sizes(first.dims.items()),
+        fine=Sizes(first.fine.items()),
+        examples=tuple(dict.fromkeys(_example(one) for one in group)),
+        also=tuple(also),
     )
 
 

@@ -155,17 +155,17 @@ class Lint:
         dims = None if found is None else found.dims
         shape = plain_dims(dims)
         return Obstacle(
-            node.scope.path,
-            node.label,
-            node.operator,
-            cause,
-            what,
-            reason,
-            "" if shown is None else shown.name,
-            None if dims is None else len(dims),
-            dtype_name(found.dtype) if found is not None and found.dtype else "?",
-            shape and tuple(dim if is_known(one) else None for dim, one in zip(shape, dims or (), strict=True)),
-            remedy(cause, what, node, self.known),
+            scope=node.scope.path,
+            node=node.label,
+            op=node.operator,
+            cause=cause,
+            what=what,
+            reason=reason,
+            tensor="" if shown is None else shown.name,
+            rank=None if dims is None else len(dims),
+            dtype=dtype_name(found.dtype) if found is not None and found.dtype else "?",
+            dims=shape and tuple(dim if is_known(one) else None for dim, one in zip(shape, dims or (), strict=True)),
+            pass_name=remedy(cause, what, node, self.known),
         )
 
 

@@ -93,14 +93,14 @@ class Facts:
 def facts_of(model: Model, sections: Mapping[str, Result], found: Sequence[Finding]) -> Facts:
     """Return the facts that the commands depend on, from the sections that the verdict rests on."""
     return Facts(
-        model,
-        {finding.kind for finding in found},
-        cast("Summary", sections["summary"]),
-        cast("Architecture", sections["architecture"]),
-        cast("ControlFlow", sections["control-flow"]),
-        cast("Hazards", sections["hazards"]),
-        cast("UnknownShapes", sections["unknown-shapes"]),
-        cast("Blockers | None", sections.get("blockers")),
+        model=model,
+        kinds={finding.kind for finding in found},
+        summary=cast("Summary", sections["summary"]),
+        architecture=cast("Architecture", sections["architecture"]),
+        control=cast("ControlFlow", sections["control-flow"]),
+        hazards=cast("Hazards", sections["hazards"]),
+        unknown=cast("UnknownShapes", sections["unknown-shapes"]),
+        blockers=cast("Blockers | None", sections.get("blockers")),
     )
 
 

@@ -74,17 +74,17 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     facts = facts_of(model, sections, faults)
     layers = f", {counted(architecture.layers, 'layer(s)')}" if architecture.layers else ""
     return Verdict(
-        architecture.role,
-        architecture.described + layers,
-        summary.bytes,
-        summary.parameters,
-        summary.nodes,
-        shape_ops.on_shapes,
-        cache.bytes_per_token if cache.feeds else 0,
-        tuple(sections),
-        facts.target,
-        faults,
-        model_steps(facts),
+        role=architecture.role,
+        is_a=architecture.described + layers,
+        bytes=summary.bytes,
+        parameters=summary.parameters,
+        nodes=summary.nodes,
+        shape_nodes=shape_ops.on_shapes,
+        kv_bytes_per_token=cache.bytes_per_token if cache.feeds else 0,
+        sections=tuple(sections),
+        target=facts.target,
+        faults=faults,
+        commands=model_steps(facts),
     )
 
 

@@ -108,16 +108,16 @@ def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[R
     known = dict.fromkeys(one.against_zero() for one in (*shapes.required, *_concatenated(shapes), *given))
     names = frozenset(symbols)
     return LegalSizes(
-        tuple(variables),
-        tuple(one for one in known if one.symbols and one.symbols <= names),
-        numbers,
-        {roles[name]: size for name, size in numbers.items() if name in roles},
-        table,
-        _masks(model, table) if past is not None and tokens is not None else frozenset(),
-        tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
-        past,
-        tokens,
-        tuple(dict.fromkeys(_computed(shapes, names))),
+        variables=tuple(variables),
+        relations=tuple(one for one in known if one.symbols and one.symbols <= names),
+        fixed=numbers,
+        fixed_roles={roles[name]: size for name, size in numbers.items() if name in roles},
+        inputs=table,
+        masks=_masks(model, table) if past is not None and tokens is not None else frozenset(),
+        totals=tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
+        past=past,
+        tokens=tokens,
+        tensors=tuple(dict.fromkeys(_computed(shapes, names))),
     )
 
 

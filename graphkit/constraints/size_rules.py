@@ -168,7 +168,9 @@ def _with_others(rule: SizeRule, allowed: set[int], low: int, last: int) -> Size
     )
     wide = SizeRule(rule.name, rule.step, rule.least, rule.most, less, more)
     is_exact = all(_allows(wide, size) == (size in allowed) for size in range(low, last - rule.step))
-    return SizeRule(rule.name, rule.step, rule.least, rule.most, less, more, is_exact)
+    return SizeRule(
+        name=rule.name, step=rule.step, least=rule.least, most=rule.most, less=less, more=more, is_exact=is_exact
+    )
 
 
 def _run(size: int, sign: int, allowed: set[int], step: int) -> int:

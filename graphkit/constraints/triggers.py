@@ -199,7 +199,16 @@ class _Search:
         matters = tuple(name for name in dims if name in changed or self.matters(index, name, dims, fine))
         is_limit = direction[0][1] == "more" and self._fails_above(index, dims, changed)
         others = tuple(self.grid.shared[other] for other in also)
-        return Trigger(self.grid.shared[index], dims, fine, changed, matters, outcome == WRONG, is_limit, others)
+        return Trigger(
+            shared=self.grid.shared[index],
+            dims=dims,
+            fine=fine,
+            changed=changed,
+            matters=matters,
+            is_wrong=outcome == WRONG,
+            is_limit=is_limit,
+            also=others,
+        )
 
     def together(self, index: int) -> list[int]:
         """Return the preconditions of nodes that run when one does: of its scope, of those around it and in it."""

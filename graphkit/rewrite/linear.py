@@ -82,7 +82,17 @@ def _convolution(node: Node, _: Shapes) -> Linear | Reason:
     if is_transposed:
         gives, takes = takes, gives
     return Linear(
-        node, 0, 1, tensor, view, takes, gives, Channels(rank, 1, taken), Channels(rank, 1, given), 2, _is_padded(node)
+        node=node,
+        data=0,
+        weight=1,
+        tensor=tensor,
+        view=view,
+        takes=takes,
+        gives=gives,
+        source=Channels(rank, 1, taken),
+        result=Channels(rank, 1, given),
+        bias=2,
+        is_padded=_is_padded(node),
     )
 
 
@@ -101,7 +111,18 @@ def _gemm(node: Node, _: Shapes) -> Linear | Reason:
     takes, gives = (1, 0) if node.attr("transB", 0) else (0, 1)
     dims = tuple(tensor.dims)
     source = Channels(2, 0 if node.attr("transA", 0) else 1, dims[takes])
-    return Linear(node, 0, 1, tensor, dims, (takes,), (gives,), source, Channels(2, 1, dims[gives]), 2)
+    return Linear(
+        node=node,
+        data=0,
+        weight=1,
+        tensor=tensor,
+        view=dims,
+        takes=(takes,),
+        gives=(gives,),
+        source=source,
+        result=Channels(2, 1, dims[gives]),
+        bias=2,
+    )
 
 
 def _matmul(node: Node, shapes: Shapes) -> Linear | Reason:
@@ -123,7 +144,15 @@ def _matmul(node: Node, shapes: Shapes) -> Linear | Reason:
     whole, axis = max(rank, len(dims)), -1 if is_right else -2
     source = Channels(rank, rank + axis, dims[takes])
     return Linear(
-        node, data, weight, tensor, dims, (takes,), (gives,), source, Channels(whole, whole + axis, dims[gives])
+        node=node,
+        data=data,
+        weight=weight,
+        tensor=tensor,
+        view=dims,
+        takes=(takes,),
+        gives=(gives,),
+        source=source,
+        result=Channels(whole, whole + axis, dims[gives]),
     )
 
 

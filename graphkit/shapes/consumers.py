@@ -114,12 +114,30 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
     dtype = dtype_name(found.dtype) if found.dtype else ""
     elements = found.elements
     if elements is None:
-        return Read(key, index, name, value.name, dtype, found.sizes(), None, _reason(value, found))
+        return Read(
+            key=key,
+            index=index,
+            name=name,
+            tensor=value.name,
+            dtype=dtype,
+            dims=found.sizes(),
+            elements=None,
+            unknown=_reason(value, found),
+        )
     exprs = [_expr(element) for element in elements]
     unknown = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
     pairs = zip(elements, exprs, strict=True)
     kept = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
-    return Read(key, index, name, value.name, dtype, found.sizes(), kept, "; ".join(filter(None, unknown)))
+    return Read(
+        key=key,
+        index=index,
+        name=name,
+        tensor=value.name,
+        dtype=dtype,
+        dims=found.sizes(),
+        elements=kept,
+        unknown="; ".join(filter(None, unknown)),
+    )
 
 
 def _expr(element: Expr | Ratio | float) -> Expr | None:

@@ -274,15 +274,15 @@ class _Engine:
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
         return Shapes(
-            self.model,
-            simplified(self.table, self.notes.equalities),
-            self.notes.reasons,
-            tuple(dict.fromkeys(self.notes.findings)),
-            _distinct(one.notes.equalities for one in passes),
-            _distinct(one.notes.inequalities for one in passes),
-            first.table,
-            frozenset(self.certain),
-            tuple(first.notes.broadcasts),
+            model=self.model,
+            table=simplified(self.table, self.notes.equalities),
+            reasons=self.notes.reasons,
+            findings=tuple(dict.fromkeys(self.notes.findings)),
+            equalities=_distinct(one.notes.equalities for one in passes),
+            inequalities=_distinct(one.notes.inequalities for one in passes),
+            first=first.table,
+            certain=frozenset(self.certain),
+            broadcasts=tuple(first.notes.broadcasts),
         )
 
 

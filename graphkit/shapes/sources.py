@@ -72,7 +72,9 @@ def _dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
 
 
 def _source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:
-    return Source(symbol.name, symbol.lower, symbol.upper, name, axis, factor, rest)
+    return Source(
+        symbol=symbol.name, least=symbol.lower, most=symbol.upper, input=name, axis=axis, factor=factor, rest=rest
+    )
 
 
 def _line(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:

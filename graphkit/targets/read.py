@@ -188,13 +188,13 @@ def _fact(row: Section, sources: Sources, kind: str) -> Fact:
 def _condition(row: Section) -> Condition:
     row.only(*CONDITION)
     return Condition(
-        row.texts("constant", ()),
-        _dtypes(row, "dtypes") if "dtypes" in row else (),
-        row.number("max_rank") if "max_rank" in row else None,
-        row.mapping("attributes", _is_plain, "a text or a number"),
-        row.mapping("values", lambda value: _is_plain(value) and not isinstance(value, str), "a number"),
-        row.mapping("producers", lambda value: isinstance(value, str), "the name of an operator"),
-        row.text("readers", ""),
+        constant=row.texts("constant", ()),
+        dtypes=_dtypes(row, "dtypes") if "dtypes" in row else (),
+        max_rank=row.number("max_rank") if "max_rank" in row else None,
+        attributes=row.mapping("attributes", _is_plain, "a text or a number"),
+        values=row.mapping("values", lambda value: _is_plain(value) and not isinstance(value, str), "a number"),
+        producers=row.mapping("producers", lambda value: isinstance(value, str), "the name of an operator"),
+        readers=row.text("readers", ""),
     )
 
 

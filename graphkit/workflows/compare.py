@@ -286,16 +286,16 @@ def _compared(one: Measured, side: Side) -> ComparedTensor:
     node, far = one.pair.a.producer, one.distance
     dims = side.dims(one.pair.a)
     return ComparedTensor(
-        one.pair.a.name,
-        one.pair.theirs,
-        one.pair.how,
-        node.label if node is not None else "",
-        node.operator if node is not None else "",
-        module_of(node) if node is not None else "",
-        tuple(dim if dim is not None else -1 for dim in dims or ()),
-        far.absolute,
-        far.relative,
-        far.cosine,
-        far.problem,
-        far.agrees,
+        a=one.pair.a.name,
+        b=one.pair.theirs,
+        how=one.pair.how,
+        node=node.label if node is not None else "",
+        operator=node.operator if node is not None else "",
+        module=module_of(node) if node is not None else "",
+        dims=tuple(dim if dim is not None else -1 for dim in dims or ()),
+        absolute=far.absolute,
+        relative=far.relative,
+        cosine=far.cosine,
+        problem=far.problem,
+        agrees=far.agrees,
     )

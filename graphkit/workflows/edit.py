@@ -132,15 +132,15 @@ def edit_file(
     )
     made = interface(outcome.model)
     return EditReport(
-        model.name,
-        step.name(),
-        tuple(path.name for path in written),
-        outcome.changes,
-        made.inputs,
-        made.outputs,
-        declarations(model).notes,
-        proof,
-        tuple(path.name for path in written.unused),
+        source=model.name,
+        edit=step.name(),
+        files=tuple(path.name for path in written),
+        changes=outcome.changes,
+        inputs=made.inputs,
+        outputs=made.outputs,
+        notes=declarations(model).notes,
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
     )
 
 

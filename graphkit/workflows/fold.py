@@ -156,17 +156,17 @@ def fold_file(
     )
     frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
     return FoldReport(
-        model.name,
-        tuple(path.name for path in written),
-        frozen,
-        _counts(model, outcome.model),
-        tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
-        tuple(map(str, outcome.declined)),
-        declarations(model).notes,
-        remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
-        proof,
-        tuple(path.name for path in written.unused),
-        declared,
+        source=model.name,
+        files=tuple(path.name for path in written),
+        frozen=frozen,
+        counts=_counts(model, outcome.model),
+        changes=tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
+        declined=tuple(map(str, outcome.declined)),
+        notes=declarations(model).notes,
+        remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
+        declared=declared,
     )
 
 

@@ -48,7 +48,17 @@ def collect_tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[st
             same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
             ports = [port for port in part.method.inputs if port.source is not None and port.source.of == name]
             meaning = ports[0].meaning if ports else name
-            tables.append(Table(name, same, 0, str(array.dtype), len(array), tuple(array.shape[1:]), meaning))
+            tables.append(
+                Table(
+                    name=name,
+                    file=same,
+                    offset=0,
+                    dtype=str(array.dtype),
+                    rows=len(array),
+                    shape=tuple(array.shape[1:]),
+                    meaning=meaning,
+                )
+            )
             arrays[name] = array
     return tuple(tables), arrays
 
@@ -93,16 +103,16 @@ def build_contract(
     methods = tuple(part.method for part in parts)
     states = tuple(state for part in parts for state in part.states)
     return Contract(
-        sizes.target.name,
-        known,
-        tokens,
-        pipeline.ends,
-        sizes.floor,
-        methods,
-        tables,
-        states,
-        tuple(_loop(parts, sizes, known["positions"])),
-        _adds(methods),
+        target=sizes.target.name,
+        sizes=known,
+        tokens=tokens,
+        ends=pipeline.ends,
+        floor=sizes.floor,
+        methods=methods,
+        tables=tables,
+        states=states,
+        loop=tuple(_loop(parts, sizes, known["positions"])),
+        positions=_adds(methods),
     )
 
 

@@ -257,7 +257,15 @@ def _pooling(
     name = same.name if same is not None else free_name("pooling", names_in(model.scopes))
     if any(each.token not in (None, rule.token) for each in before if rule.token is not None):
         raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
-    return Pooling(choice.out.name, name, rule.by, rule.token, (batch, 1, setting.source), dtype, rule.words)
+    return Pooling(
+        out=choice.out.name,
+        name=name,
+        by=rule.by,
+        token=rule.token,
+        shape=(batch, 1, setting.source),
+        dtype=dtype,
+        words=rule.words,
+    )
 
 
 def _with_product(model: Model, shapes: Shapes, choice: _Choice, made: Pooling) -> Model:

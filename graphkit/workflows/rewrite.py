@@ -139,17 +139,17 @@ def rewrite_file(
     )
     evidence = judgement or Evidence()
     return RewriteReport(
-        model.name,
-        tuple(path.name for path in written),
-        tuple(step.name() for step in pipeline),
-        _counts(model, outcome.model),
-        outcome.changes,
-        tuple(map(str, outcome.declined)),
-        (*declarations(model).notes, *evidence.notes),
-        evidence.proof,
-        evidence.unproven,
-        evidence.failures,
-        tuple(path.name for path in written.unused),
+        source=model.name,
+        files=tuple(path.name for path in written),
+        passes=tuple(step.name() for step in pipeline),
+        counts=_counts(model, outcome.model),
+        changes=outcome.changes,
+        declined=tuple(map(str, outcome.declined)),
+        notes=(*declarations(model).notes, *evidence.notes),
+        proof=evidence.proof,
+        unproven=evidence.unproven,
+        failures=evidence.failures,
+        unused=tuple(path.name for path in written.unused),
     )
 
 

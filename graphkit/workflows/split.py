@@ -180,20 +180,20 @@ def split_file(
     written, proof = _save(model, made, folder, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
     return SplitReport(
-        model.name,
-        made.condition,
-        tuple(map(SplitFile.of, model.files)),
-        tuple(map(SplitFile.of, written)),
-        options.weights,
-        interface(first),
-        interface(with_past),
-        made.first_changes,
-        made.with_past_changes,
-        kv_cache(first),
-        kv_cache(with_past),
-        declarations(model).notes,
-        proof,
-        tuple(path.name for path in written.unused),
+        source=model.name,
+        condition=made.condition,
+        before=tuple(map(SplitFile.of, model.files)),
+        after=tuple(map(SplitFile.of, written)),
+        weights=options.weights,
+        first=interface(first),
+        with_past=interface(with_past),
+        first_changes=made.first_changes,
+        with_past_changes=made.with_past_changes,
+        first_cache=kv_cache(first),
+        with_past_cache=kv_cache(with_past),
+        notes=declarations(model).notes,
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
     )
 
 

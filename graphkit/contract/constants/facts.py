@@ -150,15 +150,15 @@ def facts(contract: Contract) -> Facts:
     unique = _unique(number.name for number in numbers)
     methods = contract.methods
     return Facts(
-        contract,
-        tuple(numbers),
-        single(contract.floor),
-        _half(single(contract.floor)),  # a host rounds masks to float32 first
-        _group(unique, "table", "tables", [table.name for table in contract.tables]),
-        _group(unique, "state", "states", [state.name for state in contract.states]),
-        _group(unique, "method", "methods", [method.name for method in methods]),
-        tuple(_ports(unique, method, "input", method.inputs) for method in methods),
-        tuple(_ports(unique, method, "output", method.outputs) for method in methods),
+        contract=contract,
+        numbers=tuple(numbers),
+        floor=single(contract.floor),
+        floor_half=_half(single(contract.floor)),  # a host rounds masks to float32 first
+        tables=_group(unique, "table", "tables", [table.name for table in contract.tables]),
+        states=_group(unique, "state", "states", [state.name for state in contract.states]),
+        methods=_group(unique, "method", "methods", [method.name for method in methods]),
+        inputs=tuple(_ports(unique, method, "input", method.inputs) for method in methods),
+        outputs=tuple(_ports(unique, method, "output", method.outputs) for method in methods),
     )
 
 

@@ -99,9 +99,16 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
         if data is None or any(projection.linear.node.inputs[0] is not data for projection in found):
             return Reason("its queries, keys and values are made from different tensors")
         batch, rows = batch_and_rows(editor, data, is_turned=is_turned)
-        attention = _Parts(editor, softmax, scores, product, batch, rows, scaled, found).attention(
-            data, is_turned=is_turned
-        )
+        attention = _Parts(
+            editor=editor,
+            softmax=softmax,
+            scores=scores,
+            product=product,
+            batch=batch,
+            rows=rows,
+            scaled=scaled,
+            found=found,
+        ).attention(data, is_turned=is_turned)
         if not isinstance(attention, Reason):
             return attention
         reasons.append(attention)
@@ -189,7 +196,17 @@ class _Parts:
         nodes = frozenset([self.softmax, self.scores, self.product, *self.scaled[1], *before, *result.nodes])
         if reason := self._shared(nodes, result.value):
             return reason
-        return SelfAttention(data, is_turned, (query, key, value), columns, heads, scale, self.product, result, nodes)
+        return SelfAttention(
+            data=data,
+            is_turned=is_turned,
+            projections=(query, key, value),
+            columns=columns,
+            heads=heads,
+            scale=scale,
+            product=self.product,
+            result=result,
+            nodes=nodes,
+        )
 
     def _heads(self) -> tuple[int, Columns] | Reason:
         """Return the number of heads, and which columns queries, keys and values are."""

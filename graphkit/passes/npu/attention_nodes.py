@@ -81,16 +81,16 @@ def read_attention(editor: Editor, node: Node) -> AttentionNode | str:
         return "it has no tables of rotary embeddings"
     keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
     return AttentionNode(
-        node,
-        shapes,
-        dtype,
-        None if is_grouped else node.input(3),
-        (keys, values) if keys is not None and values is not None else None,
-        bool(is_grouped or node.attr("is_causal", 0)),
-        max(window, 0) if is_grouped else 0,
-        scale or shapes.size**-0.5,
-        softcap,
-        (cos, sin) if is_turned and cos is not None and sin is not None else None,
+        node=node,
+        sizes=shapes,
+        dtype=dtype,
+        mask=None if is_grouped else node.input(3),
+        past=(keys, values) if keys is not None and values is not None else None,
+        is_causal=bool(is_grouped or node.attr("is_causal", 0)),
+        window=max(window, 0) if is_grouped else 0,
+        scale=scale or shapes.size**-0.5,
+        softcap=softcap,
+        rotary=(cos, sin) if is_turned and cos is not None and sin is not None else None,
     )
 
 

@@ -131,7 +131,9 @@ def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
         if alike not in names:
             base = f"{over}_mask" if len(dims) == 4 else f"{over}_mask_{len(dims)}d"
             names[alike] = free_name(base, {*taken, *names.values()})
-        yield MissingMask(node, over, dims[-1], dims[0], len(dims), dtype, names[alike])
+        yield MissingMask(
+            softmax=node, over=over, keys=dims[-1], sequences=dims[0], rank=len(dims), dtype=dtype, name=names[alike]
+        )
 
 
 def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:

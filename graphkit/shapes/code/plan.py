@@ -82,7 +82,17 @@ def make_plan(program: ProgramContents) -> Plan:
     names: dict[str | Step, str] = {step: variable for variable, step in named}
     names.update(symbols)
     has_singles = any(step.op == "float32" for step in steps)
-    return Plan(shapes, sources, checks, named, claims, lists, entries, names, has_singles)
+    return Plan(
+        shapes=shapes,
+        sources=sources,
+        checks=checks,
+        steps=named,
+        claims=claims,
+        lists=lists,
+        entries=entries,
+        names=names,
+        has_singles=has_singles,
+    )
 
 
 def _shapes(program: ProgramContents) -> Iterator[tuple[str, str, str, int]]:
