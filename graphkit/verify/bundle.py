@@ -18,7 +18,7 @@ from graphkit.host.bundle import Bundle
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.bundle_checks import CHECKS, start, tried
+from graphkit.verify.bundle_checks import CHECKS, Subject, start, tried
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
@@ -131,10 +131,10 @@ def _counted(logits: np.ndarray, prompt: Prompt, number: int) -> np.ndarray:
 def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
     """Try what must hold besides right logits; return what is wrong by what was tried, "" for nothing."""
     checks = {}
-    short = [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST]
+    subject = Subject(bundle, [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST], folder)
     for number, (name, check) in enumerate(CHECKS.items(), start=1):
         progress(f"checking {number} of {len(CHECKS)}: {name}")
-        checks[name] = tried(partial(check, bundle, short, folder))
+        checks[name] = tried(partial(check, subject))
     progress("searching for tokens")
     return checks
 

@@ -16,9 +16,41 @@ from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots, spoil
 
-__all__ = ["CHECKS", "Check", "start", "tried"]
+__all__ = ["CHECKS", "Check", "Subject", "start", "tried"]
 
-Check = Callable[[Bundle, Sequence[Prompt], Path], str]
+STEPS = 6  # after the first prompt, where more would not go round a ring
+
+
+class Subject:
+    """What checks try: a bundle, with what it gives for a prompt from a fresh state, decoded once.
+
+    Args:
+        bundle: The bundle.
+        prompts: What to decode, the shortest first.
+        folder: The files of the bundle.
+
+    Attributes:
+        bundle, prompts, folder: The same.
+        first: The first prompt, with as many steps as go once round the shortest ring, or with a few.
+        last: The last prompt.
+    """
+
+    def __init__(self, bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> None:
+        self.bundle, self.prompts, self.folder = bundle, prompts, folder
+        rings = [state.shape[state.axis or 0] for state in bundle.contract.states if state.update == "ring"]
+        steps, around = prompts[0].steps, min(rings, default=0) + 2
+        count = max(around, STEPS) if around <= len(steps) else STEPS
+        self.first, self.last = replace(prompts[0], steps=steps[:count]), prompts[-1]
+        self._known: dict[int, list[np.ndarray]] = {}
+
+    def fresh(self, prompt: Prompt) -> list[np.ndarray]:
+        """Return the logits of the first or the last prompt and of its steps, from a state of zeros."""
+        if id(prompt) not in self._known:
+            self._known[id(prompt)] = _decoded(self.bundle.fork(), prompt)
+        return self._known[id(prompt)]
+
+
+Check = Callable[[Subject], str]
 
 
 def tried(check: Callable[[], str]) -> str:
@@ -44,13 +76,12 @@ def _are_same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
     return len(one) == len(other) and all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
 
 
-def _unused_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _unused_slots(subject: Subject) -> str:
     """Fill all state with NaN, and compare logits with those from a state of zeros."""
-    del folder
-    for prompt in (prompts[0], prompts[-1]):  # the first leaves slots free in the shortest ring
-        fresh, spoilt = bundle.fork(), bundle.fork()
+    for prompt in (subject.first, subject.last):  # the first leaves slots free in the shortest ring
+        spoilt = subject.bundle.fork()
         _fill(spoilt)
-        if not _are_same(_decoded(fresh, prompt), _decoded(spoilt, prompt)):
+        if not _are_same(subject.fresh(prompt), _decoded(spoilt, prompt)):
             return "what unused slots hold changes the logits"
     return ""
 
@@ -61,21 +92,27 @@ def _fill(bundle: Bundle) -> None:
         spoil(bundle.state.view(state, state.shape))
 
 
-def _fewer_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _fewer_slots(subject: Subject) -> str:
     """Decode with slots only for the tokens so far, and compare the logits of each call with those of all slots."""
-    del folder
+    bundle, prompts = subject.bundle, subject.prompts
     if not any(state.symbolic for state in bundle.contract.states):
         return ""
     rows = min(2, bundle.contract.sizes["batch"])
     shortest = next(prompt for prompt in prompts if prompt.tokens.shape == (rows, 1))
-    row = replace(prompts[0], steps=prompts[0].steps[:6])
-    for prompt, block in ((row, 3), (shortest, 1), (prompts[-1], 1)):  # of blocks of 3, some are not in use yet
-        whole, few = bundle.fork(), bundle.fork()
+    shortest = replace(shortest, steps=shortest.steps[: len(subject.first.steps)])
+    row = replace(prompts[0], steps=prompts[0].steps[:STEPS])
+    for prompt, block in ((row, 3), (shortest, 1), (subject.last, 1)):  # of blocks of 3, some are not in use yet
+        reorders = prompt is not subject.last
+        few = bundle.fork()
         few.state = state = FewerSlots(bundle.contract, block)
         _fill(few)
-        expected = list(_calls(whole, prompt, lambda _: None))
+        if reorders:
+            expected = [logits for _, logits in _calls(bundle.fork(), prompt, lambda _: None, reorders=True)]
+        else:
+            expected = subject.fresh(prompt)
         try:
-            for (name, logits), (_, other) in zip(expected, _calls(few, prompt, state.give), strict=True):
+            found = _calls(few, prompt, state.give, reorders=reorders)
+            for logits, (name, other) in zip(expected, found, strict=True):
                 if not _are_same([logits], [other]):
                     return f"{name} gives other logits where its state has fewer slots"
         except GraphkitError as error:
@@ -83,13 +120,16 @@ def _fewer_slots(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str
     return ""
 
 
-def _calls(bundle: Bundle, prompt: Prompt, give: Callable[[int], None]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the logits of a prompt and its steps, rows reordered before the last, and what gives them.
+def _calls(
+    bundle: Bundle, prompt: Prompt, give: Callable[[int], None], *, reorders: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the logits of a prompt and its steps, and what gives them.
 
     Args:
         bundle: The bundle.
         prompt: The prompt.
         give: Called before each call with how many slots are in use after it.
+        reorders: Whether rows are reordered before the last step.
     """
     once, step, reorder = map(bundle.contract.method, ("once", "step", "reorder"))
     assert once is not None
@@ -98,7 +138,7 @@ def _calls(bundle: Bundle, prompt: Prompt, give: Callable[[int], None]) -> Itera
     yield once.name, start(bundle, prompt)
     for number, tokens in enumerate(prompt.steps, start=1):
         name, given = step.name, tokens
-        if reorder is not None and number == len(prompt.steps):
+        if reorders and reorder is not None and number == len(prompt.steps):
             rows = [len(tokens) - 1, 0, 0][: bundle.contract.sizes["batch"]]
             bundle.reorder(rows)
             name, given = f"{step.name} after {reorder.name}", tokens[rows]
@@ -106,10 +146,9 @@ def _calls(bundle: Bundle, prompt: Prompt, give: Callable[[int], None]) -> Itera
         yield name, bundle.step(given)
 
 
-def _initial(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _initial(subject: Subject) -> str:
     """Fill all state with NaN, reset, and compare it with its initial values."""
-    del prompts, folder
-    fork = bundle.fork()
+    fork = subject.bundle.fork()
     _fill(fork)
     fork.reset()
     for state in fork.contract.states:
@@ -118,14 +157,14 @@ def _initial(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     return ""
 
 
-def _readers(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _readers(subject: Subject) -> str:
     """Look for nodes that read state beside the node that writes it in place."""
-    del prompts
-    places = {state.name for state in bundle.contract.states if state.update in ("slots", "ring")}
-    for method in bundle.contract.methods:
+    contract = subject.bundle.contract
+    places = {state.name for state in contract.states if state.update in ("slots", "ring")}
+    for method in contract.methods:
         if method.when == "reorder":  # which writes to another arena
             continue
-        values = load(folder / method.file).graph.values
+        values = load(subject.folder / method.file).graph.values
         outputs = {port.writes: port.name for port in method.outputs if port.writes in places}
         for port in method.inputs:
             if port.source is None or port.source.kind != "state" or port.source.of not in outputs:
@@ -135,26 +174,23 @@ def _readers(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     return ""
 
 
-def _leaks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
-    """Decode one prompt, reset, decode another, and compare that with a fresh state."""
-    del folder
-    used, fresh = bundle.fork(), bundle.fork()
-    _decoded(used, prompts[-1])
-    used.reset()
-    if not _are_same(_decoded(used, prompts[0]), _decoded(fresh, prompts[0])):
-        return "what was decoded before a reset changes the logits"
-    _decoded(used, prompts[-1])
-    if not _are_same(_decoded(used, prompts[0]), _decoded(fresh, prompts[0])):
+def _leaks(subject: Subject) -> str:
+    """Decode one prompt, then another without a reset and with one, and compare these with a fresh state."""
+    used = subject.bundle.fork()
+    _decoded(used, subject.last)
+    if not _are_same(_decoded(used, subject.first), subject.fresh(subject.first)):
         return "what was decoded before changes the logits"
+    used.reset()
+    if not _are_same(_decoded(used, subject.first), subject.fresh(subject.first)):
+        return "what was decoded before a reset changes the logits"
     return ""
 
 
-def _forks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _forks(subject: Subject) -> str:
     """Step two forks in turn, and compare each with itself alone."""
-    del folder
-    pair = prompts[0], prompts[-1]
-    alone = [_decoded(bundle.fork(), prompt) for prompt in pair]
-    forks = [bundle.fork() for _ in pair]
+    pair = subject.first, subject.last
+    alone = [subject.fresh(prompt) for prompt in pair]
+    forks = [subject.bundle.fork() for _ in pair]
     together = [[start(fork, prompt)] for fork, prompt in zip(forks, pair, strict=True)]
     for step in range(max(len(prompt.steps) for prompt in pair)):
         for fork, prompt, found in zip(forks, pair, together, strict=True):
@@ -163,10 +199,9 @@ def _forks(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     return "" if all(map(_are_same, alone, together)) else "a fork changes what another decodes"
 
 
-def _writes(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _writes(subject: Subject) -> str:
     """Compare the bytes of the state before and after: only the new slot may change, and no state that is only read."""
-    del folder
-    prompt, fork = prompts[0], bundle.fork()
+    prompt, fork = subject.first, subject.bundle.fork()
     once, step = fork.contract.method("once"), fork.contract.method("step")
     assert once is not None
     assert step is not None
@@ -197,26 +232,25 @@ def _writes(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
     return "" if fork.state.address == place else "the state has moved"
 
 
-def _layouts(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _layouts(subject: Subject) -> str:
     """Give the bundle a state of another layout, which it must refuse."""
-    del prompts, folder
-    states = bundle.contract.states
-    moved = tuple(replace(state, name=f"{state.name}'") for state in states)
-    fork = bundle.fork()
+    contract = subject.bundle.contract
+    moved = tuple(replace(state, name=f"{state.name}'") for state in contract.states)
+    fork = subject.bundle.fork()
     try:
-        fork.state = BundleState(replace(bundle.contract, states=moved))
+        fork.state = BundleState(replace(contract, states=moved))
     except UsageError:
         return ""
     return "a state of another layout is taken"
 
 
-def _refusals(bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> str:
+def _refusals(subject: Subject) -> str:
     """Step before a start, past the last slot and with other rows: refused, and the state is as before."""
-    del folder
-    fork, prompt = bundle.fork(), prompts[-1]
+    fork = subject.bundle.fork()
+    prompt = max(subject.prompts, key=lambda prompt: (len(prompt.tokens), -prompt.tokens.size))
     if not _refuses(fork, np.ones((1, 1), np.int64)):
         return "a step before a start is taken"
-    _decoded(fork, prompt)
+    start(fork, prompt)
     before = {name: fork.state[name].tobytes() for name in fork.state}
     rows, length = len(prompt.tokens), fork.contract.lengths[0]
     if not _refuses(fork, np.ones((rows + 1, 1), np.int64)):

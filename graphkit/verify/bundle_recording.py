@@ -62,7 +62,7 @@ def record(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
-    oracle = Oracle(originals, optimize=optimize, prepack=optimize)
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
     logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
     first = prompts[0].first_row()
     tokens = {width: search_of(width)(oracle, _start(oracle, first)[:, -1], steps, ()) for width in beams}
@@ -73,6 +73,13 @@ def record(
         oracle.reorder(rows)
         reordered = [oracle.step(given[list(rows)]) for given in pair.steps[:2]]
     return Recording(logits, tokens, reordered)
+
+
+def _needed(prompts: Sequence[Prompt]) -> int | None:
+    """Return of how many of the last tokens some prompt needs logits, None where each needs all of them."""
+    if all(prompt.all_logits for prompt in prompts):
+        return None
+    return max((prompt.tokens.shape[1] for prompt in prompts if prompt.all_logits), default=1)
 
 
 def search_of(beams: int) -> Search:
@@ -88,7 +95,7 @@ def _start(oracle: Oracle, prompt: Prompt) -> np.ndarray:
     """Return the logits of each token of a prompt, or of the last; it runs in parts where all would fill gigabytes."""
     tokens, mask = prompt.tokens, prompt.mask
     length, part = tokens.shape[1], tokens.shape[1]
-    if prompt.logit_bytes * tokens.size > WHOLE and oracle.goes_on_as_it_starts:
+    if prompt.logit_bytes * tokens.size > WHOLE and not oracle.is_cut and oracle.goes_on_as_it_starts:
         part = max(1, PART // (prompt.logit_bytes * len(tokens)))
     logits = oracle.start(tokens[:, :part], mask[:, :part], prompt.inputs)
     for at in range(part, length, part):

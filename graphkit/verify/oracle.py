@@ -21,6 +21,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.verify.decoding import Decoder
+from graphkit.verify.last_logits import with_last_logits
 from graphkit.verify.originals import Originals
 
 __all__ = ["Oracle"]
@@ -35,20 +36,26 @@ class Oracle:
         originals: The models.
         optimize: Whether onnxruntime may fuse operators.
         prepack: Whether it may pick other kernels for weights, whose last digits differ.
+        last: For how many of the last tokens logits are needed; None for all. The decoder is cut where it can be, and
+            then holds its weights mapped.
 
     Attributes:
         cache: What is past, by place; empty before the first tokens.
         outputs: All that the decoder gave last, by name.
+        is_cut: Whether the decoder gives no other logits than those of the last tokens.
 
     Raises:
         ModelError: onnxruntime does not load a model.
     """
 
-    def __init__(self, originals: Originals, *, optimize: bool = False, prepack: bool = True) -> None:
+    def __init__(
+        self, originals: Originals, *, optimize: bool = False, prepack: bool = True, last: int | None = None
+    ) -> None:
         self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
         self._encoder = originals.encoder
         self._session = None if originals.encoder is None else self._opened(originals.encoder)
-        self._decoder = self._decoder_of(originals)
+        self.is_cut = False
+        self._decoder = self._decoder_of(originals, last)
         self.cache: dict[Slot, np.ndarray] = {}
         self.outputs: Arrays = {}
         self._states: Arrays = {}  # recurrent ones, by input
@@ -56,15 +63,17 @@ class Oracle:
         self._given: Arrays = {}  # what decoders read of the encoder, by role
         self._mask = np.ones((0, 0), np.int64)
 
-    def _opened(self, model: Model) -> IsolatedSession:
-        source = model if model.path is None or self._is_changed else model.path
+    def _opened(self, model: Model, cut: Model | None = None) -> IsolatedSession:
+        source = cut or (model if model.path is None or self._is_changed else model.path)
         return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
 
-    def _decoder_of(self, originals: Originals) -> Decoder | None:
+    def _decoder_of(self, originals: Originals, last: int | None) -> Decoder | None:
         first, step = originals.first, originals.step
         if first is None or step is None:
             return None
-        opened = self._opened(first)
+        cut = None if last is None else with_last_logits(first, last)
+        self.is_cut = cut is not None
+        opened = self._opened(first, cut)
         return Decoder(first, step, opened, opened if first is step else self._opened(step))
 
     @property
@@ -106,7 +115,7 @@ class Oracle:
             mask: 1 for each that counts, 0 for padding, [batch, tokens].
 
         Returns:
-            The logits, [batch, tokens, vocabulary].
+            The logits, [batch, tokens, vocabulary]; of the last tokens alone where it is cut.
         """
         assert self._decoder is not None
         model, self._mask = self._decoder.first, mask

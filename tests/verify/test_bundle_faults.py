@@ -22,7 +22,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle import verify_bundle
-from graphkit.verify.bundle_checks import CHECKS
+from graphkit.verify.bundle_checks import CHECKS, Subject
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.originals import Originals
@@ -328,7 +328,7 @@ def test_what_is_not_symbolic_has_all_slots(copy_of: BundleOf) -> None:
 def with_fewer_slots(folder: Path) -> str:
     """Return what the check finds."""
     bundle = Bundle(folder, threads=1, optimize=False, unchecked=True)
-    return CHECKS["fewer slots change nothing"](bundle, prompts(bundle.contract, Originals(), 0), folder)
+    return CHECKS["fewer slots change nothing"](Subject(bundle, prompts(bundle.contract, Originals(), 0), folder))
 
 
 def test_logits_of_another_token_than_the_last(copy_of: BundleOf) -> None:

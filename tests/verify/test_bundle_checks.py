@@ -1,0 +1,95 @@
+"""Checks of a bundle's state find hosts that mix users up, remember what they should forget, or refuse nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundles import SLOTS, WINDOW, decoder
+
+from graphkit.host.bundle import Bundle
+from graphkit.model import Model
+from graphkit.verify.bundle_checks import CHECKS, STEPS, Subject, tried
+from graphkit.verify.bundle_prompts import prompts
+from graphkit.verify.originals import Originals
+
+BundleOf = Callable[[str], Path]
+FORKS, LEAKS = "two users do not meet", "nothing is left of an earlier sequence"
+REFUSALS = "what cannot run is refused, and the state is as before"
+
+
+class Sharing(Bundle):
+    """A bundle whose forks have one state."""
+
+    def fork(self) -> Bundle:
+        other: Bundle = object.__new__(Bundle)
+        other.__dict__.update(self.__dict__)
+        return other
+
+
+class Remembering(Bundle):
+    """A bundle whose logits tell how many sequences its state has seen."""
+
+    forgets = False
+    count = 0
+
+    def _decode(self, *given, **named):  # type: ignore[no-untyped-def]
+        self.count += given[0].when == "once"
+        return {name: array + (self.count - 1) for name, array in super()._decode(*given, **named).items()}
+
+    def fork(self) -> Bundle:
+        other = super().fork()
+        other.__class__, other.__dict__["count"] = type(self), 0
+        return other
+
+
+class RememberingResets(Remembering):
+    """A bundle whose logits tell whether it was reset."""
+
+    def _decode(self, *given, **named):  # type: ignore[no-untyped-def]
+        return {name: array + self.count for name, array in Bundle._decode(self, *given, **named).items()}
+
+    def reset(self) -> None:
+        super().reset()
+        self.count += 1
+
+
+class Taking(Bundle):
+    """A bundle that takes a step of any rows."""
+
+    def step(self, tokens, *, mask=None):  # type: ignore[no-untyped-def]
+        return super().step(np.resize(tokens, (max(self.state.rows, 1), 1)), mask=mask)
+
+    def fork(self) -> Bundle:
+        other = super().fork()
+        other.__class__ = Taking
+        return other
+
+
+@pytest.mark.parametrize(("kind", "check", "found"), [
+    (Bundle, FORKS, ""),
+    (Bundle, LEAKS, ""),
+    (Bundle, REFUSALS, ""),
+    (Sharing, FORKS, "1 rows, and the sequence has 2 - give as many"),
+    (Remembering, LEAKS, "what was decoded before changes the logits"),
+    (RememberingResets, LEAKS, "what was decoded before a reset changes the logits"),
+    (Taking, REFUSALS, "a step of other rows is taken"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_hosts_are_told_apart(name: str, kind: type[Bundle], check: str, found: str, bundle_of: BundleOf) -> None:
+    assert tried(partial(CHECKS[check], subject_of(bundle_of(name), kind))) == found
+
+
+def subject_of(folder: Path, kind: type[Bundle] = Bundle) -> Subject:
+    bundle = kind(folder, threads=1, optimize=False, unchecked=True)
+    model = Model.from_proto(decoder(folder.name))
+    return Subject(bundle, prompts(bundle.contract, Originals(None, model, model), 0), folder)
+
+
+def test_the_first_prompt_goes_round_the_shortest_ring(bundle_of: BundleOf) -> None:
+    plain, ringed = subject_of(bundle_of("causal")), subject_of(bundle_of("window"))
+    assert len(plain.first.steps) == min(STEPS, SLOTS - 1)
+    assert len(ringed.first.steps) > WINDOW
