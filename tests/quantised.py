@@ -84,7 +84,11 @@ def _feeds(path: Path, sizes: Sizes) -> Iterator[dict[str, np.ndarray]]:
             elif "type" in each.name:
                 feed[each.name] = np.zeros(shape, np.int64)
             else:
-                feed[each.name] = np.full(shape, PAST) if "position" in each.name else rng.integers(3, 30, shape)
+                feed[each.name] = (
+                    np.full(shape, PAST)
+                    if "position" in each.name
+                    else rng.integers(3, sizes.get("vocabulary", 30), shape)
+                )
         yield feed
 
 

@@ -22,6 +22,7 @@ from graphkit.contract.bundle import (
     Update,
     takes_fewer_slots,
 )
+from graphkit.contract.checks import BYTES
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.in_place import readers_beside
@@ -180,6 +181,10 @@ class _Part:
         for name, state in self.method.writes.items():
             value = self.values[name]
             dims, dtype = self.shapes[value].dims, dtype_name(self.shapes[value].dtype)
+            if dtype not in BYTES:
+                hint = "export it with state in float16 or float32"
+                where = f"{self.model.label}: state '{state}'"
+                raise UsageError(f"{where} is {dtype}, of which hosts have no arrays - {hint}")
             if dims is None:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
             shape = tuple(self._size(state, dim) for dim in dims)

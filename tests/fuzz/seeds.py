@@ -5,12 +5,14 @@ from __future__ import annotations
 import lzma
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import onnx.parser
+from onnx import helper
 
 from graphkit.examples import resolve
 from graphkit.passes import PASSES
@@ -238,6 +240,7 @@ PADDED = """
     p = Softmax <axis = -1> (masked)
 """
 TINY = [f"{name}.onnx.xz" for name in ("gpt2-tiny/decoder_model_merged", "qwen2-tiny/model", "t5-tiny/encoder_model")]
+TINY += ["llama-int4/model.onnx.xz"]
 TINY += ["t5-tiny/decoder_model_merged.onnx.xz", "whisper-tiny/decoder_model_merged.onnx.xz", "vit-qdq/model.onnx.xz"]
 
 
@@ -270,14 +273,40 @@ def large() -> list[onnx.ModelProto]:
 
 def deployed(*, real: bool) -> list[onnx.ModelProto]:
     """Return models with a cache, or that run once; mostly small ones, and tiny real exports with them where asked."""
-    sys.path[:0] = [str(HERE.parent / "workflows")]
+    sys.path[:0] = [str(HERE.parent / "workflows"), str(HERE.parent)]
     from small_pipelines import FILLED, decoder, encoder
 
     texts = [decoder(FILLED), encoder(INPUTS, WORDS, PADDED)]
     if not real:
         return texts
     tiny = [onnx.ModelProto.FromString(lzma.decompress((HERE.parent / "models" / name).read_bytes())) for name in TINY]
-    return texts * 10 + tiny
+    return (texts + [in_functions(model) for model in texts] + _quantised_kinds(texts[0])) * 4 + tiny
+
+
+def in_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose products are functions in functions."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "local" : 1]> g (float x) => (float y) { y = Identity (x) }
+        <domain: "local", opset_import: ["" : 17, "local" : 1]> Product (a, b) => (c) { c = local.Inner (a, b) }
+        <domain: "local", opset_import: ["" : 17]> Inner (a, b) => (c) { c = MatMul (a, b) }"""
+    made, functions = onnx.ModelProto(), onnx.parser.parse_model(text)
+    made.CopyFrom(model)
+    made.functions.extend(functions.functions)
+    made.opset_import.append(helper.make_opsetid("local", 1))
+    for node in made.graph.node:
+        if node.op_type == "MatMul":
+            node.op_type, node.domain = "Product", "local"
+    return made
+
+
+def _quantised_kinds(model: onnx.ModelProto) -> list[onnx.ModelProto]:
+    """Return a decoder in each kind of quantisation."""
+    from quantised import KINDS, quantised
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "source")
+        source.mkdir()
+        onnx.save(model, source / "model.onnx")
+        return [onnx.load(quantised(kind, source, Path(folder, kind), vocabulary=11) / "model.onnx") for kind in KINDS]
 
 
 def _real(pattern: str) -> Iterator[onnx.ModelProto]:

@@ -143,3 +143,14 @@ def test_what_would_take_gigabytes_to_find_out_is_declined() -> None:
         UsageError, match=r"'ids' is .* is fed here to find out what the host makes - give smaller sizes"
     ):
         run_feed(part, {"ids": "tokens"}, setting, "valid_length", 1)
+
+
+def test_state_of_a_dtype_that_hosts_have_no_arrays_of_is_declined(tmp_path: Path) -> None:
+    body = """(float[batch, 8] x, float8e5m2[batch, 8] state_in) => (float[batch, 8] y, float8e5m2[batch, 8] state_out) {
+        past = Cast <to = 1> (state_in)
+        y = Add (x, past)
+        state_out = Cast <to = 19> (y)
+    }"""
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 19]> g {body}')
+    with pytest.raises(UsageError, match=r"is float8e5m2, of which hosts have no arrays - export it with state in flo"):
+        bundle_folder(saved(model, tmp_path / "model"), tmp_path / "out", BUNDLE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value
@@ -26,6 +27,7 @@ from graphkit.shapes import Expr
 __all__ = ["Ring", "rings_of"]
 
 MASKED = -1e4  # a score that gets this much or less counts for nothing
+MAX_ELEMENTS = 1 << 24  # of an input of the nodes that make masks
 ALL_LENGTHS = 64  # as many lengths are all looked at; of more, some
 JOINING = ("Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Unsqueeze", "Where")  # scores, masks
 MAKING = (*RESHAPING, "Cast", "Concat", "Div", "Expand", "Identity", "Mul", "Transpose")  # what attention reads
@@ -259,10 +261,11 @@ def _feed(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.nd
         shape = [
             sizes.get(roles.axis(value, at), -1) if d.constant is None else d.constant for at, d in enumerate(dims)
         ]
-        if min((0, *shape)) < 0:
+        dtype = editor.shapes[value].dtype
+        if min((0, *shape)) < 0 or math.prod(shape) > MAX_ELEMENTS or dtype not in INTEGERS | FLOATS.keys():
             return None
         fill = 1 if role == "mask" else past if role == "positions" else 0
-        feed[name] = np.full(shape, fill, dtype_name(editor.shapes[value].dtype))
+        feed[name] = np.full(shape, fill, dtype_name(dtype))
     return feed
 
 

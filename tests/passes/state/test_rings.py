@@ -190,3 +190,14 @@ def test_two_attentions_over_one_cache_keep_all_tokens() -> None:
 
 def test_rings_are_an_option() -> None:
     assert UpdateCacheInPlace(SLOTS, rings=0).run(model_of()).changes == ("2 caches of 8 slots",)
+
+
+@pytest.mark.parametrize(("name", "dtype", "width"), [(KEY, "STRING", 0), (KEY, "FLOAT", 1 << 62)])
+def test_masks_of_inputs_that_no_array_can_be_made_for_are_not_run(name: str, dtype: str, width: int) -> None:
+    proto = decoder("window", 17, {})
+    (changed,) = (info for info in proto.graph.input if info.name == name)
+    changed.type.tensor_type.elem_type = onnx.TensorProto.DataType.Value(dtype)
+    if width:
+        changed.type.tensor_type.shape.dim[3].dim_value = width
+    (change,) = UpdateCacheInPlace(SLOTS, "scatter-nd").run(Model.from_proto(proto)).changes
+    assert "ring" not in change
