@@ -146,7 +146,8 @@ def test_what_would_take_gigabytes_to_find_out_is_declined() -> None:
 
 
 def test_state_of_a_dtype_that_hosts_have_no_arrays_of_is_declined(tmp_path: Path) -> None:
-    body = """(float[batch, 8] x, float8e5m2[batch, 8] state_in) => (float[batch, 8] y, float8e5m2[batch, 8] state_out) {
+    body = """(float[batch, 8] x, float8e5m2[batch, 8] state_in)
+    => (float[batch, 8] y, float8e5m2[batch, 8] state_out) {
         past = Cast <to = 1> (state_in)
         y = Add (x, past)
         state_out = Cast <to = 19> (y)
