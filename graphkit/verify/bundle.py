@@ -76,7 +76,7 @@ def verify_bundle(
         truth = _plainly(originals, contract, made, progress)
         at_default = record(originals, again, optimize=True, progress=progress)
     allowed = Allowed.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
-    notes = list(_notes(made, allowed))
+    notes = [*_sizes_tried(contract), *_notes(made, allowed)]
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
     checks = _checked(bundle, made, folder, progress)
@@ -99,6 +99,16 @@ def _plainly(
     steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)}), [1, 0, 0][:batch] if batch > 1 else []
     return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+
+
+def _sizes_tried(contract: BundleContract) -> Iterator[str]:
+    """Yield a sentence for the sizes that a user's inputs have besides rows and source: they are the largest."""
+    method = contract.method("once")
+    ports = [] if method is None else [port for port in method.inputs if port.source is not None]
+    dims = (dim for port in ports if port.source is not None and port.source.kind == "user" for dim in port.shape)
+    names = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str) and dim not in ("batch", "source")]
+    if told := [f"{name} {contract.sizes[name]:,}" for name in names if name in contract.sizes]:
+        yield f"Smaller inputs are not tried: all have {', '.join(told)}."
 
 
 def _notes(made: Sequence[Prompt], allowed: Allowed) -> Iterator[str]:

@@ -133,7 +133,7 @@ class _Maker:
         method = contract.method("once")
         if method is None:
             raise UsageError("the bundle has no method that starts a sequence")
-        self.random = random
+        self.random, self.sizes = random, contract.sizes
         self.ports = [port for port in method.inputs if port.source is not None and port.source.kind == "user"]
         kinds = {port.source.kind for port in method.inputs if port.source is not None}
         self.has_mask = "mask" in kinds
@@ -186,7 +186,7 @@ class _Maker:
         return drawn(self.tokens, shape, self.bounds[self.tokens.name], self.random)
 
     def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
-        sizes: dict[str, int] = {"batch": rows, "source": source}
+        sizes = {**self.sizes, "batch": rows, "source": source}
         made: dict[str, np.ndarray] = {}
         for port in self.ports:
             shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]

@@ -13,6 +13,9 @@ from onnx import TensorProto
 
 from graphkit import host
 from graphkit.analysis.bundle import BundleOverview, overview_of
+from graphkit.constraints.forced import forced_sizes
+from graphkit.constraints.symbol_sizes import symbol_roles
+from graphkit.constraints.violated import check_sizes
 from graphkit.contract.bundle import BundleContract
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_dims
@@ -25,6 +28,7 @@ from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import check_targets, save_models
+from graphkit.shapes import DimSpec
 from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_chains import Chain, verify_methods
 from graphkit.verify.bundle_proof import BundleProof
@@ -200,6 +204,8 @@ class _Export:
         return self.special[1] if self.pipeline is None else self.pipeline.ends
 
     def methods(self, options: BundleOptions, slots: int) -> tuple[MethodModel, ...]:
+        if self.pipeline is not None and self.pipeline.encoder is not None:
+            _check_encoder(self.pipeline.encoder, options)
         if self.pipeline is None:
             _check_dims(self.chains, dict(options.dims))
             return described_methods(self.chains, slots, options.update)
@@ -238,6 +244,16 @@ def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOp
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
     contract = build_bundle(methods, sizes, export.tokens, DATA if has_data else "", opset)
     return replace(contract, ends=export.ends)
+
+
+def _check_encoder(encoder: Model, options: BundleOptions) -> None:
+    """Raise UsageError for dims at which an encoder does not run."""
+    roles = symbol_roles(encoder)
+    dims = {name: size for name, size in options.dims if name in roles}
+    if dims:
+        forced = {name: int(size) for name, size in forced_sizes(encoder, dims).items() if size >= 1}
+        rows = {name: options.batch for name, role in roles.items() if role == "batch"}
+        check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
 
 
 def _check_dims(chains: Sequence[Chain], dims: Mapping[str, int]) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from graphkit.constraints.forced import forced_sizes
 from graphkit.contract.bundle import (
     Access,
     BundleContract,
@@ -30,7 +31,7 @@ from graphkit.graph.roles import Axis
 from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
-from graphkit.shapes import Expr, infer
+from graphkit.shapes import Expr, Shapes, infer
 from graphkit.workflows.bundle_methods import MethodModel
 from graphkit.workflows.source_mask import MASK_LENGTH
 
@@ -161,12 +162,28 @@ class _Part:
         slots = self.sizes.slots
         known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": slots, SLOTS: slots}
         named = {symbol: known[name] for symbol, name in self.symbols.items() if name in known}
-        return {**named, **self.sizes.dims}
+        forced = {name: int(size) for name, size in forced_sizes(self.model, {}).items() if size >= 1}
+        return {**forced, **named, **self.sizes.dims}
 
     @property
     def named_sizes(self) -> Mapping[str, int]:
         """The largest number of each size in the shapes of the ports."""
         return {self.symbols[symbol]: size for symbol, size in self.largest.items() if symbol in self.symbols}
+
+    @cached_property
+    def _free(self) -> tuple[str, ...]:
+        """The symbols of the inputs."""
+        dims = (dim for value in self.model.graph.inputs for dim in self.shapes[value].dims or ())
+        return tuple(dict.fromkeys(str(dim) for dim in dims if dim.constant is None and dim.atom is not None))
+
+    @cached_property
+    def _there(self) -> Shapes:
+        """The shapes at the largest sizes, at which more is known: that no dim is 1, and which number is less."""
+        return infer(self.model, dims={name: size for name, size in self.largest.items() if name in self._free})
+
+    def _size_there(self, value: Value, axis: int) -> int | None:
+        dims = self._there[value].dims
+        return dims[axis].constant if dims is not None and axis < len(dims) else None
 
     def _slots(self) -> Iterator[str]:
         """Yield the symbols of axes along which what is new is written."""
@@ -187,7 +204,7 @@ class _Part:
                 raise UsageError(f"{where} is {dtype}, of which hosts have no arrays - {hint}")
             if dims is None:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
-            shape = tuple(self._size(state, dim) for dim in dims)
+            shape = tuple(self._size(state, value, axis) for axis in range(len(dims)))
             batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(str(dim)) == "batch"), None)
             axis = self._axis(state, value, len(dims))
             update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
@@ -202,12 +219,16 @@ class _Part:
         """The states that the method reads."""
         return set(self.method.reads.values())
 
-    def _size(self, state: str, dim: Expr) -> int:
+    def _size(self, state: str, value: Value, axis: int) -> int:
+        dim = (self.shapes[value].dims or ())[axis]
         size = dim.substitute(self.largest).constant
+        size = self._size_there(value, axis) if size is None else size
         if size is None:
-            known = sorted(name for name in dim.symbols - set(self.largest) if name in self.symbols)
-            hint = f" - give the largest with --dim {known[0]}=N" if known else ": it depends on what the nodes compute"
-            raise UsageError(f"how large state '{state}' can be is not known{hint}")
+            open_sizes = [name for name in self._free if name not in self.largest]
+            missing = sorted(dim.symbols.intersection(open_sizes)) or open_sizes
+            hint = f" - give the largest with {' '.join(f'--dim {name}=N' for name in missing)}" if missing else ""
+            why = "" if missing else f": {self._there.reason(value)}"
+            raise UsageError(f"{self.model.label}: how large state '{state}' can be is not known{why}{hint}")
         if size < 1:
             raise UsageError(
                 f"state '{state}' is {dim} long, which is {size} at these sizes - give larger ones with --max-source "

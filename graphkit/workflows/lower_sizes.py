@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from onnx import TensorProto
 
+from graphkit.constraints.forced import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.violated import SizeCheck
 from graphkit.errors import UsageError
@@ -139,7 +140,9 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
     if sizes.sound is not None and MASK_LENGTH in of_role:
         of_role[MASK_LENGTH] = sizes.sound.length
-    numbers = of_role | dict(sizes.dims)
+    forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
+    numbers = {name: size for name, size in forced.items() if roles.get(name) not in ("past", "total")}
+    numbers |= of_role | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     for name, size in sizes.dims.items() if is_padded else ():
