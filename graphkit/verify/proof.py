@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -155,10 +156,12 @@ class RewriteProof(Result):
             runs = "the same run" if self.level.runs == 1 else f"the same {self.level.runs} runs"
             yield Prose(f"At onnxruntime's default level, in {runs}; tolerance {self.level.allowed}.")
             yield Prose(f"Largest difference: {self.level.result}.")
-        for run in self.skipped[:MAX_SKIPPED]:
-            yield Prose(f"The original itself fails at {run}: {run.reason}")
-        if len(self.skipped) > MAX_SKIPPED:
-            yield Prose(f"So it does at {len(self.skipped) - MAX_SKIPPED} more.")
+        skipped = Counter((str(run), run.reason) for run in self.skipped)
+        for (where, reason), count in list(skipped.items())[:MAX_SKIPPED]:
+            runs = f" (in {count} runs)" if count > 1 else ""
+            yield Prose(f"The original itself fails at {where}: {reason}{runs}")
+        if len(skipped) > MAX_SKIPPED:
+            yield Prose(f"So it does at {len(skipped) - MAX_SKIPPED} more.")
         for note in self.notes:
             yield Prose(note)
         for failure in self.failures:
