@@ -18,18 +18,18 @@ from graphkit.host.bundle import Bundle
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.bundle_causes import Fact, causes, is_sure
 from graphkit.verify.bundle_checks import CHECKS, Subject, start, tried
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
-from graphkit.verify.bundle_tolerance import TOLERANCE, Allowed
+from graphkit.verify.bundle_tolerance import TOLERANCE, Allowed, distance
 from graphkit.verify.counting import numbered
 from graphkit.verify.originals import Originals
 from graphkit.verify.same_weights import wrong_attributes, wrong_weights
 
-__all__ = ["distance", "verify_bundle"]
+__all__ = ["verify_bundle"]
 
-BLOCK = 1 << 22  # elements that are compared at a time: the logits of a long prompt fill gigabytes
 SEARCHED = 12  # tokens
 SAME = "weights are those of the export"
 
@@ -83,12 +83,21 @@ def verify_bundle(
     checks |= _searches(bundle, made[0].first_row(), truth, notes)
     checks |= _choices(bundle, made, truth, allowed.near)
     del bundle  # what it maps or has prepacked need not be there twice
-    if same_weights:
+    failing = [prompt for prompt, run in zip(made, runs, strict=True) if not run.logits <= _within(prompt, allowed)]
+    facts: list[Fact] = []
+    if same_weights or failing:
         progress("comparing weights")
         with isolation(limits):
-            checks[SAME] = _same_weights(originals.models, contract, folder)
+            facts = _facts(originals.models, contract, folder)
+    if same_weights:
+        checks[SAME] = _same_weights(facts)
+    found = []
+    if failing:
+        progress("looking for the cause")
+        with isolation(limits):
+            found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
     runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
-    return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes))
+    return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
 
 
 def _plainly(
@@ -149,6 +158,11 @@ def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Cal
     return checks
 
 
+def _within(prompt: Prompt, allowed: Allowed) -> float:
+    """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
+    return allowed.plain if prompt.all_logits else allowed.near
+
+
 def _runs(
     bundle: Bundle,
     made: Sequence[Prompt],
@@ -162,7 +176,7 @@ def _runs(
     level = f"proving: {'default' if optimized else 'plain'} level"
     runs = []
     for number in numbered(range(len(made)), level, progress, "prompt"):
-        within = allowed.fused if optimized else allowed.plain if made[number].all_logits else allowed.near
+        within = allowed.fused if optimized else _within(made[number], allowed)
         runs.append(_run(bundle, made[number], expected.logits[number], within, optimized=optimized))
     return runs
 
@@ -196,29 +210,6 @@ def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:
         return call(), ""
     except GraphkitError as error:
         return np.empty(0), str(error)
-
-
-def distance(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Return the largest difference, over how far an output varies where that is more than 1; infinity for a NaN.
-
-    Equal arrays, NaN in the same places included, have the distance 0.
-    """
-    if expected.shape != actual.shape:
-        return float("inf")
-    flat, other = expected.reshape(-1), actual.reshape(-1)
-    worst, count, total, squares = 0.0, 0, 0.0, 0.0
-    for first in range(0, flat.size, BLOCK):
-        one, two = (array[first : first + BLOCK].astype(np.float64) for array in (flat, other))
-        if np.array_equal(one, two, equal_nan=True):
-            one = one[np.isfinite(one)]
-        elif np.isfinite(one).all() and np.isfinite(two).all():
-            worst = max(worst, float(np.abs(one - two).max()))
-        else:
-            return float("inf")
-        count, total, squares = count + one.size, total + float(one.sum()), squares + float((one * one).sum())
-    mean = total / count if count else 0.0
-    varies = math.sqrt(max(squares / count - mean * mean, 0.0)) if count else 0.0
-    return worst / max(1.0, varies)
 
 
 def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]) -> dict[str, str]:
@@ -273,9 +264,13 @@ def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
     return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
 
 
-def _same_weights(originals: Sequence[Model], contract: BundleContract, folder: Path) -> str:
-    """Compare weights, and numbers in attributes, with those of the same name; return which differ, "" for none."""
+def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[Fact]:
+    """Compare weights, and numbers in attributes, with those of the same name."""
     made = [load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)]
-    found = [str(wrong) for wrong in wrong_weights(originals, *made) if wrong.is_sure]
-    found += [str(wrong) for model in made for wrong in wrong_attributes(originals, model)]
-    return " ".join(dict.fromkeys(found)).removesuffix(".")
+    found: list[Fact] = list(wrong_weights(originals, *made))
+    return found + [wrong for model in made for wrong in wrong_attributes(originals, model)]
+
+
+def _same_weights(facts: Sequence[Fact]) -> str:
+    """Return which weights and attributes are surely others, "" for none."""
+    return " ".join(dict.fromkeys(str(fact) for fact in facts if is_sure(fact))).removesuffix(".")

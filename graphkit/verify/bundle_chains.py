@@ -15,10 +15,10 @@ from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.bundle import distance
 from graphkit.verify.bundle_checks import tried
 from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
+from graphkit.verify.bundle_tolerance import distance
 from graphkit.verify.counting import numbered
 from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance

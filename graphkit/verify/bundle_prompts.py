@@ -20,6 +20,7 @@ __all__ = ["LONGEST", "Prompt", "drawn", "prompts", "token_bound"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
+FEW = 4  # tokens of a prompt of all rows
 SHORT = 64  # tokens of a prompt that is tried with padding and without
 LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
@@ -98,9 +99,10 @@ def drawn(port: BundlePort, shape: Sequence[int], below: int, random: np.random.
 
 
 def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[Prompt]:
-    """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding.
+    """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding,
+    and one of all rows.
 
-    Where a bundle takes one row, that is padded too. One prompt of several tokens at least is no longer than `LONGEST`.
+    Where a bundle takes one row, that is padded too.
 
     Args:
         contract: The bundle.
@@ -111,8 +113,8 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     slots = contract.lengths[0].most
     windows = {state.shape[state.axis or 0] for state in contract.states if state.update == "ring"}
     lengths = {1, max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
-    if slots // 2 <= LONGEST or not any(1 < length <= LONGEST for length in lengths):
-        lengths.add(max(min(slots // 2, LONGEST), 1))
+    if not windows or slots // 2 <= LONGEST:
+        lengths.add(max(slots // 2, 1))
     batch = contract.sizes["batch"]
     made: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
@@ -124,6 +126,9 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
         for rows, is_padded in ways:
             source = maker.sources[len(made) % len(maker.sources)]
             made.append(maker.make(length, rows, slots, source, is_padded=is_padded))
+    if batch > 2:  # each row may read what is another's; the longest of those that are tried at both levels stays last
+        place = max(1, sum(prompt.tokens.shape[1] <= LONGEST for prompt in made) - 1)
+        made[place:place] = [maker.make(min(FEW, max(slots - 1, 1)), batch, slots, maker.sources[0], is_padded=True)]
     made[1:1] = maker.special(originals.models, slots) if len(made) > 1 else []
     return made
 

@@ -49,6 +49,7 @@ class BundleProof(Result):
         runs: The runs.
         checks: What else was tried, and what is wrong with it, "" for nothing.
         notes: What to know of the proof, a sentence each.
+        causes: Why logits differ, a sentence each.
     """
 
     title: ClassVar[str] = "Proof"
@@ -58,6 +59,7 @@ class BundleProof(Result):
     runs: tuple[BundleRun, ...]
     checks: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -68,7 +70,7 @@ class BundleProof(Result):
         """Return why the proof failed, a sentence each."""
         failures = [f"prompt of {run.prompt}, {run.rows} row(s): {run.failure}" for run in self.runs if run.failure]
         failures += [f"{name}: {fault}" for name, fault in self.checks.items() if fault]
-        return (*failures, *(() if self.runs else ("nothing was run",)))
+        return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def proven(self) -> str:
         """Return what is proven, in a sentence."""
@@ -104,6 +106,7 @@ class BundleProof(Result):
         )
         rows = [(name, fault or "holds") for name, fault in self.checks.items()]
         yield Table((Column("Check"), Column("Result")), rows)
+        yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
         if self.passed:
             exact = "to the last bit" if not self.tolerance else f"within {self.tolerance:g}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from graphkit.graph.kv import Slot
+from graphkit.verify.cache_order import order
 from graphkit.verify.lowering_scene import STEPS, Scene
 
 __all__ = ["cache_order"]
@@ -25,33 +24,5 @@ def cache_order(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
         axis, known = scene.host.axis[name], cache[names[name]]
         part = state[tuple(slice(size) for size in known.shape)]
         if part.shape != known.shape or scene.differ(part, known):
-            yield f"Each step is right on the cache of the original: {_order(scene, name, state, known, axis)}"
+            yield f"Each step is right on the cache of the original: {order(name, state, known, axis, scene.differ)}"
             return
-
-
-def _order(scene: Scene, name: str, state: np.ndarray, known: np.ndarray, axis: int | None) -> str:
-    if axis is not None:
-        found = _places(scene, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
-        if found is not None:
-            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
-            return (
-                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
-            )
-    part = state[tuple(slice(size) for size in known.shape)]
-    for other in range(1, known.ndim):
-        if other != axis and part.shape == known.shape:
-            found = _places(scene, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
-            if found is not None:
-                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
-    return f"'{name}' does not hold what the original keeps."
-
-
-def _places(scene: Scene, known: np.ndarray, state: np.ndarray) -> list[int] | None:
-    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
-    found = []
-    for part in known:
-        place = next((at for at, held in enumerate(state) if not scene.differ(held, part)), None)
-        if place is None:
-            return None
-        found.append(place)
-    return found if found != list(range(len(found))) else None

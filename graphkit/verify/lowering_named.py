@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from graphkit.verify.lowering_begins import first_node
+from graphkit.verify.begins import first_node
 from graphkit.verify.lowering_causes import CACHE_ORDER, causes, is_wrong_once
 from graphkit.verify.lowering_facts import Fact, Facts
 from graphkit.verify.lowering_leaks import leaks
@@ -91,7 +91,8 @@ def _begin(scene: Scene, facts: Facts) -> str:
     once = next((name for name in models if name != "step"), None)
     if is_wrong and once is not None and originals.encoder is not None:
         feed = scene.reference.fed_once(scene.source, scene.own)
-        node = first_node(originals.encoder, feed, models[once], scene.host.run.fed[once], scene.differ, is_padded=True)
+        exports, fed = [(originals.encoder, feed, "")], scene.host.run.fed[once]
+        node = first_node(exports, models[once], fed, scene.differ, is_padded=True)
         return _at(node, models[once].name)
     step = originals.step
     for token in scene.tokens if step is not None else ():
@@ -100,7 +101,8 @@ def _begin(scene: Scene, facts: Facts) -> str:
         if scene.differ(logits, scene.reference.step(token)):
             assert step is not None
             fed = scene.host.run.fed["step"]
-            return _at(first_node(step, feed, models["step"], fed, scene.differ, is_padded=False), models["step"].name)
+            node = first_node([(step, feed, "")], models["step"], fed, scene.differ, is_padded=False)
+            return _at(node, models["step"].name)
     return "the greedy tokens alone differ"
 
 

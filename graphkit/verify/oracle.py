@@ -118,10 +118,8 @@ class Oracle:
             The logits, [batch, tokens, vocabulary]; of the last tokens alone where it is cut.
         """
         assert self._decoder is not None
-        model, self._mask = self._decoder.first, mask
-        self._states = _no_state(model, len(tokens))
-        feed = {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
-        self.outputs, self.cache = self._decoder.start(feed)
+        model = self._decoder.first
+        self.outputs, self.cache = self._decoder.start(self.first_feed(tokens, mask))
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits(model, self.outputs)
 
@@ -144,6 +142,13 @@ class Oracle:
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return what the encoder is fed; it does not run."""
         return {} if self._encoder is None else _encoder_feed(self._encoder, inputs)
+
+    def first_feed(self, tokens: np.ndarray, mask: np.ndarray) -> Arrays:
+        """Forget the tokens before, and return what the decoder is fed for its first ones; it does not run."""
+        assert self._decoder is not None
+        model, self._mask = self._decoder.first, mask
+        self._states = _no_state(model, len(tokens))
+        return {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
 
     def later_feed(self, tokens: np.ndarray) -> Arrays:
         """Return what a step on the next tokens is fed, what is past included; it does not run."""

@@ -1,8 +1,8 @@
-"""Where a difference between lowered models and an export begins: the first node that gives another tensor."""
+"""Where a difference between made models and an export begins: the first node that gives another tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -11,44 +11,49 @@ from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
-from graphkit.verify.lowering_scene import Differ
 from graphkit.verify.parts import part_of
 
-__all__ = ["first_node"]
+__all__ = ["Export", "first_node"]
 
 Arrays = Mapping[str, np.ndarray]
+Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
 
 
 def first_node(
-    original: Model, feed: Arrays, lowered: Model, lowered_feed: Arrays, differ: Differ, *, is_padded: bool
+    originals: Iterable[Export],
+    made: Model,
+    feed: Arrays,
+    differ: Callable[[np.ndarray, np.ndarray], bool],
+    *,
+    is_padded: bool,
 ) -> str:
-    """Return the path of the first node of a lowered model that gives something else under a name of the original.
+    """Return the path of the first node of a model that gives something else under a name of an original.
 
     Args:
-        original: The model that was lowered.
+        originals: What it was made of, with their inputs.
+        made: The model.
         feed: Its inputs.
-        lowered: The lowered model.
-        lowered_feed: Its inputs.
-        differ: Whether an array is not another.
-        is_padded: Whether tensors of the lowered model may be longer, with padding behind.
+        differ: Whether an array is not another, that being the second.
+        is_padded: Whether tensors of the model may be longer, with padding behind.
 
     Returns:
         The path, "" where no tensor of one name differs.
     """
-    mine = _floats(lowered, lowered_feed, lowered.graph.values, lowered.graph.values)
+    mine = _floats(made, feed, made.graph.values, made.graph.values)
     theirs: dict[str, list[np.ndarray]] = {}
-    for scope in all_scopes(original.scopes):  # the branches of a merged decoder have values of one name
-        found = _floats(original, feed, mine, scope.values)
-        for name, array in found.items():
-            theirs.setdefault(name, []).append(array)
+    for original, its_feed, prefix in originals:
+        names = {name.removeprefix(prefix) for name in mine if name.startswith(prefix)}
+        for scope in all_scopes(original.scopes):  # the branches of a merged decoder have values of one name
+            for name, array in _floats(original, its_feed, names, scope.values).items():
+                theirs.setdefault(prefix + name, []).append(array)
 
     def is_wrong(name: str) -> bool:
         pairs = [_cut(mine[name], right, is_padded=is_padded) for right in theirs[name]]
         return all(one.shape == two.shape and differ(one, two) for one, two in pairs)
 
-    for node in lowered.graph.nodes:
-        names = [value.name for value in node.outputs if value is not None]
-        if any(name in mine and name in theirs and is_wrong(name) for name in names):
+    for node in made.graph.nodes:
+        given = [value.name for value in node.outputs if value is not None]
+        if any(name in mine and name in theirs and is_wrong(name) for name in given):
             return node.path
     return ""
 

@@ -1,0 +1,48 @@
+"""In which order a state holds what the cache of the original holds: slots, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["order"]
+
+Differ = Callable[[np.ndarray, np.ndarray], bool]
+
+
+def order(name: str, state: np.ndarray, known: np.ndarray, axis: int | None, differ: Differ) -> str:
+    """Return how a state differs from the cache of the original, in a clause.
+
+    Args:
+        name: Of the state.
+        state: What is kept, unused slots included.
+        known: What the original keeps.
+        axis: That of the slots; None for a state that does not grow.
+        differ: Whether an array is not what it should be, that being the second.
+    """
+    if axis is not None:
+        found = _places(differ, np.moveaxis(known, axis, 0), np.moveaxis(state, axis, 0))
+        if found is not None:
+            token, slot = next((token, slot) for token, slot in enumerate(found) if token != slot)
+            return (
+                f"cache slots are in another order: token {token} lies in slot {slot} of '{name}', not in slot {token}."
+            )
+    part = state[tuple(slice(size) for size in known.shape)]
+    for other in range(1, known.ndim):
+        if other != axis and part.shape == known.shape:
+            found = _places(differ, np.moveaxis(known, other, 0), np.moveaxis(part, other, 0))
+            if found is not None:
+                return f"heads are permuted: along axis {other}, '{name}' has those of the original at places {found}."
+    return f"'{name}' does not hold what the original keeps."
+
+
+def _places(differ: Differ, known: np.ndarray, state: np.ndarray) -> list[int] | None:
+    """Return where each part of an array is in another one, None where one is not there or all are in their places."""
+    found = []
+    for part in known:
+        place = next((at for at, held in enumerate(state) if not differ(held, part)), None)
+        if place is None:
+            return None
+        found.append(place)
+    return found if found != list(range(len(found))) else None
