@@ -16,6 +16,7 @@ from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, Rewrite, described, run_to_fixpoint
+from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.inputs import Inputs
 
@@ -74,19 +75,19 @@ def fold(
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
-        changes += [f"{InlineConstantIf.name()}: {change}" for change in inlined.changes]
+        changes += [PassChange(change, InlineConstantIf.name()) for change in inlined.changes]
         model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
         if model is outcome.model:
             break
     return Outcome(model, (*changes, *described(counts)), outcome.declined)
 
 
-def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[str]]:
+def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChange]]:
     """Return a model at the sizes and shapes of a spec, the rest of the spec, and the changes."""
     declared = declarations(model)
     model = InferOutputShapes().run(declared.model).model if declared.corrections else model
     frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(model)
-    changes = [f"{FreezeDims.name()}: {change}" for change in frozen.changes]
+    changes = [PassChange(change, FreezeDims.name()) for change in frozen.changes]
     return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes
 
 

@@ -17,7 +17,7 @@ import onnx
 
 from graphkit.errors import GraphkitError, PassError
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.rewrite.outcome import Declined, Outcome
+from graphkit.rewrite.outcome import Declined, Outcome, PassChange
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 
 __all__ = [
@@ -107,7 +107,7 @@ def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     for step in passes:
         outcome = _run(step, model)
         told = outcome.changes or (("the model is another",) if outcome.model is not model else ())
-        changes += [f"{step.name()}: {change}" for change in told]
+        changes += [PassChange(change, step.name()) for change in told]
         model = outcome.model
         declined += outcome.declined
     return Outcome(model, tuple(changes), tuple(declined))

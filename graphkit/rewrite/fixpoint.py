@@ -16,6 +16,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import Shapes
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
 from graphkit.time_limit import check_time
@@ -56,9 +57,9 @@ def _impossible(shapes: Shapes) -> list[Declined]:
     return [Declined(body.path, f"{why}{finding.message} ('{finding.node}')") for body, finding in bodies]
 
 
-def described(counts: Counts) -> tuple[str, ...]:
+def described(counts: Counts) -> tuple[PassChange, ...]:
     """Return the counted rewrites, a sentence each."""
-    return tuple(f"{name}: {counted(count, text)}" for (name, text), count in counts.items())
+    return tuple(PassChange(counted(count, text), name) for (name, text), count in counts.items())
 
 
 def run_to_fixpoint(

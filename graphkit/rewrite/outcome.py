@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
@@ -13,10 +12,28 @@ from graphkit.model import Model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 
-__all__ = ["Declined", "Outcome", "change_blocks", "declined_blocks", "grouped"]
+__all__ = ["Declined", "Outcome", "PassChange", "change_blocks", "declined_blocks", "grouped"]
 
 SHOWN_DECLINED = 20
-STEP = re.compile(r"(?:(?P<name>[a-z0-9-]+): )?(?P<text>.*)", re.S)
+
+
+class PassChange(str):
+    """A change, in a sentence that names the pass that made it: `fold-shapes: 4 shape tensors made constant`.
+
+    Args:
+        text: The sentence without the name.
+        step: The name of the pass, "" where there is only one.
+    """
+
+    __slots__ = ("step", "text")
+    step: str
+    text: str
+
+    def __new__(cls, text: str, step: str = "") -> PassChange:
+        """Return the sentence."""
+        made = super().__new__(cls, f"{step}: {text}" if step else text)
+        made.step, made.text = step, text
+        return made
 
 
 @dataclass(frozen=True)
@@ -39,7 +56,7 @@ class Outcome(Result):
         outcome.model.save("folded.onnx")
 
     Attributes:
-        changes: One sentence for each change; of a pipeline it begins with the name of the pass.
+        changes: One sentence for each change; those of a pipeline are each a `PassChange`.
         declined: What stayed unchanged, and why.
     """
 
@@ -83,7 +100,7 @@ def grouped(declined: Iterable[str]) -> tuple[str, ...]:
 
 def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
     """Yield the changes of passes, a row each."""
-    steps = [found.groups() for change in changes if (found := STEP.fullmatch(change)) is not None]
+    steps = [(change.step, change.text) if isinstance(change, PassChange) else ("", change) for change in changes]
     yield Heading("What was done")
     if any(name for name, _ in steps):
         yield table("Pass | Change", steps)

@@ -10,7 +10,7 @@ from graphkit.graph.merged import MergedDecoder, captures, trace_condition
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 
-__all__ = ["Branch", "interface_failures"]
+__all__ = ["Branch", "InterfaceFailures", "interface_failures"]
 
 
 @dataclass(frozen=True)
@@ -66,21 +66,29 @@ class Branch:
                 yield from self._walk(body)
 
 
-def interface_failures(branch: Branch, model: Model) -> list[str]:
-    """Return where the inputs and outputs of a model are not those of a branch, a sentence each."""
+@dataclass(frozen=True)
+class InterfaceFailures:
+    """Where the inputs and outputs of a model are not those of a branch, a sentence each."""
+
+    inputs: list[str]
+    outputs: list[str]
+
+
+def interface_failures(branch: Branch, model: Model) -> InterfaceFailures:
+    """Compare the inputs and outputs of a model with those of a branch."""
     wanted, given = branch.outputs(), [value.name for value in model.graph.outputs]
     read, inputs = branch.inputs(), {value.name: value for value in model.graph.inputs if value.tensor is None}
     known = {value.name for value in branch.merged.graph.inputs}
     used = _needed(model, model.graph.outputs, None)
     strange = [name for name in inputs if name not in known or (name in used and name not in read)]
     whose = "none of the later steps'" if branch.is_cache else "none of the first step's"
-    found = (
-        ("output", [name for name in wanted if name not in given], "missing"),
-        ("output", [name for name in given if name not in wanted], whose),
-        ("input", sorted(read - inputs.keys()), "missing"),
-        ("input", strange, whose),
-    )
-    return [_told(kind, names, what) for kind, names, what in found if names]
+    outputs = {"missing": [name for name in wanted if name not in given]}
+    outputs[whose] = [name for name in given if name not in wanted]
+    faults = {"input": {"missing": sorted(read - inputs.keys()), whose: strange}, "output": outputs}
+    told = {
+        kind: [_told(kind, names, what) for what, names in found.items() if names] for kind, found in faults.items()
+    }
+    return InterfaceFailures(told["input"], told["output"])
 
 
 def _told(kind: str, names: Sequence[str], what: str) -> str:

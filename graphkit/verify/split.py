@@ -149,10 +149,11 @@ class _Part:
     @classmethod
     def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
         """Compare the interfaces, and find the sizes that both take."""
-        failures, notes = interface_failures(branch, model), list[str]()
+        found, notes = interface_failures(branch, model), list[str]()
+        failures = [*found.outputs, *found.inputs]
         feeder = None
         try:
-            if not any(failure.startswith("input") for failure in failures):
+            if not found.inputs:
                 feeder = _feeder(branch.merged, model, seed)
                 fixed = ", ".join(f"{name}={size}" for name, size in feeder.sizes.fixed.items())
                 notes += [f"it takes {fixed} only."] if fixed else []

@@ -13,6 +13,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
+from graphkit.rewrite.outcome import PassChange
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, prove
@@ -38,7 +39,7 @@ class Claim:
     @classmethod
     def of(cls, passes: Sequence[Pass], changes: Sequence[str]) -> Claim:
         """Return what passes claim, those that changed something."""
-        names = {change.partition(": ")[0] for change in changes}
+        names = {change.step for change in changes if isinstance(change, PassChange)}
         active = [step for step in passes if step.name() in names]
         premise = ALWAYS
         for step in active:

@@ -17,10 +17,11 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.fold import FOLD_LIMIT, fold
 from graphkit.passes.shapes.declare_shapes import with_shapes
+from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.render.result import Result
 from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.outcome import change_blocks, declined_blocks
+from graphkit.rewrite.outcome import PassChange, change_blocks, declined_blocks
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import DimSpec, declarations
@@ -154,13 +155,14 @@ def fold_file(
     written, proof = written_and_proven(
         shown, output, options, progress, lambda made: prove(model, made, options, progress, error=error)
     )
-    frozen = tuple(c.removeprefix("freeze-dims: ") for c in outcome.changes if c.startswith("freeze-dims: "))
+    changes = [change for change in outcome.changes if isinstance(change, PassChange)]
+    frozen = [change for change in changes if change.step == FreezeDims.name()]
     return FoldReport(
         source=model.name,
         files=tuple(path.name for path in written),
-        frozen=frozen,
+        frozen=tuple(change.text for change in frozen),
         counts=_counts(model, outcome.model),
-        changes=tuple(change for change in outcome.changes if not change.startswith("freeze-dims: ")),
+        changes=tuple(change for change in outcome.changes if change not in frozen),
         declined=tuple(map(str, outcome.declined)),
         notes=declarations(model).notes,
         remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),

@@ -35,6 +35,7 @@ from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Pass, copy_proto, keep
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs, with_first_output
+from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
 from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.dynamic_ranges import check_ranges
@@ -114,7 +115,7 @@ class _Lowering:
         self.name, self.original, self.sizes = name, model, sizes
         inlined = InlineFunctions().run(model)
         self.model = fold(inlined.model, keep_fusions=False).model
-        self.changes = [f"{InlineFunctions.name()}: {change}" for change in inlined.changes]
+        self.changes: list[str] = [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         self.declined = list(inlined.declined)
         self._decompose_attention()
         self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())

@@ -1,26 +1,35 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 from onnx import parser
 
 from graphkit.model import Model
-from graphkit.rewrite.outcome import Declined, Outcome
+from graphkit.rewrite.outcome import Declined, Outcome, PassChange
 
 MODEL = Model.from_proto(
     parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
 )
+CHANGES = (PassChange("3 nodes: gone", "fold-shapes"), PassChange("1 Neg spelled", "neg-to-mul"))
 DECLINED = (Declined("n/1", "it is data"), Declined("n/2", "it is data"), Declined("n/3", "its rank is unknown"))
 
 
 def test_what_a_pipeline_did_is_a_table() -> None:
-    outcome = Outcome(MODEL, ("fold-shapes: 3 nodes: gone", "neg-to-mul: 1 Neg spelled"), DECLINED)
+    outcome = Outcome(MODEL, CHANGES, DECLINED)
     assert str(outcome) == (
         "Outcome for g\n\nWhat was done\n\n"
         "Pass         Change\n───────────────────────────\nfold-shapes  3 nodes: gone\nneg-to-mul   1 Neg spelled\n\n"
         "What stays\n\nn/{1-2}: it is data\n\nn/3: its rank is unknown\n\n"
     )
     assert repr(outcome) == "Outcome(Model('g', 1 node), 2 changes, 3 declined)"
+
+
+def test_a_change_is_its_sentence_and_knows_the_pass() -> None:
+    change = pickle.loads(pickle.dumps(CHANGES[0]))
+    assert change == "fold-shapes: 3 nodes: gone"
+    assert (change.step, change.text) == ("fold-shapes", "3 nodes: gone")
+    assert json.dumps(change) == '"fold-shapes: 3 nodes: gone"'
 
 
 def test_what_one_pass_did_has_no_name_of_it() -> None:

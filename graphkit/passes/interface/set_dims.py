@@ -62,7 +62,8 @@ class SetDims(Pass):
             return Outcome(model)
         result = InferOutputShapes().run(frozen.model)
         notes = [f"{name} is {size}, for the graph forces it" for name, size in forced.items()]
-        told = [change for change in frozen.changes if change.partition(" is ")[0] not in forced]
+        known = {f"{name} is {size}" for name, size in forced.items()}
+        told = [change for change in frozen.changes if change not in known]
         return Outcome(result.model, (*told, *notes, *result.changes))
 
     def premise(self) -> Premise:
