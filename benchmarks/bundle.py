@@ -1,23 +1,30 @@
 """How long a decode step takes in a bundle, beside the models that it was made of.
 
-    python benchmarks/bundle.py FOLDER...
+    python benchmarks/bundle.py [--tokens 16 128 500] [--processes 5] FOLDER...
 
 A folder is an export that `graphkit bundle` takes. Its step runs at several numbers of tokens in the cache: in the
 bundle; as the folded decoder with its inputs and outputs bound, each present rebound as the next past; as the export
 bound the same way; and as the export with plain `session.run`. All are open in one process and run in turns, on one
 thread, at onnxruntime's default optimizations, and prepack their weights. Caches hold random numbers: what they hold
-does not change the time. Shown are milliseconds of processor time, and ratios taken within a round: above 1 the bundle
-is faster. Where weights happen to lie makes a session some percent faster or slower for as long as it is open: quote
-the figures of several processes.
+does not change the time. A line for each number of tokens has milliseconds of processor time, and ratios taken within a
+round: above 1 the bundle is faster. Where weights happen to lie makes a session some percent faster or slower for as
+long as it is open: quote the figures of several processes, the median of their medians and the range of these.
+
+A step reads all of its weights once, but for tables, of which it looks up a row. How long one thread takes to read as
+many bytes, over and over as steps do, is measured in turns with the contenders: the floor of a step on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,13 +32,14 @@ import numpy as np
 from latency import session
 from measure import Spread, alternate, environment
 from onnx import helper
-from rich.console import Console
-from rich.table import Table
 
 import graphkit
 from graphkit.graph.types import declared_type
 from graphkit.save import save_models
+from graphkit.workflows.cache_slots import most_positions
 from graphkit.workflows.originals import find_pipeline
+
+MEMORY = "memory"  # reading as many bytes as a step has weights
 
 
 class InPlace:
@@ -112,8 +120,8 @@ class Growing:
         self.tokens += 1
 
 
-def measure(export: Path, options: Namespace, folder: Path) -> Table:
-    """Measure one export."""
+def prepare(export: Path, options: Namespace, folder: Path) -> None:
+    """Make the models of all contenders."""
     pipeline = find_pipeline(export)
     step = pipeline.step
     if step is None:
@@ -121,10 +129,27 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
     if pipeline.merged:
         graphkit.split_file(step, folder, verify=False)
         step = graphkit.load(folder / "decoder_with_past_model.onnx")
-    made = graphkit.BundleOptions(max(options.tokens) + 64, options.source, verify=False)
-    graphkit.bundle_folder(export, folder / "bundle", made)
+    slots = max(options.tokens) + 64
+    slots = min(slots, most_positions(step) or slots)
+    graphkit.bundle_folder(export, folder / "bundle", graphkit.BundleOptions(slots, options.source, verify=False))
     folded = graphkit.fold(step).model
     save_models({folder / "original.onnx": step, folder / "folded.onnx": folded}, weights="shared")
+
+
+def weights(folder: Path) -> int:
+    """Return the bytes of weights that a step reads: all but tables, of which it looks up a row."""
+    bundle = graphkit.Bundle(folder / "bundle", unchecked=True)
+    method = bundle.contract.method("step")
+    assert method is not None
+    step = graphkit.load(folder / "bundle" / method.file)
+    constants = (value for value in step.graph.values.values() if value.tensor is not None)
+    read = (value for value in constants if any(not (node.is_op("Gather") and at == 0) for node, at in value.consumers))
+    return sum(len(step.payload(value.tensor)) for value in read if value.tensor is not None)
+
+
+def measure(folder: Path, options: Namespace) -> dict[str, dict[int, Spread]]:
+    """Return the seconds of a step of each contender, by name and number of tokens."""
+    step, folded = (graphkit.load(folder / f"{name}.onnx") for name in ("original", "folded"))
     contenders = {
         "bundle": InPlace(folder / "bundle", options.source, prepack=options.prepack),
         "folded, bound": Growing(folded, folder / "folded.onnx", options),
@@ -132,17 +157,24 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
         "export, run": Growing(step, folder / "original.onnx", options, bind=False),
     }
     names = [name for name in contenders if name not in options.without]
-    table = Table("Tokens", *names, *(f"over {name}" for name in names[1:]), title=str(export))
+    read = np.ones(max(weights(folder) // 4, 1), np.float32)
+    found: dict[str, dict[int, Spread]] = {name: {} for name in (*names, MEMORY)}
     for tokens in options.tokens:
         for name in names:
             contenders[name].fill(tokens)
             contenders[name].step()
         samplers = {name: partial(timed, contenders[name], tokens, options.steps) for name in names}
-        seconds = alternate(samplers, options.rounds)
-        cells = [Spread(tuple(1e3 * value for value in seconds[name].values)).show("", 2) for name in names]
-        ratios = [seconds[name].over(seconds["bundle"]).show("x", 2) for name in names[1:]]
-        table.add_row(str(tokens), *cells, *ratios)
-    return table
+        samplers[MEMORY] = partial(reading, read)
+        for name, spread in alternate(samplers, options.rounds).items():
+            found[name][tokens] = spread
+    return found
+
+
+def reading(array: np.ndarray) -> float:
+    """Return the seconds of processor time that it takes one thread to read an array once."""
+    start = time.thread_time()
+    array.max()
+    return time.thread_time() - start
 
 
 def timed(contender: InPlace | Growing, tokens: int, steps: int) -> float:
@@ -155,6 +187,38 @@ def timed(contender: InPlace | Growing, tokens: int, steps: int) -> float:
     return (time.thread_time() - start) / steps
 
 
+def in_process(folder: Path) -> dict[str, dict[int, Spread]]:
+    """Measure in a process of its own."""
+    command = [sys.executable, __file__, "--prepared", str(folder), *sys.argv[1:]]
+    plain = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return {name: {int(tokens): Spread(tuple(values)) for tokens, values in by.items()} for name, by in plain.items()}
+
+
+def lines(found: Sequence[dict[str, dict[int, Spread]]], size: int, options: Namespace) -> Iterator[str]:
+    """Yield a line for each number of tokens, and one that says how fast a step can be at most."""
+    for tokens in options.tokens:
+        times = [{name: by[tokens] for name, by in each.items()} for each in found]
+        cells = [f"bundle {shown([each['bundle'] for each in times], 1e3, ' ms')}"]
+        for name in times[0]:
+            if name not in ("bundle", MEMORY):
+                cells.append(f"over {name} {shown([each[name].over(each['bundle']) for each in times], 1, 'x')}")
+        yield f"{tokens:,} tokens: " + "; ".join(cells)
+    spreads = [spread for each in found for spread in each[MEMORY].values()]
+    values = [1e3 * value for spread in spreads for value in spread.values]
+    speed = size / min(values) / 1e6
+    yield (
+        f"A step reads {size / 1e6:,.0f} MB of weights. One thread reads as many bytes in "
+        f"{statistics.median(values):.1f} ms, at best in {min(values):.1f} ms ({speed:.1f} GB/s): the floor of a step."
+    )
+
+
+def shown(spreads: Sequence[Spread], times: float, unit: str) -> str:
+    """Write the median and the range: over the rounds of one process, or over the medians of several."""
+    if len(spreads) > 1:
+        spreads = [Spread(tuple(statistics.median(spread.values) for spread in spreads))]
+    return Spread(tuple(times * value for value in spreads[0].values)).show(unit, 2)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every export."""
     parser = argparse.ArgumentParser(description="Measure a decode step of a bundle.")
@@ -165,14 +229,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", type=int, default=64, help="positions of the source (default: 64)")
     parser.add_argument("--rounds", type=int, default=9, help="runs of each, in turns (default: 9)")
     parser.add_argument("--steps", type=int, default=4, help="steps of a run (default: 4)")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="processes that measure one after the other (default: 1)"
+    )
     parser.add_argument("--no-prepack", dest="prepack", action="store_false", help="let no contender prepack weights")
     parser.add_argument("--without", nargs="*", default=[], help="contenders to leave out")
+    parser.add_argument("--prepared", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    console = Console(width=260, highlight=False)
-    console.print(f"{environment()}\n{options.rounds} rounds of {options.steps} steps, 1 thread")
+    if options.prepared is not None:
+        found = measure(options.prepared, options)
+        print(json.dumps({name: {n: spread.values for n, spread in by.items()} for name, by in found.items()}))
+        return
+    print(f"{environment()}\n{options.processes} processes, {options.rounds} rounds of {options.steps} steps, 1 thread")
     for export in options.exports:
-        with tempfile.TemporaryDirectory(prefix="bundle-") as folder:
-            console.print(measure(export, options, Path(folder)))
+        with tempfile.TemporaryDirectory(prefix="bundle-") as name:
+            folder = Path(name)
+            prepare(export, options, folder)
+            results = [in_process(folder) for _ in range(options.processes)]
+            print(f"\n{export}", *lines(results, weights(folder), options), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

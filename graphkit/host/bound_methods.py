@@ -66,6 +66,33 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
     return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
 
 
+@dataclass(frozen=True)
+class _Ports:
+    """What is done with the ports of a method at each run, which does not change from one to the next.
+
+    Attributes:
+        fed: Inputs that are neither state nor length.
+        whole: Outputs that replace a state as a whole.
+        results: Outputs that are no state.
+        moves: Whether a state has two places, so that each run writes it to another.
+    """
+
+    fed: tuple[BundlePort, ...]
+    whole: tuple[BundlePort, ...]
+    results: tuple[str, ...]
+    moves: bool
+
+    @classmethod
+    def of(cls, method: BundleMethod, contract: BundleContract) -> _Ports:
+        written = {port.name: contract.state(port.writes) for port in method.outputs if port.writes}
+        return cls(
+            tuple(port for port in method.inputs if port.source and port.source.kind not in ("state", "length")),
+            tuple(port for port in method.outputs if port.writes and written[port.name].axis is None),
+            tuple(port.name for port in method.outputs if not port.writes),
+            any(state.update == "swap" for state in written.values()),
+        )
+
+
 class BoundMethods:
     """The methods of a bundle, bound to a state.
 
@@ -79,6 +106,7 @@ class BoundMethods:
         self.contract, self.sessions, self.state = contract, sessions, state
         self._bound: dict[str, BoundSession] = {}
         self._fed: dict[tuple[str, str], np.ndarray] = {}
+        self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
         self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
 
     def run(
@@ -95,26 +123,23 @@ class BoundMethods:
             RunError: onnxruntime fails.
             UsageError: A state has no room for what the method gives.
         """
-        bound, state = self._session(method), self.state
-        for port in method.inputs:
-            source = port.source
-            assert source is not None
-            if source.kind not in ("state", "length"):
-                bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
+        bound, state, ports = self._session(method), self.state, self._ports[method.name]
+        for port in ports.fed:
+            bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
         known = state.version, tuple(sizes.items())
-        if self._bindings.get(method.name) != known or any(state.moves(port.writes) for port in method.outputs):
+        if self._bindings.get(method.name) != known or ports.moves:
             self._bind_state(method, bound, sizes)
             self._bindings[method.name] = known
         bound.run()
         given = bound.free_outputs()
-        for port in method.outputs:
-            if port.writes and self.contract.state(port.writes).axis is None:
-                self._take(port, given.get(port.name), sizes)
-        results = [port.name for port in method.outputs if not port.writes]
+        for port in ports.whole:
+            self._take(port, given.get(port.name), sizes)
         if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
             del self._bindings[method.name]
-            return {name: given[name] if name in given else self._fed.pop((method.name, name)) for name in results}
-        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in results}
+            return {
+                name: given[name] if name in given else self._fed.pop((method.name, name)) for name in ports.results
+            }
+        return {name: given[name] if name in given else self._fed[method.name, name].copy() for name in ports.results}
 
     def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
         """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
