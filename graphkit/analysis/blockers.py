@@ -7,8 +7,8 @@ dims are numbers. A node in the body of an If, Loop or Scan that stays on the CP
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
@@ -79,6 +79,14 @@ class Blockers(Judged):
     def open_nodes(self) -> int:
         """Of how many nodes something is not known."""
         return len({(obstacle.scope, obstacle.node) for obstacle in self.unknown})
+
+    def without_passes(self, passes: Collection[str]) -> Blockers:
+        """Return the same without the passes that have run already, and left what they might have removed."""
+
+        def left(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+            return tuple(replace(one, pass_name=None) if one.pass_name in passes else one for one in obstacles)
+
+        return replace(self, blockers=left(self.blockers), unknown=left(self.unknown))
 
     def heading(self) -> str:
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"

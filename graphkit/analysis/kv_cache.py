@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from graphkit.analysis.cache_layout import Layout, cache_layout
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.positions import table_positions
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.families import family_labels, family_pattern
 from graphkit.graph.kv import CacheEntry
@@ -173,7 +174,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
 
     Args:
         model: The model; one without a cache gives a result without feeds.
-        context: Positions for which to state the memory.
+        context: Positions for which to state the memory; no more than the model has.
 
     Returns:
         What feeds what from step to step, and the memory that it takes.
@@ -192,7 +193,8 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     per_token = _total(growing)
     main = next((lay for lay in growing if lay.axis is not None), None) or (layouts[0] if layouts else None)
     declared = next((past or present for past, present in types if past or present), None)
-    contexts = (context, 4 * context)
+    most = table_positions(model)
+    contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
     return KVCache(
         layers=_layers(roles, layouts),
         kv_heads=main.heads if main else None,

@@ -115,6 +115,7 @@ class _Lowering:
         self.name, self.original, self.sizes = name, model, sizes
         inlined = InlineFunctions().run(model)
         self.model = fold(inlined.model, keep_fusions=False).model
+        self.passes = {InlineFunctions.name(), DecomposeAttention.name()}  # those that have run
         self.changes: list[str] = [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         self.declined = list(inlined.declined)
         self._decompose_attention()
@@ -336,7 +337,7 @@ class _Lowering:
             self.interface.states(method),
             tuple(self.changes),
             tuple(self.declined),
-            blockers(self.model, self.sizes.target),
+            blockers(self.model, self.sizes.target).without_passes(self.passes),
             self.tokens,
             self.setting.sound,
         )
@@ -373,12 +374,14 @@ class _Lowering:
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
     def _rewrite(self, *rewrites: Rewrite) -> None:
+        self.passes.update(rewrite.name() for rewrite in rewrites)
         outcome = run_to_fixpoint(self.model, rewrites)
         self.model = outcome.model
         self.changes += outcome.changes
         self.declined += outcome.declined
 
     def _run(self, step: Pass) -> None:
+        self.passes.add(step.name())
         outcome = step.run(self.model)
         self.model = outcome.model
         self.changes += outcome.changes

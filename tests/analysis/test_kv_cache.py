@@ -316,3 +316,9 @@ def test_the_layout_of_an_unknown_rank_is_unknown() -> None:
     entry = CacheEntry(Slot((0,), "", "both"), None, None)
     unknown = Layout(None, None, None, None, None)
     assert cache_layout(TensorType(TensorProto.FLOAT, None), None, entry) == unknown
+
+
+def test_memory_is_told_for_no_more_tokens_than_the_model_has_positions(real_model: RealModel) -> None:
+    model = real_model("marian-tiny/decoder_model_merged")
+    assert [row.context for row in kv_cache(model).memory] == [64]
+    assert [row.context for row in kv_cache(model, context=20).memory] == [20, 64]

@@ -12,10 +12,11 @@ from onnx import numpy_helper, parser
 from real_models import unpacked
 from small_pipelines import FILLED, decoder, saved
 
+from graphkit.analysis.blockers import blockers
 from graphkit.contract import read_contract
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import UsageError
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.cache_slots import most_positions
 from graphkit.workflows.host_feeds import run_feed
@@ -155,3 +156,15 @@ def test_state_of_a_dtype_that_hosts_have_no_arrays_of_is_declined(tmp_path: Pat
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 19]> g {body}')
     with pytest.raises(UsageError, match=r"is float8e5m2, of which hosts have no arrays - export it with state in flo"):
         bundle_folder(saved(model, tmp_path / "model"), tmp_path / "out", BUNDLE)
+
+
+def test_a_pass_that_has_run_is_not_proposed(tmp_path: Path) -> None:
+    body = """(float[batch, 8] x) => (float[batch, 8] y) <float lowest = {-1}, float zero = {0}> {
+        positive = Greater (x, zero)
+        y = Where (positive, x, lowest)
+    }"""
+    report = lower_folder(saved(text(body), tmp_path / "model"), tmp_path / "out", LOWER)
+    found = {obstacle.op: obstacle.pass_name for obstacle in report.files[0].blockers.blockers}
+    alone = blockers(load(tmp_path / "out" / report.files[0].name), LOWER.target)
+    assert "masked-fill-to-add" in {obstacle.pass_name for obstacle in alone.blockers}
+    assert found == {"Greater": None, "Where": None}
