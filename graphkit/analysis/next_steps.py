@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from graphkit.analysis.summary import Summary
     from graphkit.analysis.unknown_shapes import UnknownShapes
 
-__all__ = ["Facts", "facts_of", "folder_steps", "model_steps"]
+__all__ = ["ASKED", "Facts", "facts_of", "folder_steps", "model_steps"]
 
 CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
 CHECKABLE = {"wrong-shape", "empty-dim"}
 ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
 ENCODERS = ("encoder", "vision")
+RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
-BY_TANH = "gelu-to-tanh"  # which lowering does only where it is asked to
+ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # what lowering does only where it is asked to
 SLOTS, SOURCE, LOWERED = 256, 256, 64  # default lengths: --max-cache, --max-source, and those of `graphkit lower`
 
 
@@ -121,6 +122,8 @@ def _steps(facts: Facts, name: str) -> Iterator[str]:
             yield _command("fold", name, "-o", _output(name, ".folded.onnx"))
         if role == "decoder-only" and facts.has_slots:
             yield _bundle(name, [facts])
+        elif role in RECURRENT:
+            yield _command("bundle", name, "-o", _output(name, ".bundle"))
         if CHECKABLE & set(facts.kinds):
             yield _command("report", name, "--only", "hazards", "--check-hazards")
     cause = next(iter(facts.unknown.causes), None)
@@ -147,8 +150,8 @@ def _lower(name: str, models: Sequence[Facts]) -> Iterator[str]:
     if None in passes:
         return
     lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
-    by_tanh = ["--gelu-to-tanh"] if BY_TANH in passes else []
-    yield _command("lower", name, "-o", _output(name, ".lowered"), "--target", targets[0].target, *lengths, *by_tanh)
+    asked = [option for name, option in ASKED.items() if name in passes]
+    yield _command("lower", name, "-o", _output(name, ".lowered"), "--target", targets[0].target, *lengths, *asked)
 
 
 def _bundle(name: str, models: Sequence[Facts]) -> str:

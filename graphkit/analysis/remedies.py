@@ -94,6 +94,13 @@ def _guards_softmax(_: Known, node: Node) -> bool:
     return source is not None and source.producer is not None and source.producer.is_op("Softmax")
 
 
+QUANTISED = (  # products, whose second input is the weight
+    "MatMulInteger",
+    "ConvInteger",
+    "com.microsoft.MatMulNBits",
+    "com.microsoft.DynamicQuantizeMatMul",
+    "com.microsoft.MatMulIntegerToFloat",
+)
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "", "extract-embedding", _looks_tokens_up),
     Remedy("operator", "", "extract-host-values", Known.rests_on_hosted),
@@ -115,6 +122,8 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Neg", "neg-to-mul"),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
     Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
+    Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
+    *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),
     Remedy("control flow", "If", "specialize-input"),
     Remedy("function", "", "inline-functions"),
     Remedy("rank", "Einsum", "einsum-to-matmul"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
+from graphkit.analysis.next_steps import ASKED
 from graphkit.graph.names import counted
-from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.render.blocks import Block, Column, Heading, Prose
 from graphkit.render.blocks import Table as Rows
 from graphkit.render.result import Result
@@ -144,9 +144,9 @@ class LowerReport(Result):
 
 def _refused(file: LoweredFile, target: str) -> str:
     found = file.blockers.blockers
-    by_tanh = sum(obstacle.pass_name == GeluToTanh.name() for obstacle in found)
-    hint = f", {by_tanh} of which --gelu-to-tanh removes" if by_tanh else ""
-    return f"{target} refuses {counted(len(found), 'node(s)')}{hint}"
+    counts = {option: sum(each.pass_name == name for each in found) for name, option in ASKED.items()}
+    hints = [f"{count} of which {option} removes" for option, count in counts.items() if count]
+    return ", ".join([f"{target} refuses {counted(len(found), 'node(s)')}", *hints])
 
 
 def lowered_file(part: Lowered) -> LoweredFile:

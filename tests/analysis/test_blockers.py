@@ -12,6 +12,7 @@ from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.remedies import CAUSES, REMEDIES
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.passes.quantization.dequantize import FUSED
 from graphkit.shapes import DimSpec
 from graphkit.targets import Target, load_target
 
@@ -422,7 +423,7 @@ def test_every_row_of_the_table_has_a_cause_and_an_operator() -> None:
     assert {row.cause for row in REMEDIES} <= set(CAUSES)
     operators = {schema.name for schema in onnx.defs.get_all_schemas()}
     named = {row.of for row in REMEDIES if row.cause in ("operator", "control flow") and row.of}
-    assert named <= operators
+    assert named <= operators | {f"com.microsoft.{name}" for name in FUSED}
 
 
 def test_dims_of_length_0_are_dims() -> None:
@@ -467,3 +468,18 @@ def test_pixels_of_whole_numbers_are_data() -> None:
     text = "(uint8[4, 2] image, bool[4, 2] c) => (float y) <float floor = {-9}> {"
     found = blockers(model(f"{text} f = Cast <to = 1> (image) y = Where (c, f, floor) }}"), PLAIN)
     assert [one.pass_name for one in found.blockers] == ["masked-fill-to-add"]
+
+
+@pytest.mark.parametrize(("weight", "remedy"), [("constant", "dequantize"), ("input", None)])
+def test_a_product_of_blocks_is_taken_back_where_its_weight_is_constant(weight: str, remedy: str | None) -> None:
+    inputs, weights = "float[1, 2] x, uint8[2, 1, 8] w, float[2] s", ""
+    if weight == "constant":
+        blocks = ", ".join(map(str, range(16)))
+        inputs, weights = "float[1, 2] x", f"<uint8[2, 1, 8] w = {{{blocks}}}, float[2] s = {{1, 2}}>"
+    text = f"""<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
+        g ({inputs}) => (float[1, 2] y) {weights} {{
+            y = com.microsoft.MatMulNBits <K = 2, N = 2, bits = 4, block_size = 16> (x, w, s)
+        }}"""
+    found = blockers(Model.from_proto(onnx.parser.parse_model(text)), load_target("mediatek-litert"))
+    rows = [row for row in (*found.blockers, *found.unknown) if row.what == "com.microsoft.MatMulNBits"]
+    assert [row.pass_name for row in rows] == [remedy]

@@ -169,7 +169,7 @@ COMMANDED = {
     "bert-fill-mask/model": ["fold"],
     "cache-styles/bshd": ["fold"],  # its cache is moved before what is new joins it
     "cache-styles/anonymous": ["fold", "bundle"],
-    "search/loop-greedy": ["shapes"],
+    "search/loop-greedy": ["bundle", "shapes"],
 }
 
 

@@ -13,7 +13,10 @@ from bundles import decoder, saved
 from onnx import helper, numpy_helper, parser
 
 import graphkit
+from graphkit.analysis.report import report
+from graphkit.analysis.verdict import Verdict
 from graphkit.errors import GraphkitError, TargetError, UsageError
+from graphkit.model import load
 from graphkit.verify.bundle_chains import verify_methods
 from graphkit.workflows.bundle_recurrent import recurrent_methods
 from graphkit.workflows.bundle_toml import read_description
@@ -386,3 +389,14 @@ def test_a_description_may_say_which_input_takes_tokens(export: Path) -> None:
     (export / "bundle.toml").write_text(text % "ids")
     with pytest.raises(UsageError, match="tell has no input 'ids' - it has input_ids, ssm_states, top"):
         made(export, verify=False, overwrite=True)
+
+
+def test_a_verdict_of_recurrent_state_proposes_a_bundle(export: Path) -> None:
+    path = export / "model.onnx"
+    assert [command.split()[:2] for command in _commands(path)] == [["graphkit", "bundle"]]
+
+
+def _commands(path: Path) -> tuple[str, ...]:
+    found = report(load(path)).sections["verdict"]
+    assert isinstance(found, Verdict)
+    return found.commands
