@@ -10,9 +10,9 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
+from graphkit.passes.fusion.moved_channels import moved
 from graphkit.rewrite.affine import AFFINE_OPERATORS, Affine, Channels, Reason, affine_of
 from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.channels import moved
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite

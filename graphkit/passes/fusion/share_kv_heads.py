@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.view import Node, Value
+from graphkit.passes.fusion.repeat_readers import MATRIX, Product, RepeatReaders
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.paths import output_of
-from graphkit.rewrite.repeat_readers import MATRIX, Product, RepeatReaders
 from graphkit.rewrite.repeats import COPYING, RANK, Repeat, repeat_of
 
 __all__ = ["ShareKvHeads"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
+from graphkit.passes.npu.gather_pattern import GatherPattern, NoGatherPatternError, gather_pattern_of, runs_of
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.rewrite.taken import NotTakenError, Taken, runs_of, taken_by
 from graphkit.shapes import Expr, const
 
 __all__ = ["GatherToSlice"]
@@ -61,45 +61,45 @@ class GatherToSlice(Rewrite):
     pieces: int = 4
 
     def edit(self, editor: Editor) -> None:
-        found: dict[Node, Taken] = {}
+        found: dict[Node, GatherPattern] = {}
         for node in editor.nodes("Gather", "GatherND", "GatherElements"):
             data = node.input(0)
             if node.outputs[0] is None or (data is not None and editor.shapes[data].is_shape_like):
                 continue
             try:
                 if node.scope.opset() < SLICE_SINCE:
-                    raise NotTakenError("its opset has no Slice with bounds as inputs")
-                found[node] = taken_by(editor, node)
-            except NotTakenError as reason:
+                    raise NoGatherPatternError("its opset has no Slice with bounds as inputs")
+                found[node] = gather_pattern_of(editor, node)
+            except NoGatherPatternError as reason:
                 editor.decline(node, str(reason))
         for node in _split_all(editor, found):
             del found[node]
-        for node, taken in found.items():
+        for node, pattern in found.items():
             try:
-                editor.replace(node, *_Plan(editor, node, taken).nodes(self.pieces))
+                editor.replace(node, *_Plan(editor, node, pattern).nodes(self.pieces))
                 editor.note(f"{node.op_type} node(s) with constant indices removed")
-            except NotTakenError as reason:
+            except NoGatherPatternError as reason:
                 editor.decline(node, str(reason))
 
 
-def _split_all(editor: Editor, found: dict[Node, Taken]) -> list[Node]:
+def _split_all(editor: Editor, found: dict[Node, GatherPattern]) -> list[Node]:
     """Make a Split of nodes that together take all of an axis, each a part; return them."""
     readers: dict[tuple[Value, int], list[Node]] = defaultdict(list)
-    for node, taken in found.items():
-        for axis in taken.positions if len(taken.positions) == 1 else ():
-            if node.op_type == "Gather" and len(runs_of(taken.positions[axis])) == 1:
-                readers[taken.data, axis].append(node)
+    for node, pattern in found.items():
+        for axis in pattern.positions if len(pattern.positions) == 1 else ():
+            if node.op_type == "Gather" and len(runs_of(pattern.positions[axis])) == 1:
+                readers[pattern.data, axis].append(node)
     return [
         node for (data, axis), nodes in readers.items() if _split(editor, data, axis, nodes, found) for node in nodes
     ]
 
 
-def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found: dict[Node, Taken]) -> bool:
+def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found: dict[Node, GatherPattern]) -> bool:
     """Make a Split, in the place of the first node, where nodes of one graph take each position of an axis once."""
     starts = {node: found[node].positions[axis] for node in nodes}
     parts = sorted(nodes, key=lambda node: starts[node])
-    taken = [position for node in parts for position in starts[node]]
-    is_all = taken == list(range(found[nodes[0]].size(axis)))
+    positions = [position for node in parts for position in starts[node]]
+    is_all = positions == list(range(found[nodes[0]].size(axis)))
     if len(nodes) < 2 or not is_all or len({node.scope for node in nodes}) > 1:
         return False
     dims = found[nodes[0]].dims
@@ -138,21 +138,21 @@ def _split_node(
 class _Plan:
     """The nodes that take the place of one Gather."""
 
-    def __init__(self, editor: Editor, node: Node, taken: Taken) -> None:
+    def __init__(self, editor: Editor, node: Node, pattern: GatherPattern) -> None:
         out = node.outputs[0]
         assert out is not None
-        self.editor, self.node, self.taken, self.out = editor, node, taken, out
+        self.editor, self.node, self.pattern, self.out = editor, node, pattern, out
         self.made: list[NewNode] = []
-        self.dims: list[Expr] = list(taken.dims)
+        self.dims: list[Expr] = list(pattern.dims)
 
     def nodes(self, pieces: int) -> list[NewNode]:
         """Return the nodes; the last one gives the output.
 
         Raises:
-            NotTakenError: The indices are too many pieces.
+            NoGatherPatternError: The indices are too many pieces.
         """
-        source: NodeInput = self.taken.data
-        for axis, positions in self.taken.positions.items():
+        source: NodeInput = self.pattern.data
+        for axis, positions in self.pattern.positions.items():
             source = self._take(source, axis, positions, pieces)
             self.dims[axis] = const(len(positions))
         after = self.editor.shapes[self.out].dims
@@ -163,7 +163,7 @@ class _Plan:
         return self.made
 
     def _take(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
-        size, runs = self.taken.size(axis), runs_of(positions)
+        size, runs = self.pattern.size(axis), runs_of(positions)
         if runs == [range(size)]:
             return source
         step = positions[1] - positions[0] if len(positions) > 1 else 1
@@ -176,13 +176,13 @@ class _Plan:
 
     def _interleave(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         """Order an axis of `[a, b]` rows as `[b, a]`."""
-        size, step = self.taken.size(axis), positions[1]
+        size, step = self.pattern.size(axis), positions[1]
         is_grid = step > 1 and size % step == 0 and len(positions) == size
         if not is_grid or list(positions) != [i + j for i in range(step) for j in range(0, size, step)]:
-            raise NotTakenError(f"its indices are {pieces:,} separate pieces")
+            raise NoGatherPatternError(f"its indices are {pieces:,} separate pieces")
         before, after = self.dims[:axis], self.dims[axis + 1 :]
         if not all(dim.constant for dim in self.dims):
-            raise NotTakenError("it orders rows of a tensor whose dims are not all numbers of at least 1")
+            raise NoGatherPatternError("it orders rows of a tensor whose dims are not all numbers of at least 1")
         lead, rest = (math.prod(dim.constant or 0 for dim in part) for part in (before, after))
         grid = [*([lead] if lead != 1 else []), size // step, step, *([rest] if rest != 1 else [])]
         at = 1 if lead != 1 else 0
@@ -194,7 +194,7 @@ class _Plan:
         return self._make("Reshape", [turned, self.editor.integers(spec, f"{self.out.name}_rows")], "rows")
 
     def _slice(self, source: NodeInput, axis: int, run: range) -> NodeInput:
-        if run == range(self.taken.size(axis)):
+        if run == range(self.pattern.size(axis)):
             return source
         bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
         inputs = [self.editor.integers([bound], f"{self.out.name}_{name}") for name, bound in bounds.items()]
@@ -203,7 +203,7 @@ class _Plan:
     def _reshape(self, source: NodeInput, after: Sequence[Expr] | None) -> None:
         spec = reshape_spec(self.dims, tuple(after)) if after is not None else None
         if spec is None:
-            raise NotTakenError(f"no constant Reshape gives {self.editor.shapes[self.out]}")
+            raise NoGatherPatternError(f"no constant Reshape gives {self.editor.shapes[self.out]}")
         self._make("Reshape", [source, self.editor.integers(spec, f"{self.out.name}_shape")], "shaped")
 
     def _make(self, op_type: str, inputs: Sequence[NodeInput], role: str, **attributes: object) -> str:

@@ -9,12 +9,12 @@ from onnx import TensorProto
 
 from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
+from graphkit.passes.npu.transpose_steps import transpose_steps
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fewer_axes import TooManyAxesError, find_layout, fold_axes, sizes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.rewrite.transpose_steps import transpose_steps
 from graphkit.shapes import const
 
 __all__ = ["ReduceRank"]

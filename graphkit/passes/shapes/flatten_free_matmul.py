@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
+from graphkit.passes.shapes.flat_regions import FlatRegions, Region, Spec
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.flat_regions import FlatRegions, Region, Spec
 from graphkit.rewrite.lifting import Lift, is_liftable
 
 __all__ = ["FlattenFreeMatmul"]

@@ -10,9 +10,9 @@ import onnx
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Scope
 from graphkit.model import Model
+from graphkit.passes.shapes.hide_frozen_dims import hide_frozen_dims
 from graphkit.rewrite.base import Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.renaming import graphs_with_scopes
-from graphkit.rewrite.shield_bodies import shield_bodies
 from graphkit.shapes import Shapes, infer, parse
 from graphkit.shapes.dim_spec import DimSpec, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.inputs import Inputs
@@ -83,7 +83,7 @@ def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
         return frozen
     pairs = zip(frozen.graph.walk(), original.graph.walk(), strict=True)
     bodies = [now for now, before in pairs if before in shapes.impossible]
-    return shield_bodies(frozen, bodies, infer(frozen))
+    return hide_frozen_dims(frozen, bodies, infer(frozen))
 
 
 def _follow(info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, numbers: Mapping[str, int]) -> None:

@@ -12,8 +12,8 @@ from graphkit.graph.slice_bounds import INT32_MAX, INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.canonicalize_expand import expand_spec
 from graphkit.passes.shapes.canonicalize_slice import slice_bounds
+from graphkit.passes.shapes.emit_dims import DimsEmitter
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower

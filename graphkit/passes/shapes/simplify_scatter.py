@@ -10,12 +10,12 @@ from onnx import TensorProto
 from graphkit.graph.slice_bounds import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
+from graphkit.passes.shapes.dead_after_removal import dead_after_removal
+from graphkit.passes.shapes.scatter_box import Box, NoBoxError, find_box
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.rewrite.scatter_box import Box, NoBoxError, find_box
-from graphkit.rewrite.unneeded import unneeded
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr import Call
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
@@ -125,7 +125,7 @@ def _spared(editor: Editor, planned: Planned) -> Planned:
 def _is_worth_it(editor: Editor, planned: Planned) -> bool:
     made = [new for nodes in planned.values() for new in nodes]
     kept = {source for new in made for source in new.inputs if isinstance(source, Value)}
-    return len(made) <= len(unneeded(editor, planned, kept))
+    return len(made) <= len(dead_after_removal(editor, planned, kept))
 
 
 Bound = int | Value

@@ -7,10 +7,10 @@ from collections.abc import Collection, Container, Iterable
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 
-__all__ = ["unneeded"]
+__all__ = ["dead_after_removal"]
 
 
-def unneeded(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
+def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
     """Return nodes that go, and those before them that nothing else needs then.
 
     Args:

@@ -13,19 +13,19 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes.tensor import Dims, numbers
 
-__all__ = ["NotTakenError", "Taken", "runs_of", "taken_by"]
+__all__ = ["GatherPattern", "NoGatherPatternError", "gather_pattern_of", "runs_of"]
 
 MAX_INDICES = 1 << 16
 
 Integers = npt.NDArray[np.int64]
 
 
-class NotTakenError(Exception):
+class NoGatherPatternError(Exception):
     """Why the positions that a node takes are not known, or not the same for all that it reads."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class GatherPattern:
     """The positions that a node takes of its data.
 
     Attributes:
@@ -43,34 +43,34 @@ class Taken:
         return size
 
 
-def taken_by(editor: Editor, node: Node) -> Taken:
+def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
     """Return the positions that a Gather, GatherND or GatherElements takes.
 
     Raises:
-        NotTakenError: It is not known, or not a product of positions along axes.
+        NoGatherPatternError: It is not known, or not a product of positions along axes.
     """
     data = node.input(0)
     dims = editor.shapes.dims(data)
     if data is None or dims is None:
-        raise NotTakenError("the rank of its data is not known")
+        raise NoGatherPatternError("the rank of its data is not known")
     if data.is_constant:
-        raise NotTakenError("its table is a constant: extract-embedding makes an input of it")
+        raise NoGatherPatternError("its table is a constant: extract-embedding makes an input of it")
     indices = _indices(editor, node.input(1))
     found = RULES[node.op_type](node, dims, indices)
-    return Taken(data, dims, {axis: _counted(dims, axis, found[axis]) for axis in sorted(found)})
+    return GatherPattern(data, dims, {axis: _counted(dims, axis, found[axis]) for axis in sorted(found)})
 
 
 def _indices(editor: Editor, value: Value | None) -> Integers:
     tensor = editor.shapes[value] if value is not None else None
     if value is None or tensor is None:
-        raise NotTakenError("it has no indices")
+        raise NoGatherPatternError("it has no indices")
     found = numbers(tensor)
     if found is None and value.constant is not None and 0 < (tensor.count() or 0) <= MAX_INDICES:
         found = editor.model.array(value.constant)
     if found is None:
-        raise NotTakenError("its indices are computed")
+        raise NoGatherPatternError("its indices are computed")
     if found.size == 0:
-        raise NotTakenError("it takes nothing")
+        raise NoGatherPatternError("it takes nothing")
     return found.astype(np.int64)
 
 
@@ -78,16 +78,16 @@ def _counted(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
     """Return positions as they count from the start."""
     size = dims[axis].constant
     if size is None:
-        raise NotTakenError(f"its data has no fixed dim along axis {axis}")
+        raise NoGatherPatternError(f"its data has no fixed dim along axis {axis}")
     if not ((-size <= positions) & (positions < size)).all():
-        raise NotTakenError("an index is outside of its data")
+        raise NoGatherPatternError("an index is outside of its data")
     return tuple(int(position) % size for position in positions)
 
 
 def _axis(node: Node, rank: int) -> int:
     axis = node.attr("axis", 0)
     if axis is None or not -rank <= axis < rank:
-        raise NotTakenError("its data has no such axis")
+        raise NoGatherPatternError("its data has no such axis")
     return axis % rank
 
 
@@ -98,10 +98,10 @@ def _gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
 def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
     axis = _axis(node, len(dims))
     if indices.ndim != len(dims):
-        raise NotTakenError("its indices have another rank than its data")
+        raise NoGatherPatternError("its indices have another rank than its data")
     rows = np.moveaxis(indices, axis, 0).reshape(indices.shape[axis], -1)
     if not (rows == rows[:, :1]).all():
-        raise NotTakenError("its indices differ along other axes")
+        raise NoGatherPatternError("its indices differ along other axes")
     others = {
         other: np.arange(size)
         for other, size in enumerate(indices.shape)
@@ -113,14 +113,14 @@ def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Int
 def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
     batch = node.attr("batch_dims", 0) or 0
     if not 0 <= batch < indices.ndim or batch + indices.shape[-1] > len(dims):
-        raise NotTakenError("its indices have more columns than its data has axes")
+        raise NoGatherPatternError("its indices have more columns than its data has axes")
     each = indices.reshape((-1, *indices.shape[batch:]))
     if not (each == each[:1]).all():
-        raise NotTakenError("its indices differ along the batch")
+        raise NoGatherPatternError("its indices differ along the batch")
     tuples = each[0].reshape(-1, indices.shape[-1])
     moving = [column for column in range(tuples.shape[1]) if not (tuples[:, column] == tuples[0, column]).all()]
     if len(moving) > 1:
-        raise NotTakenError("its indices move along several axes")
+        raise NoGatherPatternError("its indices move along several axes")
     own = moving or [0]
     return {batch + column: tuples[:, column][: None if column in own else 1] for column in range(tuples.shape[1])}
 

@@ -11,9 +11,9 @@ from rewriting import lines, model_of
 from sessions import session_of
 
 from graphkit.model import Model
+from graphkit.passes.shapes.emit_dims import DimsEmitter
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.emit_dims import DimsEmitter
 from graphkit.shapes import Expr, const, maximum, minimum, symbol
 
 onnxruntime.set_default_logger_severity(4)

@@ -19,12 +19,12 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Shapes
 
-__all__ = ["shield_bodies"]
+__all__ = ["hide_frozen_dims"]
 
 INT64 = onnx.TensorProto.INT64
 
 
-def shield_bodies(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:
+def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:
     """Return a model that hides its frozen dims from subgraphs that cannot run at those sizes."""
     editor = Editor(model)
     for body in bodies:
