@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import dim_at
+from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
@@ -80,7 +81,7 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
         split = split_merged(step)
         first, step = split.first, split.with_past
     if pipeline.encoder is None:
-        return _decoder_only(step, slots, update)
+        return _pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
     first, step = (with_mask_length(pipeline.encoder, decoder) for decoder in (first, step))
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
@@ -109,6 +110,26 @@ def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel
     return prefill, _method("step", "step", "step.onnx", ringed, model)
 
 
+def _takes_one(step: Model) -> bool:
+    """Whether a decoder takes one token at a time, so that another model reads the prompt."""
+    tokens = step.roles.first("tokens")
+    declared = declared_type(tokens) if tokens is not None else None
+    return declared is not None and declared.dims is not None and declared.dims[1:2] == (1,)
+
+
+def _pair(first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+    """Return the methods of a decoder-only model whose first step is a model of its own, as old exports have it."""
+    if first is step:
+        raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
+    in_place = UpdateCacheInPlace(slots, update, rings=0, symbolic=1)
+    after = _method("step", "step", "step.onnx", _in_place(_prepared(step, update), in_place), step)
+    prompt = _prepared(first, update)
+    start = _started(_last_logits(_in_place(prompt, in_place)), prompt.model, step, {})
+    if unknown := [value.name for value in start.model.graph.inputs if value.name not in {*start.reads, *start.kinds}]:
+        raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
+    return replace(start, name="prefill", file="prefill.onnx"), after
+
+
 def _has_rings(made: Model, original: Model, slots: int) -> bool:
     """Whether a cache has fewer slots than were asked for."""
     axes = {value.name: entry.axis for value, entry in original.roles.pasts.items()}
@@ -125,7 +146,7 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
     both, kept = joined(ahead.model, behind.model, wanted)
     told = "the encoder and the first step of the decoder are one model"
     draft = _Draft(both, (told,), ahead.is_exact and behind.is_exact)
-    return _encode(_last_logits(_in_place(draft, in_place)), behind.model, step, kept), after
+    return _started(_last_logits(_in_place(draft, in_place)), behind.model, step, kept), after
 
 
 def _with_tokens(decoder: Model) -> Model:
@@ -236,7 +257,7 @@ def _role(model: Model, name: str) -> str:
     return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
 
 
-def _encode(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
+def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
     """Return the method that starts a sequence, whose states are called as the past inputs of the step are."""
     model = draft.model
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
@@ -250,8 +271,8 @@ def _encode(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -
             if _role(step, plain) != "mask":
                 raise UsageError(f"no input of the decoder's later steps takes the mask '{plain}' of its first step")
             reads[value.name] = kinds[plain] = plain
-        elif value.name in (TOKENS, KEPT):
-            kinds[value.name] = "tokens" if value.name == TOKENS else "kept"
+        elif value.name == KEPT or _role(first, value.name) == "tokens":
+            kinds[value.name] = "kept" if value.name == KEPT else "tokens"
     kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
     whole = set(kept.values())
     for value in model.graph.outputs:
