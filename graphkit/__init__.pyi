@@ -10,13 +10,13 @@ from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.bundle import BundleOverview, bundle_overview
 from graphkit.analysis.control_flow import ControlFlow, control_flow
 from graphkit.analysis.findings import Finding
-from graphkit.analysis.fit import Fit, fit
 from graphkit.analysis.float16 import Float16Losses, float16_losses
 from graphkit.analysis.hazards import Hazard, Hazards, hazards
 from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.analysis.optimize import optimized
+from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.origins import Origins, origins
+from graphkit.analysis.pipeline_links import Fit, fit
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.report import Comparison, Report, compare, report
 from graphkit.analysis.sections import ReportOptions
@@ -27,7 +27,7 @@ from graphkit.analysis.unknown_shapes import UnknownShapes, unknown_shapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.analysis.what_if import WhatIf, what_if
 from graphkit.errors import GraphkitError, ModelError, OutputError, PassError, TargetError, UnprovenWarning, UsageError
-from graphkit.graph.networks import cone, to_networkx
+from graphkit.graph.networkx_export import cone, to_networkx
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.host import Host
 from graphkit.host.bundle import Bundle

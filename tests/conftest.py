@@ -16,7 +16,7 @@ from bundles import audio_encoder, decoder, made, saved
 from hypothesis import settings
 from real_models import MODELS, PIPELINES, unpacked
 
-from graphkit.analysis import optimize
+from graphkit.analysis import onnxoptimizer_run
 from graphkit.cli import main
 from graphkit.model import Model, load
 
@@ -93,7 +93,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
 def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let onnxoptimizer, which takes 8 seconds for a DETR, do each model once, for all processes that run tests."""
     folder = shared_folder(tmp_path_factory, "onnxoptimizer")
-    run = optimize.optimize
+    run = onnxoptimizer_run.optimize
 
     def kept(model: bytes) -> bytes:
         path = folder / hashlib.sha256(model).hexdigest()
@@ -104,7 +104,7 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return path.read_bytes()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimize, "optimize", kept)
+        patch.setattr(onnxoptimizer_run, "optimize", kept)
         yield
 
 

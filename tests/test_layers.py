@@ -33,7 +33,7 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
-    "networkx": {"graph/networks.py", "render/svg.py"},
+    "networkx": {"graph/networkx_export.py", "render/svg.py"},
     "onnxoptimizer": {"runtime/optimizing.py"},
     "onnxruntime": {"runtime/loading.py"},
     "rich": {"cli/output.py", "render/layout.py", "render/terminal.py"},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.analysis.meanings import Meaning, meanings, meanings_text
+from graphkit.analysis.symbolic_shapes import Meaning, meanings, meanings_text
 from graphkit.errors import UsageError
 from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.value_inputs import value_inputs

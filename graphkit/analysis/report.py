@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged, worst_first
-from graphkit.analysis.fit import DECODERS, Fit, fit
 from graphkit.analysis.interface import interface
 from graphkit.analysis.next_steps import facts_of, folder_steps
-from graphkit.analysis.optimize import optimized
+from graphkit.analysis.onnxoptimizer_run import optimized
+from graphkit.analysis.pipeline_links import DECODERS, Fit, fit
 from graphkit.analysis.sections import VERDICT, Material, ReportOptions, judged_sections, sections_of
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from graphkit.analysis.meanings import meaning
+from graphkit.analysis.symbolic_shapes import meaning
 from graphkit.graph.names import counted
 from graphkit.graph.order import in_order
 from graphkit.graph.view import Node, Scope, Value

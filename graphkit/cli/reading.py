@@ -252,7 +252,7 @@ def _loaded(
 
 
 def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
-    from graphkit.analysis.optimize import optimized
+    from graphkit.analysis.onnxoptimizer_run import optimized
     from graphkit.analysis.origins import group_drawing
     from graphkit.render.dot import dot
     from graphkit.render.markdown import mermaid

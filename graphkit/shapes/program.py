@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from graphkit.model import ModelLike, as_model
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.code.contents import Input, ProgramContents
-from graphkit.shapes.consumers import consumers, known_dims
 from graphkit.shapes.declarations import declarations
 from graphkit.shapes.dim_spec import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.expr import Expr
@@ -21,6 +20,7 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.infer import infer
 from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.results import Shapes
+from graphkit.shapes.shape_operand_uses import consumers, known_dims
 from graphkit.shapes.sources import find_sources
 from graphkit.shapes.tensor import is_known
 

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from graphkit import host
 from graphkit.analysis.bundle import BundleOverview, overview_of
-from graphkit.constraints.forced import forced_sizes
+from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.violated import check_sizes
 from graphkit.contract.bundle import BundleContract

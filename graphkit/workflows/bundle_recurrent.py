@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from graphkit.analysis.fit import first_states
+from graphkit.analysis.pipeline_links import first_states
 from graphkit.graph.roles import rank
 from graphkit.model import Model, load
 from graphkit.verify.bundle_chains import Chain

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from graphkit.constraints.forced import forced_sizes
+from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.contract.bundle import (
     Access,
     BundleContract,

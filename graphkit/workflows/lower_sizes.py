@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from onnx import TensorProto
 
-from graphkit.constraints.forced import forced_sizes
+from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.violated import SizeCheck
 from graphkit.errors import UsageError

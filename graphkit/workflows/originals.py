@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
-from graphkit.analysis.fit import first_states
+from graphkit.analysis.pipeline_links import first_states
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.uses import readers
 from graphkit.graph.view import Value

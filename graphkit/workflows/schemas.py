@@ -12,12 +12,12 @@ from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.bundle import BundleOverview
 from graphkit.analysis.control_flow import ControlFlow
 from graphkit.analysis.findings import Finding
-from graphkit.analysis.fit import Fit
 from graphkit.analysis.float16 import Float16Losses
 from graphkit.analysis.hazards import Hazards
 from graphkit.analysis.interface import Interface
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.origins import Origins
+from graphkit.analysis.pipeline_links import Fit
 from graphkit.analysis.report import ComparisonRow, Failure, Report
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
@@ -29,10 +29,10 @@ from graphkit.analysis.what_if import WhatIf
 from graphkit.errors import UsageError
 from graphkit.render.result import Result
 from graphkit.render.schema import Maker, Schema, closed, document_schema, result_schema
-from graphkit.shapes.consumers import Consumer
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.program import Input
 from graphkit.shapes.relations import Relation
+from graphkit.shapes.shape_operand_uses import Consumer
 from graphkit.shapes.sources import Source, Unread
 from graphkit.shapes.symbols import Bound
 from graphkit.shapes.tensor import Ratio

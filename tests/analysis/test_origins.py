@@ -7,9 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.meanings import Meaning, meanings_text
-from graphkit.analysis.optimize import optimized
+from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.origins import MAX_DEPTH, Origins, Source, expression, group_drawing, origins
+from graphkit.analysis.symbolic_shapes import Meaning, meanings_text
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.render.blocks import Drawing

@@ -6,7 +6,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.optimize import optimized
+from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, ShapeOp, ShapeOps, ValueRead, shape_ops
 from graphkit.model import Model
 

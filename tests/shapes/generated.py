@@ -9,8 +9,8 @@ from functools import lru_cache
 from py_mini_racer import JSEvalException, MiniRacer
 
 from graphkit.shapes import Expr, Program
-from graphkit.shapes.consumers import Consumer, Element, Read
 from graphkit.shapes.program import Input
+from graphkit.shapes.shape_operand_uses import Consumer, Element, Read
 from graphkit.shapes.sources import find_sources
 
 __all__ = ["JSEvalException", "in_javascript", "in_python", "program_of"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.constraints.forced import equal_symbols
+from graphkit.constraints.dim_equalities import equal_symbols
 from graphkit.errors import UsageError
 from graphkit.graph.lookup import find_value
 from graphkit.graph.types import declared_dims

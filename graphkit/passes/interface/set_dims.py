@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from graphkit.constraints.forced import forced_sizes
+from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.violated import check_sizes, impossible
 from graphkit.model import Model
 from graphkit.passes.shapes.freeze_dims import FreezeDims

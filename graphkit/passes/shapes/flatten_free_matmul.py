@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.flat_regions import FlatRegions, Region, Spec
+from graphkit.rewrite.batch_dim_lifting import Lift, is_liftable
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.lifting import Lift, is_liftable
 
 __all__ = ["FlattenFreeMatmul"]
 

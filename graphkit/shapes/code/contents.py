@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphkit.shapes.consumers import Consumer
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.relations import Relation
+from graphkit.shapes.shape_operand_uses import Consumer
 from graphkit.shapes.sources import Source, Unread
 
 __all__ = ["Input", "ProgramContents"]

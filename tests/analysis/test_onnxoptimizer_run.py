@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.optimize import optimized
+from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.report import report
 from graphkit.analysis.sections import ReportOptions
 from graphkit.errors import ModelError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from graphkit.analysis.fit import Fit, Link, fit
+from graphkit.analysis.pipeline_links import Fit, Link, fit
 from graphkit.graph.types import Dim
 from graphkit.model import Model
 

@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 
 from graphkit.graph.build import build_scopes
-from graphkit.graph.networks import Network, cone, to_networkx
+from graphkit.graph.networkx_export import Network, cone, to_networkx
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model
 
