@@ -11,12 +11,14 @@ import numpy as np
 from graphkit.contract import Method, Port
 from graphkit.graph.kv import Slot
 from graphkit.host import Host
+from graphkit.host.masks import slots_mask
 from graphkit.verify.lowering_cache import cache_order
 from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, Scene
 
 __all__ = ["CACHE_ORDER", "causes", "is_wrong_once"]
 
 
+SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
 CACHE_ORDER = "Each step is right on the cache of the original"
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 Change = tuple[str, Changing]
@@ -75,9 +77,14 @@ def _ports(scene: Scene, when: str) -> Iterator[tuple[Method, Port]]:
 
 
 def _moments(scene: Scene) -> list[_Moment]:
-    """Return the first steps of the original; what does not grow in its cache is known before the first of them."""
+    """Return the first steps of the original, more than a window is long.
+
+    What does not grow in its cache is known before the first of them.
+    """
     moments = []
-    for past, token in enumerate(scene.tokens[:STEPS]):
+    windows = [port.source.window for _, port in _ports(scene, "step") if port.source is not None]
+    steps = max(STEPS, *(2 * window + STEPS for window in windows if window)) if any(windows) else STEPS
+    for past, token in enumerate(scene.tokens[:steps]):
         before = dict(scene.reference.cache)
         logits = scene.reference.step(token)
         moments.append(_Moment(token, past, before or dict(scene.reference.cache), logits))
@@ -166,7 +173,10 @@ def _with(host: AlteredHost, port: Port, change: Changing, is_right: Callable[[]
 def _changes(host: Host, port: Port) -> Iterator[Change]:
     """Yield how an input may be wrong, and what it would be otherwise."""
     source = port.source
-    if source is None or source.kind not in ("embedding", "rows"):
+    if source is None or source.kind not in ("embedding", "rows", "slots_mask", "source_mask"):
+        return
+    if source.kind in ("slots_mask", "source_mask"):
+        yield from _masks(host, source.window)
         return
     rows = host.tables[source.of]
     if source.kind == "embedding":
@@ -186,6 +196,20 @@ def _changes(host: Host, port: Port) -> Iterator[Change]:
         yield "Positions are added twice: the host feeds {name}, and the model adds them too.", lambda _, made: 0 * made
         yield "Positions are added twice: {name} is twice what it should be.", lambda _, made: made / 2
         yield "The host feeds another row of {name} than that of the position.", _row(host, rows, 0)
+
+
+def _masks(host: Host, window: int) -> Iterator[Change]:
+    """Yield masks over the slots without their window, and masks of a floor that hides."""
+    if window:
+        capacity, floor = host.contract.sizes["capacity"], host.contract.floor
+
+        def whole(_: Sequence[int], made: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(slots_mask(host.position, capacity, 0, floor), made.shape)
+
+        yield "The contract gives {name} a window that it does not have: it is right without one.", whole
+    if host.contract.floor > SHALLOW:
+        words = f"The floor of {{name}} hides nothing: it is right with {FLOOR:g}."
+        yield words, lambda _, made: np.where(made == host.contract.floor, FLOOR, made)
 
 
 def _row(host: Host, rows: np.ndarray, step: int) -> Changing:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphkit.verify.begins import first_node
-from graphkit.verify.lowering_causes import CACHE_ORDER, causes, is_wrong_once
+from graphkit.verify.lowering_causes import causes, is_wrong_once
 from graphkit.verify.lowering_facts import Fact, Facts
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_scene import IsolatedMethods, Scene
@@ -30,7 +30,7 @@ def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generat
         if facts.sure and _is_right(scene):
             return []
         found = list(causes(scene))
-        if not any(CACHE_ORDER in cause for cause in found) and calm is not None:
+        if not found and calm is not None:
             found += leaks(calm, rng)
         found = found or list(_lost(scene)) or list(_suspected(scene, facts))
         facts.undo(scene.host, facts.sure)
@@ -94,16 +94,18 @@ def _begin(scene: Scene, facts: Facts) -> str:
         exports, fed = [(originals.encoder, feed, "")], scene.host.run.fed[once]
         node = first_node(exports, models[once], fed, scene.differ, is_padded=True)
         return _at(node, models[once].name)
-    step = originals.step
-    for token in scene.tokens if step is not None else ():
+    step, found = originals.step, ""
+    for number, token in enumerate(scene.tokens if step is not None else ()):
         feed = scene.reference.fed(token)
         logits = scene.host.step(token)
         if scene.differ(logits, scene.reference.step(token)):
             assert step is not None
             fed = scene.host.run.fed["step"]
             node = first_node([(step, feed, "")], models["step"], fed, scene.differ, is_padded=False)
-            return _at(node, models["step"].name)
-    return "the greedy tokens alone differ"
+            found = found or _at(node, models["step"].name)
+            if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
+                return _at(node, models["step"].name)
+    return found or "the greedy tokens alone differ"
 
 
 def _at(node: str, file: str) -> str:

@@ -89,6 +89,7 @@ class Oracle:
                 positions count from 0; token types are 0.
         """
         self._inputs, self._given, self.cache = inputs, {}, {}
+        self._mask = np.ones((0, 0), np.int64)
         if self._encoder is None or self._session is None:
             return {}
         feed = _encoder_feed(self._encoder, inputs)

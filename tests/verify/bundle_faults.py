@@ -1,8 +1,9 @@
-"""Faults to put into written bundles: in graphs, weights and contracts, each as people and programs make them."""
+"""Faults to put into bundles and lowered folders, in graphs, weights and contracts, and the exports of these."""
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+from bundles import audio_encoder, decoder, saved
 from onnx import helper, numpy_helper
+from real_models import MODELS, PIPELINES, unpacked
 
+WINDOWED = MODELS.parent / "workflows" / "windowed" / "gemma3.onnx.xz"
 Inject = Callable[[Path], None]
 
 
@@ -338,3 +342,22 @@ def integer(edit: Edit, name: str, by: int) -> None:
 def attribute(edit: Edit, name: str, number: float) -> None:
     """Let the first attribute of a name be another number."""
     next(each for node in edit.proto.node for each in node.attribute if each.name == name).f = number
+
+
+def export(name: str, folder: Path) -> Path:
+    """Write an export to a folder."""
+    if name in PIPELINES:
+        return unpacked(name, folder)
+    if name in ("causal", "window"):
+        return saved(decoder(name), folder)
+    folder.mkdir()
+    packed = {
+        "gpt2": MODELS / "gpt2-tiny" / "decoder_model_merged.onnx.xz",
+        "gemma3": WINDOWED,
+        "whisper": MODELS / "whisper-tiny" / "decoder_model_merged.onnx.xz",
+    }
+    file = "decoder_model_merged.onnx" if name == "whisper" else "model.onnx"
+    (folder / file).write_bytes(lzma.decompress(packed[name].read_bytes()))
+    if name == "whisper":
+        onnx.save(audio_encoder(), folder / "encoder_model.onnx")
+    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +10,8 @@ from pathlib import Path
 
 import bundle_faults as bad
 import numpy as np
-import onnx
 import pytest
-from bundle_faults import Edit, Inject, each_of, graph, weight
-from bundles import audio_encoder, decoder, saved
-from real_models import MODELS, PIPELINES, unpacked
+from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
 from graphkit.host.bundle import Bundle
 from graphkit.runtime.isolated import IsolatedSession
@@ -31,7 +27,6 @@ POSITIONS, MASK = "Positions are wrong: ", "The mask of tokens "
 SOURCE = "The mask of the source is wrong: "
 SLOTS = "New slots are not written behind those in use"
 WEIGHT = "Weight '"
-WINDOWED = MODELS.parent / "workflows" / "windowed" / "gemma3.onnx.xz"
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ def everywhere() -> Iterator[tuple[str, Fault]]:
         if name not in ("window", "gemma3"):
             change = partial(bad.last_slot_twice, slots=slots)
             yield "the last slot is never used", of(step(change), SLOTS, BEGINS)
-        yield "logits scaled by 1.001", of(step(lambda edit: bad.scaled(edit, "logits", 1.001)))
+        yield "logits scaled by 1.001", of(step(lambda edit: bad.scaled(edit, "logits", 1.001)), says="Mul#")
 
 
 def wrong_at(edit: Edit, past: int) -> None:
@@ -245,25 +240,6 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         patch.setattr("graphkit.verify.bundle.Bundle", partial(Bundle, threads=1))
         patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
         yield of
-
-
-def export(name: str, folder: Path) -> Path:
-    """Write an export to a folder."""
-    if name in PIPELINES:
-        return unpacked(name, folder)
-    if name in ("causal", "window"):
-        return saved(decoder(name), folder)
-    folder.mkdir()
-    packed = {
-        "gpt2": MODELS / "gpt2-tiny" / "decoder_model_merged.onnx.xz",
-        "gemma3": WINDOWED,
-        "whisper": MODELS / "whisper-tiny" / "decoder_model_merged.onnx.xz",
-    }
-    file = "decoder_model_merged.onnx" if name == "whisper" else "model.onnx"
-    (folder / file).write_bytes(lzma.decompress(packed[name].read_bytes()))
-    if name == "whisper":
-        onnx.save(audio_encoder(), folder / "encoder_model.onnx")
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -153,10 +153,13 @@ def faults() -> Iterator[tuple[str, Fault]]:
         )
         states = (BEGINS, "Each step is right on the cache of the original")
         yield f"{family}: states swapped", Fault(family, contract_of(swapped_states), (), states)
-        masked = (BEGINS, "What unused slots", "What padding holds", "Each step is right", "Table '")
+        masked = (BEGINS, "The floor of", "What unused slots", "What padding holds", "Each step is right", "Table '")
         yield f"{family}: no floor", Fault(family, contract_of(no_floor), (), masked)
     for family in ("marian-tiny", "qwen2-tiny"):
-        yield f"{family}: a window of one token", Fault(family, contract_of(window), (), (BEGINS, "What"))
+        yield (
+            f"{family}: a window of one token",
+            Fault(family, contract_of(window), ("a window that it does not have",), ("The contract",)),
+        )
 
 
 FAULTS = dict(faults())

@@ -1,0 +1,220 @@
+"""Faults put into lowered folders of five families (graphs, tables, masks, contracts): caught, and named right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import bundle_faults as bad
+import numpy as np
+import onnx
+import pytest
+from bundle_faults import Edit, Inject, each_of, export, graph, weight
+
+from graphkit.runtime.isolation import isolation
+from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.originals import Originals
+from graphkit.workflows.lower import LowerOptions, lower_folder
+from graphkit.workflows.originals import find_pipeline
+
+WINDOW = "The contract gives"
+BEGINS, TABLE, WEIGHT = "No simple cause; it ", "Table '", "Weight '"
+CACHE = "Each step is right on the cache of the original"
+STATES = {"gpt2": "past_key_values.{}.{}", "gemma3": "past_key_values.{}.{}", "qwen2-tiny": "past_key_values.{}.{}"} | {
+    "t5-tiny": "past_key_values.{}.decoder.{}",
+    "whisper": "past_key_values.{}.decoder.{}",
+}
+POSITIONS = {
+    "gpt2": "step.position_embeds",
+    "gemma3": "step.position_values",
+    "qwen2-tiny": "step.position_values",
+    "t5-tiny": "step.attention_bias",
+    "whisper": "step.position_values",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to a folder, how each cause that is named may begin, and what one of them has to say."""
+
+    family: str
+    inject: Inject
+    may: tuple[str, ...] = (BEGINS,)
+    says: str = ""
+
+
+def contract(change: Callable[[Any], None]) -> Inject:
+    """Return what changes `contract.json`."""
+
+    def inject(folder: Path) -> None:
+        plain = json.loads((folder / "contract.json").read_text())
+        before = json.dumps(plain)
+        change(plain)
+        assert json.dumps(plain) != before
+        (folder / "contract.json").write_text(json.dumps(plain))
+
+    return inject
+
+
+def rows(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Inject:
+    """Return what changes the rows of a table."""
+
+    def inject(folder: Path) -> None:
+        plain = json.loads((folder / "contract.json").read_text())
+        table = next(each for each in plain["tables"] if each["name"] == name)
+        array = np.fromfile(folder / table["file"], table["dtype"]).reshape(table["rows"], *table["shape"])
+        changed = np.asarray(change(array.copy()), array.dtype)
+        assert changed.shape == array.shape
+        assert (changed != array).any()
+        changed.tofile(folder / table["file"])
+
+    return inject
+
+
+def inputs(plain: Any, kind: str = "") -> list[Any]:
+    """Return the inputs of the step."""
+    return [port for port in plain["methods"][-1]["inputs"] if kind in ("", port["source"]["kind"])]
+
+
+def swapped(plain: Any, one: str, other: str, *, read: bool, written: bool) -> None:
+    """Swap two states."""
+    names = {one: other, other: one}
+    for port in inputs(plain, "state") if read else ():
+        port["source"]["of"] = names.get(port["source"]["of"], port["source"]["of"])
+    for method in plain["methods"] if written else ():
+        for port in method["outputs"]:
+            port["writes"] = names.get(port["writes"], port["writes"])
+
+
+def window(plain: Any, by: int, place: int = 0) -> None:
+    """Let a window be longer by some slots."""
+    inputs(plain, "slots_mask")[place]["source"]["window"] += by
+
+
+def other_rows(plain: Any) -> None:
+    """Let two inputs that read rows read each other's."""
+    one, other = inputs(plain, "rows")[:2]
+    one["source"]["of"], other["source"]["of"] = other["source"]["of"], one["source"]["of"]
+
+
+def blind(edit: Edit, name: str) -> None:
+    """Let the new token not see itself: the last place of a mask hides it."""
+
+    def make(old: str) -> Iterator[onnx.NodeProto]:
+        head = edit.node("Slice", old, edit.constant([0]), edit.constant([-1]), edit.constant([-1]))
+        last = edit.node("Slice", old, edit.constant([-1]), edit.constant([1 << 40]), edit.constant([-1]))
+        yield head
+        yield last
+        low = edit.node("Sub", last.output[0], edit.constant(1e4, np.float32))
+        yield low
+        yield edit.node("Concat", head.output[0], low.output[0], axis=-1)
+
+    bad.read_by(edit, name, make)
+
+
+def faults() -> Iterator[tuple[str, Fault]]:
+    for name, state in STATES.items():
+        key, value, table = state.format(0, "key"), state.format(0, "value"), POSITIONS[name]
+
+        def of(inject: Inject, *may: str, says: str = "", name: str = name) -> Fault:
+            return Fault(name, inject, may or (BEGINS,), says)
+
+        yield (
+            "logits scaled by 1.001",
+            of(graph("step.onnx", lambda edit: bad.scaled(edit, "logits", 1.001)), says="Mul#"),
+        )
+        yield (
+            "rows of positions one too late",
+            of(rows(table, lambda array: np.roll(array, 1, 0)), "Positions are off by one"),
+        )
+        yield (
+            "all rows of positions the same",
+            of(rows(table, lambda array: array[:1] + 0 * array), "Positions are frozen"),
+        )
+        yield "the last row of positions", of(rows(table, partial(off, at=-1)), TABLE, says=TABLE)
+        yield "the last row of tokens", of(rows("step.inputs_embeds", partial(off, at=-1)), TABLE, says=TABLE)
+        change = partial(swapped, one=key, other=value, read=True, written=False)
+        yield "states swapped where they are read", of(contract(change), BEGINS, CACHE)
+        change = partial(swapped, one=key, other=value, read=False, written=True)
+        yield "states swapped where they are written", of(contract(change), BEGINS, CACHE)
+        keys = [state.format(layer, "key") for layer in (0, 1)]
+        change = partial(swapped, one=keys[0], other=keys[1], read=False, written=True)
+        yield "keys of another layer are written", of(contract(change), BEGINS, CACHE)
+        if name in ("gpt2", "qwen2-tiny", "whisper"):
+            yield "a window where there is none", of(contract(partial(window, by=3)), WINDOW)
+            yield "a token that does not see itself", of(graph("step.onnx", partial(blind, name="attention_bias")))
+    yield "a window one too long", Fault("gemma3", contract(partial(window, by=1)), (BEGINS, CACHE))
+    yield "a window one too short", Fault("gemma3", contract(partial(window, by=-1)), (BEGINS, CACHE))
+    yield (
+        "a window where there is none",
+        Fault("gemma3", contract(partial(window, by=4, place=1)), (WINDOW,)),
+    )
+    for name in ("qwen2-tiny", "gemma3"):
+        yield "cosines for sines", Fault(name, contract(other_rows), (BEGINS, TABLE))
+    for name in ("t5-tiny", "whisper"):
+        keys = [f"past_key_values.{layer}.encoder.key" for layer in (0, 1)]
+        change = partial(swapped, one=keys[0], other=keys[1], read=True, written=False)
+        yield "keys of the source of another layer", Fault(name, contract(change), (BEGINS, CACHE))
+    for name in ("gpt2", "whisper"):
+        eps = graph("step.onnx", partial(bad.attribute, name="epsilon", number=3e-3))
+        yield "another epsilon", Fault(name, eps, ("'",), "epsilon")
+    for name, word in (
+        ("gpt2", "ln_f.bias"),
+        ("qwen2-tiny", "input_layernorm.weight"),
+        ("whisper", "final_layer_norm"),
+    ):
+        yield "one element", Fault(name, weight("step.onnx", word, one_element), (WEIGHT,), WEIGHT)
+    table = rows("step.inputs_embeds", partial(off, at=-1))
+    for name, state in STATES.items():
+        change = partial(swapped, one=state.format(0, "key"), other=state.format(0, "value"), read=True, written=False)
+        yield "a row and states", Fault(name, each_of(table, contract(change)), (TABLE, BEGINS, CACHE), TABLE)
+
+
+def off(array: np.ndarray, at: int) -> np.ndarray:
+    array[at].reshape(-1)[0] += 1e-2
+    return array
+
+
+def one_element(array: np.ndarray) -> None:
+    array.reshape(-1)[7] += 1e-3
+
+
+FAULTS = {f"{fault.family}: {name}": fault for name, fault in faults()}
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Originals, Path]]]:
+    folder, made = tmp_path_factory.mktemp("lowered"), dict[str, tuple[Originals, Path]]()
+
+    def of(name: str) -> tuple[Originals, Path]:
+        if name not in made:
+            source = export(name, folder / name)
+            sizes = {"whisper": (24, 5), "gemma3": (6, 12)}.get(name, (6, 5))
+            options = LowerOptions(src_len=sizes[0], max_cache_len=sizes[1], verify=False)
+            lower_folder(source, folder / f"{name}-out", options)
+            found = find_pipeline(source)
+            made[name] = Originals(found.encoder, found.first, found.step), folder / f"{name}-out"
+        return made[name]
+
+    with isolation():
+        yield of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_a_lowering_is_caught_and_named_right(
+    name: str, lowered: Callable[[str], tuple[Originals, Path]], tmp_path: Path
+) -> None:
+    fault = FAULTS[name]
+    originals, folder = lowered(fault.family)
+    shutil.copytree(folder, tmp_path / "out")
+    fault.inject(tmp_path / "out")
+    proof = verify_lowering(originals, tmp_path / "out")
+    assert not proof.passed
+    assert fault.says in "\n".join(proof.causes)
+    assert [cause for cause in proof.causes if not cause.startswith(fault.may)] == []
