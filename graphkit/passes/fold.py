@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
+from graphkit.passes.quantization.float_outputs import keep_outputs_float
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
@@ -79,6 +81,8 @@ def fold(
         model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
         if model is outcome.model:
             break
+    model, kept = keep_outputs_float(model)
+    changes += [f"fold: {counted(kept, 'output(s)')} kept from being quantised by onnxruntime"] if kept else []
     return Outcome(model, (*changes, *described(counts)), outcome.declined)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.view import Node, Value
+from graphkit.passes.quantization.float_outputs import is_rounded_behind
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
 
@@ -27,7 +28,8 @@ class EliminateIdentity(Rewrite):
     x - -0.0 stay, because they turn -0.0 into 0.0, while x - 0.0 and x + -0.0 go. An Identity that names an output of
     its graph is removed if its input can take that name and nothing else reads either tensor: onnxruntime's fusions of
     Gemm and Transpose lose an output that also has a consumer, and the model then does not load. What a Concat
-    or a Split gives, such as a cache, may be read elsewhere too: no fusion takes that away.
+    or a Split gives, such as a cache, may be read elsewhere too: no fusion takes that away, unless it is moved on its
+    way to a QuantizeLinear, which onnxruntime would move up past the output.
 
     Before:
 
@@ -69,7 +71,7 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
         return False
     if editor.has_alias(source) or editor.is_renamed(source) or out.consumers:
         return False
-    if len(source.consumers) > 1 and not producer.is_op("Concat", "Split"):
+    if len(source.consumers) > 1 and (not producer.is_op("Concat", "Split") or is_rounded_behind(source)):
         return False
     if editor.inner_names(out.scope) & {source.name, out.name}:
         return False
