@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from graphkit.contract.default_sizes import BUNDLED, LOWERED, SOURCE
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value
 from graphkit.io.stream_files import INPUT
@@ -35,7 +36,6 @@ RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` t
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # what lowering does only where it is asked to
-SLOTS, SOURCE, LOWERED = 256, 256, 64  # default lengths: --max-cache, --max-source, and those of `graphkit lower`
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _lower(name: str, models: Sequence[Facts]) -> Iterator[str]:
 
 
 def _bundle(name: str, models: Sequence[Facts]) -> str:
-    lengths = _lengths(models, "--max-source", "--max-cache", SOURCE, SLOTS)
+    lengths = _lengths(models, "--max-source", "--max-cache", SOURCE, BUNDLED)
     return _command("bundle", name, "-o", _output(name, ".bundle"), *lengths)
 
 

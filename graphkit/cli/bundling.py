@@ -35,7 +35,7 @@ UPDATES = ("tensor-scatter", "scatter-nd")
 @count_option(
     "--max-cache",
     None,
-    "Slots of the KV cache: the most tokens that the decoder sees. Default: 256, or the positions of the model.",
+    "Slots of the KV cache: the most tokens that the decoder sees. Default: 2048, at most the positions of the model.",
 )
 @count_option("--max-source", 256, "The longest source, as the encoder's input counts it.")
 @count_option("--batch", 1, "The most rows: sequences at a time, or beams.")

@@ -43,7 +43,7 @@ LANGUAGES = ("c", "rust", "typescript")
     help="The name of a target, or its TOML file.",
 )
 @count_option("--src-len", 64, "Positions of the padded source.")
-@count_option("--max-cache-len", None, "Slots of the KV cache. Default: 64, or the positions of the model.")
+@count_option("--max-cache-len", None, "Slots of the KV cache. Default: 64, at most the positions of the model.")
 @count_option("--batch", 1, "Sequences, images or sounds at a time.")
 @click.option(
     "--kv-layout",

@@ -102,7 +102,7 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding,
     and one of all rows.
 
-    Where a bundle takes one row, that is padded too.
+    Where a bundle takes one row, that is padded too. One prompt of several tokens at least is no longer than `LONGEST`.
 
     Args:
         contract: The bundle.
@@ -113,8 +113,8 @@ def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[P
     slots = contract.lengths[0].most
     windows = {state.shape[state.axis or 0] for state in contract.states if state.update == "ring"}
     lengths = {1, max(slots - 1, 1), *(each for w in windows for each in (w - 1, w + 1))}
-    if not windows or slots // 2 <= LONGEST:
-        lengths.add(max(slots // 2, 1))
+    if slots // 2 <= LONGEST or not any(1 < length <= LONGEST for length in lengths):
+        lengths.add(max(min(slots // 2, LONGEST), 1))
     batch = contract.sizes["batch"]
     made: list[Prompt] = []
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):

@@ -17,6 +17,7 @@ from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.violated import check_sizes
 from graphkit.contract.bundle import BundleContract
+from graphkit.contract.default_sizes import BUNDLED, SOURCE
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_dims
 from graphkit.io.tensors import walk_tensors
@@ -46,7 +47,7 @@ from graphkit.workflows.recording import record_stage
 
 __all__ = ["JAVASCRIPT_HOST", "BundleOptions", "BundleReport", "bundle_folder"]
 
-CONTRACT, DATA, SLOTS = "bundle.json", "bundle.data", 256
+CONTRACT, DATA = "bundle.json", "bundle.data"
 JAVASCRIPT_HOST = Path(host.__file__).with_name("bundle.mjs")
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
@@ -56,8 +57,8 @@ class BundleOptions:
     """How to make a bundle.
 
     Attributes:
-        max_cache: Slots of the cache: the most tokens that the decoder sees; None for 256, or as many as the model has
-            positions where these are fewer.
+        max_cache: Slots of the cache: the most tokens that the decoder sees; None for 2,048, or as many as the model
+            has positions where these are fewer.
         max_source: The longest source, as the encoder's input counts it.
         batch: The most rows: sequences at a time, or beams.
         update: What writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
@@ -70,7 +71,7 @@ class BundleOptions:
     """
 
     max_cache: int | None = None
-    max_source: int = 256
+    max_source: int = SOURCE
     batch: int = 1
     update: Update = "tensor-scatter"
     dims: tuple[tuple[str, int], ...] = ()
@@ -218,7 +219,7 @@ class _Export:
             UsageError: The user asks for more than the model has positions.
         """
         step = self.pipeline.step if self.pipeline is not None else None
-        return cache_slots(step, options.max_cache, SLOTS, "--max-cache")
+        return cache_slots(step, options.max_cache, BUNDLED, "--max-cache")
 
     def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
         if self.pipeline is None:

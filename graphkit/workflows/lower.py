@@ -13,6 +13,7 @@ import numpy as np
 from graphkit.analysis.architecture import architecture
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import Contract
+from graphkit.contract.default_sizes import LOWERED
 from graphkit.contract.guide import guide
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
@@ -33,7 +34,7 @@ from graphkit.workflows.host_contract import build_contract, collect_tables, lin
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_changes import asked_changes
-from graphkit.workflows.lower_options import DEFAULTS, SLOTS, LowerOptions, check_options
+from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
 from graphkit.workflows.lowering import Lowered, lower_model
@@ -179,7 +180,7 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     wanted = mask_floor(target, options.mask_floor)
     floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
     source = _source(pipeline, options)
-    slots = cache_slots(pipeline.step, options.max_cache_len, SLOTS, "--max-cache-len")
+    slots = cache_slots(pipeline.step, options.max_cache_len, LOWERED, "--max-cache-len")
     return LowerSizes(options.batch, source, slots, dict(options.dims), floor, pad, target)
 
 

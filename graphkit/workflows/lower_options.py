@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from graphkit.contract.default_sizes import LOWERED
 from graphkit.errors import UsageError
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.workflows.judge import SECONDS, judge_words
 
-__all__ = ["DEFAULTS", "SLOTS", "KvLayout", "LowerOptions", "check_options"]
+__all__ = ["DEFAULTS", "KvLayout", "LowerOptions", "check_options"]
 
 KvLayout = Literal["per-layer", "stacked"]
 MAX_POSITIONS = 1 << 16
@@ -41,7 +42,7 @@ class LowerOptions:
     """
 
     target: str = "generic-npu"
-    src_len: int = 64
+    src_len: int = LOWERED
     max_cache_len: int | None = None
     batch: int = 1
     mask_floor: float | None = None
@@ -57,7 +58,7 @@ class LowerOptions:
     dequantize: bool = False
 
 
-DEFAULTS, SLOTS = LowerOptions(), 64
+DEFAULTS = LowerOptions()
 
 
 def check_options(path: Path, output: Path, options: LowerOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from bundles import SLOTS, WINDOW, decoder
 
+from graphkit.contract.reading import read_bundle
 from graphkit.host.bundle import Bundle
 from graphkit.model import Model
 from graphkit.verify.bundle_checks import CHECKS, STEPS, Subject, tried
@@ -93,3 +95,24 @@ def test_the_first_prompt_goes_round_the_shortest_ring(bundle_of: BundleOf) -> N
     plain, ringed = subject_of(bundle_of("causal")), subject_of(bundle_of("window"))
     assert len(plain.first.steps) == min(STEPS, SLOTS - 1)
     assert len(ringed.first.steps) > WINDOW
+
+
+@pytest.mark.parametrize(("slots", "window", "lengths"), [
+    (8, 0, {1, 4, 7}),
+    (256, 0, {1, 128, 255}),
+    (2048, 0, {1, 600, 2047}),
+    (2048, 512, {1, 511, 513, 2047}),
+    (4096, 1024, {1, 600, 1023, 1025, 4095}),
+])  # fmt: skip
+def test_a_prompt_of_several_tokens_is_short_enough_for_checks(
+    slots: int, window: int, lengths: set[int], bundle_of: BundleOf
+) -> None:
+    contract = read_bundle(bundle_of("window" if window else "causal") / "bundle.json")
+    states = [
+        replace(state, shape=tuple(window if axis == state.axis else size for axis, size in enumerate(state.shape)))
+        if state.update == "ring"
+        else state
+        for state in contract.states
+    ]
+    longer = replace(contract, states=tuple(states), lengths=(replace(contract.lengths[0], most=slots),))
+    assert {prompt.tokens.shape[1] for prompt in prompts(longer, Originals(), 0)} == lengths

@@ -13,12 +13,15 @@ from real_models import unpacked
 from small_pipelines import FILLED, decoder, saved
 
 from graphkit.analysis.blockers import blockers
+from graphkit.cli.bundling import bundle
+from graphkit.cli.lowering import lower
 from graphkit.contract import read_contract
+from graphkit.contract.default_sizes import BUNDLED, LOWERED, SOURCE
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.cache_slots import most_positions
+from graphkit.workflows.cache_slots import cache_slots, most_positions
 from graphkit.workflows.host_feeds import run_feed
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.lower_sizes import Setting
@@ -109,7 +112,17 @@ SHIFTED = """(int64[batch, seq] input_ids, int64[batch, total] attention_mask, f
 def test_positions_are_rows_without_those_that_an_exporter_shifts(body: str, positions: int | None) -> None:
     model = text(SHIFTED.format(body=body).replace("KEY", '"past_key_values.0.key"'))
     model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 8), np.float32), "table"))
-    assert most_positions(Model.from_proto(model)) == positions
+    found = Model.from_proto(model)
+    assert most_positions(found) == positions
+    assert cache_slots(found, None, BUNDLED, "--max-cache") == (positions or BUNDLED)
+
+
+def test_help_says_how_many_slots_there_are_by_default() -> None:
+    options = {option.name: option for command in (bundle, lower) for option in command.params}
+    for name, slots in (("max_cache", BUNDLED), ("max_cache_len", LOWERED)):
+        assert f"Default: {slots}, at most the positions of the model." in options[name].help
+    assert (options["max_source"].default, options["src_len"].default) == (SOURCE, LOWERED)
+    assert (BundleOptions().max_source, LowerOptions().src_len) == (SOURCE, LOWERED)
 
 
 @pytest.mark.parametrize("make", [lower_folder, bundle_folder])
