@@ -14,6 +14,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import ZERO
+from graphkit.graph.forward_analysis import ForwardAnalysis
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
@@ -22,7 +23,6 @@ from graphkit.shapes import Shapes
 
 __all__ = ["UNBOUNDED", "FloatBounds", "Interval"]
 
-MAX_DEPTH = 40  # nodes that are followed upwards
 MAX_READ = 64 << 20  # bytes of a constant that are read
 
 LARGEST: dict[int, float] = {dtype: float(np.finfo(numpy).max) for dtype, numpy in FLOATS.items()}
@@ -70,7 +70,7 @@ class Interval:
 UNBOUNDED = Interval(-math.inf, math.inf, may_be_nan=True)
 
 
-class FloatBounds:
+class FloatBounds(ForwardAnalysis[Interval]):
     """Bounds of the values of a model, by interval arithmetic.
 
     What inputs, products, convolutions and normalizations give is taken to be finite, and small against the largest
@@ -79,24 +79,15 @@ class FloatBounds:
     """
 
     def __init__(self, model: Model, shapes: Shapes) -> None:
+        super().__init__(UNBOUNDED)
         self.model, self.shapes = model, shapes
-        self._found: dict[Value, Interval] = {}
 
-    def of(self, value: Value | None, depth: int = 0) -> Interval:
+    def transfer(self, value: Value) -> Interval:
         """Return bounds of the elements of a value."""
-        if value is None or depth > MAX_DEPTH:
-            return UNBOUNDED
-        if value not in self._found:
-            self._found[value] = self._compute(value, depth)
-        return self._found[value]
-
-    def _compute(self, value: Value, depth: int) -> Interval:
         if value.constant is not None:
             return self._of_tensor(value.constant)
         dtype, node = self.shapes[value].dtype, value.producer
-        if node is None:
-            return _activation(dtype)
-        return _rounded(self._of_node(node, dtype, depth + 1), dtype)
+        return _activation(dtype) if node is None else _rounded(self._of_node(node, dtype), dtype)
 
     def _of_tensor(self, tensor: TensorProto) -> Interval:
         size = payload_size(tensor)
@@ -108,32 +99,32 @@ class FloatBounds:
             return UNBOUNDED
         return _hull(array)
 
-    def _of_node(self, node: Node, dtype: int, depth: int) -> Interval:
+    def _of_node(self, node: Node, dtype: int) -> Interval:
         kind = node.operator
         if node.bodies:
             return _of_dtype(dtype)
         if kind in MOVING - {"Concat"} or kind in EXTREMES or kind in ("Cast", "Dropout"):
-            return self.of(node.input(0), depth)
+            return self.of(node.input(0))
         if kind in PRODUCTS:
             return _activation(dtype)
         if kind in SUMS:
-            is_finite = all(self.of(each, depth).is_finite for each in node.inputs if each is not None)
+            is_finite = all(self.of(each).is_finite for each in node.inputs if each is not None)
             return _activation(dtype) if is_finite else UNBOUNDED
         if kind in LIMITED:
             least, most = LIMITED[kind]
-            return Interval(least, most) if self.of(node.input(0), depth).is_finite else UNBOUNDED
+            return Interval(least, most) if self.of(node.input(0)).is_finite else UNBOUNDED
         if kind == "ConstantOfShape":
             fill = node.attr("value", ZERO)
             return UNBOUNDED if fill is None else self._of_tensor(fill)
         if kind in ARITHMETIC:
-            return ARITHMETIC[kind]([self.of(each, depth) for each in node.inputs if each is not None])
+            return ARITHMETIC[kind]([self.of(each) for each in node.inputs if each is not None])
         if kind in ("Concat", "Where", "ScatterND", "ScatterElements"):
             read = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}.get(kind, range(len(node.inputs)))
             if node.attr("reduction", "none") != "none":
                 return _of_dtype(dtype)
-            return reduce(or_, (self.of(node.input(index), depth) for index in read))
+            return reduce(or_, (self.of(node.input(index)) for index in read))
         if kind in ("Trilu", "Relu"):
-            return self.of(node.input(0), depth) | Interval(0, 0)
+            return self.of(node.input(0)) | Interval(0, 0)
         return _of_dtype(dtype)
 
 

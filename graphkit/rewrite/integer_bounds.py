@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, INTEGERS, integer_range
 from graphkit.errors import ModelError
+from graphkit.graph.forward_analysis import ForwardAnalysis
 from graphkit.graph.operators import MOVING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
@@ -18,34 +19,24 @@ from graphkit.shapes.tensor import numbers
 __all__ = ["Bounds", "IntegerBounds"]
 
 MAX_CONSTANT = 1 << 20  # elements of a constant that are looked at
-MAX_DEPTH = 200  # nodes that are followed one after the other
 
 Bounds = tuple[int, int]
 
 
-class IntegerBounds:
+class IntegerBounds(ForwardAnalysis["Bounds | None"]):
     """Tells between which numbers the elements of a tensor are at any input; each tensor is looked at once.
 
     Numbers that int64 cannot hold are never told: what wraps around is not known.
     """
 
     def __init__(self, editor: Editor) -> None:
+        super().__init__(None)
         self.editor = editor
-        self._known: dict[Value, Bounds | None] = {}
-        self._depth = 0
 
-    def of(self, value: Value | None) -> Bounds | None:
+    def transfer(self, value: Value) -> Bounds | None:
         """Return the least and the greatest element that a tensor can have, None where they are not known."""
-        if value is None:
-            return None
-        if value not in self._known:
-            self._known[value] = None  # until it is known, and where it needs itself
-            if self._depth < MAX_DEPTH:
-                self._depth += 1
-                found = self._find(value)
-                self._depth -= 1
-                self._known[value] = found if found is not None and -(2**63) <= found[0] <= found[1] < 2**63 else None
-        return self._known[value]
+        found = self._find(value)
+        return found if found is not None and -(2**63) <= found[0] <= found[1] < 2**63 else None
 
     def _find(self, value: Value) -> Bounds | None:
         tensor = self.editor.shapes[value]

@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
+from graphkit.graph.forward_analysis import ForwardAnalysis
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -28,13 +29,12 @@ from graphkit.shapes.value_range_rules import RULES, ElementsView
 
 __all__ = ["ValueRangeAnalysis"]
 
-MAX_DEPTH = 64  # nodes that are followed one after the other
 MAX_CONSTANT = 2**20  # elements of a constant that are looked at
 MAX_NUMBER = 2**31  # larger elements are no indices, and their differences might overflow
 WIDE = (TensorProto.INT32, TensorProto.INT64)  # they hold whatever is made of dims
 
 
-class ValueRangeAnalysis:
+class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
     """Finds the forms of the integer tensors of a model; each tensor is analysed once.
 
     Args:
@@ -45,19 +45,18 @@ class ValueRangeAnalysis:
     """
 
     def __init__(self, model: Model, tensor: Callable[[Value], Tensor], *, typical: bool = False) -> None:
+        super().__init__(None)
         self.model, self.tensor, self.typical = model, tensor, typical
         self._followed = {0, *INTEGERS, *FLOATS} if typical else {0, *INTEGERS}
-        self._known: dict[Value, Form | None] = {}
-        self._depth = 0
 
     def affine(self, value: Value | None) -> Affine | None:
         """Return the elements of a tensor as a function of their coordinates, None where none is known."""
-        found = self.form(value)
+        found = self.of(value)
         return found if isinstance(found, Affine) else None
 
     def range(self, value: Value | None) -> ValueRange | None:
         """Return the least and the greatest element in terms of the input dims, None where they are not known."""
-        found = self.form(value)
+        found = self.of(value)
         with suppress(UnknownError):
             return found.range if found is not None and found.range.is_known else None
         return None
@@ -86,17 +85,11 @@ class ValueRangeAnalysis:
         last, rest = whole.strides[-1], whole.strides[:-1]
         return [Affine(whole.dims[:-1], whole.start + last * index, rest) for index in range(count)]
 
-    def form(self, value: Value | None) -> Form | None:
+    def transfer(self, value: Value) -> Form | None:
         """Return the form of a tensor's elements, affine or a range."""
-        if value is None or self._depth > MAX_DEPTH:
-            return None
-        if value not in self._known:
-            self._known[value] = None  # against cycles
-            self._depth += 1
-            with suppress(UnknownError, TooComplexError, LookupError, ValueError):  # or a node that fits no operator
-                self._known[value] = self._form(value)
-            self._depth -= 1
-        return self._known[value]
+        with suppress(UnknownError, TooComplexError, LookupError, ValueError):  # or a node that fits no operator
+            return self._form(value)
+        return None
 
     def _form(self, value: Value) -> Form | None:
         tensor, data, node = self.tensor(value), self._data(value), value.producer
@@ -108,7 +101,7 @@ class ValueRangeAnalysis:
         if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
         inputs = [None if source is None else self.tensor(source) for source in node.inputs]
-        found = rule(ElementsView(node, inputs, tensor.dims, self.form, self.typical))
+        found = rule(ElementsView(node, inputs, tensor.dims, self.of, self.typical))
         return found if _holds(tensor.dtype, found) else None
 
     def _data(self, value: Value) -> Array | np.ndarray | None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
 from sessions import session_of
 
+from graphkit.graph.forward_analysis import MAX_DEPTH
 from graphkit.model import Model
 from graphkit.shapes import Shapes, Tensor, infer, is_known
 from graphkit.shapes.value_range import Affine
-from graphkit.shapes.value_range_analysis import MAX_DEPTH, ValueRangeAnalysis
+from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 
 def analysis(shapes: Shapes, *, typical: bool = False) -> ValueRangeAnalysis:
@@ -322,4 +323,4 @@ def test_an_attribute_of_a_call_is_not_read_as_0():
     (function,) = found.scopes[1:]
     unknown = {function.values["z"]: Tensor(TensorProto.INT64, (2, 1))}
     ranges = ValueRangeAnalysis(found, lambda value: unknown.get(value) or infer(found)[value])
-    assert ranges.form(function.values["z"]) is None
+    assert ranges.of(function.values["z"]) is None
