@@ -55,11 +55,13 @@ class Pass(ABC):
         largest_error: How far the results of a node can be off after it, absolutely, for values near 1; 0 where they
             are equal to the last bit.
         drops_outputs: Whether it removes outputs on purpose; those that stay give the same.
+        drops_rounding: Whether quantised data is no longer rounded after it, which the proof then does in its place.
         changes_interface: Whether it gives the model other inputs, or outputs of another meaning, on purpose.
     """
 
     largest_error: ClassVar[float] = 0.0
     drops_outputs: ClassVar[bool] = False
+    drops_rounding: ClassVar[bool] = False
     changes_interface: ClassVar[bool] = False
 
     @classmethod

@@ -17,6 +17,7 @@ from graphkit.rewrite.outcome import PassChange
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, prove
+from graphkit.workflows.unrounded import prove_unrounded
 
 __all__ = ["Claim", "Evidence", "judged"]
 
@@ -28,12 +29,14 @@ class Claim:
     Attributes:
         error: The largest error of a node, 0 where results are equal to the last bit.
         drops_outputs: Whether outputs may be missing.
+        drops_rounding: Whether nothing changes but that quantised data is no longer rounded.
         interface: The passes that changed what inputs and outputs there are or mean, of which nothing is claimed.
     """
 
     premise: Premise = ALWAYS
     error: float = 0.0
     drops_outputs: bool = False
+    drops_rounding: bool = False
     interface: tuple[str, ...] = ()
 
     @classmethod
@@ -48,6 +51,7 @@ class Claim:
             premise,
             max((step.largest_error for step in active), default=0.0),
             any(step.drops_outputs for step in active),
+            bool(active) and all(step.drops_rounding for step in active),
             tuple(dict.fromkeys(step.name() for step in active if step.changes_interface)),
         )
 
@@ -99,9 +103,15 @@ def judged(
         return Evidence(failures=tuple(failures))
     if gone and not rewritten.graph.outputs:
         return Evidence(unproven="no output is left to compare")
+    notes = tuple(f"{text}." for text in _are_gone("Output", gone))
+    if claim.drops_rounding and options.tolerance is None:
+        unrounded, note = prove_unrounded(model, rewritten, output, options, progress, claim.premise)
+        if unrounded is not None:
+            return Evidence(unrounded, notes=(note,))
+        notes = (*notes, note)
     original = _without_outputs(model, gone) if gone else model
     proof = prove(original, output, options, progress, premise=claim.premise, error=claim.error)
-    return Evidence(proof, notes=tuple(f"{text}." for text in _are_gone("Output", gone)))
+    return Evidence(proof, notes=notes)
 
 
 def _interface_changes(before: Model, after: Model) -> list[str]:

@@ -1,0 +1,133 @@
+"""Compare quantised products with products of floats exactly: on the same rounded data.
+
+A model whose quantised products are computed with floats no longer rounds their data, and how far that moves its
+results no bound says: a step of 1/255 of a range passes through all layers behind it. Each product alone has a bound,
+that of float32 arithmetic, once its data is rounded as the original rounds it. So the rewritten model is taken apart at
+its products: each reads what the original's data is after rounding, which nodes of the original beside it compute,
+and gives what the original's product gives, within rounding. What its data is without rounding is compared too: so
+every node is, on the original's own values, and none on what others have made of a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import onnx
+from onnx import helper
+
+from graphkit.model import Model
+
+__all__ = ["TOLERANCE", "as_rounded"]
+
+TOLERANCE = 1e-5  # of the largest magnitude: sums of float32 products in another order, and what follows them
+
+QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
+CONTRIB = ("DynamicQuantizeMatMul",)  # which quantises its first input itself
+ORIGINAL, DATA, ROUNDED = "original/", "data/", "rounded/"
+
+Graph = onnx.GraphProto
+Key = tuple[object, ...]
+
+
+def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
+    """Return the original, and the rewritten model with the roundings of the original; both give the data too.
+
+    Args:
+        original: A quantised model.
+        rewritten: The same with products of floats; its weights lie where those of the original do.
+
+    Returns:
+        The two models, or why they cannot be made.
+    """
+    before, after = _copied(original), _copied(rewritten)
+    if any(_has_bodies(node) for proto in (before, after) for node in proto.graph.node) or before.functions:
+        return "bodies or functions, in which products cannot be taken apart"
+    if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in _names(before.graph)):
+        return "values whose names are needed to take products apart"
+    known = {_key(node) for node in before.graph.node}
+    new = [node for node in after.graph.node if _key(node) not in known]
+    rounded = _with_rounded(before.graph, {name for node in new for name in node.input})
+    if isinstance(rounded, str):
+        return rounded
+    for node in new:
+        for index, name in enumerate(node.input):
+            if name in rounded:
+                node.input[index] = f"{ORIGINAL}{ROUNDED}{name}"
+    _give(after.graph, rounded)
+    _add_original(after, before)
+    _give(before.graph, rounded)
+    return original.with_proto(before), rewritten.with_proto(after)
+
+
+def _copied(model: Model) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return proto
+
+
+def _has_bodies(node: onnx.NodeProto) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
+def _names(graph: Graph) -> Iterable[str]:
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (name for node in graph.node for name in node.output)
+
+
+def _key(node: onnx.NodeProto) -> Key:
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+    return node.domain, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
+
+
+def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
+    """Compute what each of these values is after rounding, where the graph rounds it; return the values, or why not."""
+    nodes: list[onnx.NodeProto] = []
+    found: dict[str, Key] = {}
+    for node in graph.node:
+        nodes.append(node)
+        if not node.input or node.input[0] not in data or node.op_type not in (*QUANTIZING, *CONTRIB):
+            continue
+        name, how = node.input[0], _how(node)
+        if found.setdefault(name, how) != how:
+            return f"'{name}' is rounded in two ways"
+        if any(f"{ROUNDED}{name}" in made.output for made in nodes):
+            continue
+        parts = list(node.output) if node.op_type == "DynamicQuantizeLinear" else [node.output[0], *node.input[1:3]]
+        if node.op_type in CONTRIB:
+            parts = [f"{ROUNDED}{name}/{part}" for part in ("q", "scale", "zero")]
+            nodes.append(helper.make_node("DynamicQuantizeLinear", [name], parts))
+        nodes.append(helper.make_node("DequantizeLinear", parts, [f"{ROUNDED}{name}"]))
+        nodes[-1].attribute.extend(attribute for attribute in node.attribute if attribute.name == "axis")
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return list(found)
+
+
+def _how(node: onnx.NodeProto) -> Key:
+    """Return how a node rounds: by the range of its data, or with a scale and a zero point."""
+    return ("range",) if node.op_type != "QuantizeLinear" else (*node.input[1:], *_key(node)[4:])
+
+
+def _give(graph: Graph, data: Iterable[str]) -> None:
+    """Make outputs of values."""
+    for name in data:
+        graph.node.append(helper.make_node("Identity", [name], [f"{DATA}{name}"]))
+        graph.output.append(helper.make_tensor_value_info(f"{DATA}{name}", onnx.TensorProto.FLOAT, None))
+
+
+def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Put the nodes of the original before those of a model, with names of their own; it has the same inputs."""
+    computed = {name for node in original.graph.node for name in node.output if name}
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in original.graph.node]
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [f"{ORIGINAL}{name}" if name in computed else name for name in names]
+        node.name = f"{ORIGINAL}{node.name}" if node.name else ""
+    own = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend((*nodes, *own))
+    have = {tensor.name for tensor in proto.graph.initializer}
+    proto.graph.initializer.extend(tensor for tensor in original.graph.initializer if tensor.name not in have)
+    domains = {opset.domain for opset in proto.opset_import}
+    proto.opset_import.extend(opset for opset in original.opset_import if opset.domain not in domains)
