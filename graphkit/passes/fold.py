@@ -82,7 +82,8 @@ def fold(
         if model is outcome.model:
             break
     model, kept = keep_outputs_float(model)
-    changes += [f"fold: {counted(kept, 'output(s)')} kept from being quantised by onnxruntime"] if kept else []
+    if kept:
+        changes.append(PassChange(f"{counted(kept, 'output(s)')} kept from being quantised by onnxruntime", "fold"))
     return Outcome(model, (*changes, *described(counts)), outcome.declined)
 
 
