@@ -114,5 +114,6 @@ def test_a_prompt_of_several_tokens_is_short_enough_for_checks(
         else state
         for state in contract.states
     ]
-    longer = replace(contract, states=tuple(states), lengths=(replace(contract.lengths[0], most=slots),))
+    longest, sizes = replace(contract.lengths[0], most=slots), {**contract.sizes, "batch": 1}
+    longer = replace(contract, states=tuple(states), lengths=(longest,), sizes=sizes)
     assert {prompt.tokens.shape[1] for prompt in prompts(longer, Originals(), 0)} == lengths
