@@ -7,6 +7,7 @@ from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
 from graphkit.passes.clean_up.drop_empty_parts import DropEmptyParts
 from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
 from graphkit.passes.clean_up.drop_zero_adds import DropZeroAdds
+from graphkit.passes.clean_up.drop_zero_states import DropZeroStates
 from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 from graphkit.passes.clean_up.fold_constants import FoldConstants
@@ -92,6 +93,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     DropBroadcasts,
     FoldConstants,
     DropZeroAdds,
+    DropZeroStates,
     MergeCommonSubexpressions,
 )
 
