@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
@@ -151,13 +151,17 @@ class Hazards(Judged):
 
     def found(self) -> tuple[Finding, ...]:
         others = (_finding(one) for one in self.hazards if one.kind != "sizes")
-        return (*others, *(finding for rule in self.legal if (finding := self._finding_of(rule)) is not None))
+        found = [finding for rule in self.legal if (finding := self._finding_of(rule)) is not None]
+        if found and not self.is_complete:  # a line of the verdict names the first of them in any case
+            found[0] = replace(found[0], where=f"as far as shapes are known, {found[0].where}")
+        return (*others, *found)
 
     def _finding_of(self, rule: LegalSizes) -> Finding | None:
         hazards = [one for one in self.hazards if one.kind == "sizes" and rule.dim in _names(one)]
         if not hazards:
             return None
-        text = f"legal sizes are {rule}; {hazards[0]}"
+        known = "" if self.is_complete else "as far as shapes are known, "
+        text = f"{known}legal sizes are {rule}; {hazards[0]}"
         return Finding(FINDINGS["sizes"], str(rule), text, rule.dim, sum(len(one.nodes) for one in hazards))
 
     def blocks(self) -> Iterator[Block]:

@@ -34,6 +34,17 @@ __all__ = [
 
 Completed = list[CompletionItem]
 SHELLS = ("bash", "zsh", "fish")
+# A line of click's script, and what ours has for it: no space follows NAME=, for a size does (fish knows that), and a
+# list with commas stays whole.
+OURS = {
+    "bash": ("    return 0\n", "    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace\n    return 0\n"),
+    "zsh": (
+        "compadd -U -V unsorted -a completions",
+        "local -a suffix; [[ ${completions[1]} == *= ]] && suffix=(-S '')\n"
+        '        compadd -U -V unsorted "${suffix[@]}" -a completions',
+    ),
+    "fish": ('string split "," $completion', 'string split -m 1 "," $completion'),
+}
 
 
 def _files(incomplete: str) -> Completed:
@@ -149,6 +160,8 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     found = kind(click.get_current_context().find_root().command, {}, "graphkit", "_GRAPHKIT_COMPLETE")
-    template = found.source_template % found.source_vars()  # its `source` also starts bash to ask for its version
+    script = found.source_template % found.source_vars()  # its `source` also starts bash to ask for its version
+    plain, ours = OURS[shell]
+    script = script.replace(plain, ours)
     # bash takes a colon for the end of a word, and example:NAME has one
-    sys.stdout.write(('COMP_WORDBREAKS="${COMP_WORDBREAKS//:}"\n' if shell == "bash" else "") + template)
+    sys.stdout.write(('COMP_WORDBREAKS="${COMP_WORDBREAKS//:}"\n' if shell == "bash" else "") + script)
