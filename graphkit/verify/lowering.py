@@ -23,6 +23,7 @@ from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
 from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
 from graphkit.verify.one_sequence import OneSequence
 from graphkit.verify.originals import Originals
+from graphkit.verify.sound_padding import padding_note
 from graphkit.verify.special_tokens import placed, places, special_tokens
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
@@ -233,7 +234,7 @@ class _Proof:
             found += named(Scene(self.host, self.reference, *self.case, self.allowance.differ), scene, facts, self.rng)
         elif scene is not None:
             found += leaks(scene, self.rng)
-        notes = list(self._left_out(lengths))
+        notes = [*self._left_out(lengths), *self._padding(lengths)]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -254,6 +255,12 @@ class _Proof:
             return [0]
         found = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
         return sorted({length for length in found if length is not None and 0 < length <= source})
+
+    def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
+        if (sound := self.contract.sizes.get("sound", 0)) > 0:
+            self._take_sound(lengths[(len(lengths) - 1) // 2])
+            mine = {name: self.host.own(array) for name, array in self._given().items()}
+            yield from padding_note(self.reference, mine, self._ids(1)[0], sound, self.allowance.differ)
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]

@@ -25,9 +25,11 @@ class OneSequence:
     Attributes:
         valid: How many samples or frames of a sound are valid: zeros follow, and the encoder's mask says so; None for
             all that it gets.
+        is_cut: Whether a sound ends with what is valid, instead of zeros.
     """
 
     valid: int | None = None
+    is_cut: bool = False
 
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
@@ -76,6 +78,8 @@ class OneSequence:
             array = made[value.name] = user[value.name].copy()
             axis = next((at for at in range(1, array.ndim) if dim_at(value, at) == dim_at(mask, 1)), 1)
             np.moveaxis(array, axis, 0)[self.valid :] = 0
+            if self.is_cut:
+                array = made[value.name] = np.take(array, range(self.valid), axis)
             length = array.shape[axis]
         made[mask.name] = (np.arange(length) < self.valid).astype(np.int64)[None]
         return made

@@ -164,6 +164,24 @@ def test_sounds_that_do_not_fit(source: tuple[int, ...], length: int, reason: st
         Host(folders[1]).start(source, input_features=sound(length))
 
 
+def test_the_proof_says_that_padding_changes_what_the_export_gives(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """As a normalization over time does; without one, nothing is said."""
+    source = speech(tmp_path / "export")
+    model = onnx.load(source / "encoder_model.onnx")
+    place = next(i for i, node in enumerate(model.graph.node) if node.output[0] == "half")
+    model.graph.node[place].output[0] = "half_before"
+    mean = helper.make_node("ReduceMean", ["half_before"], ["mean"], axes=[2])
+    model.graph.node.insert(place + 1, helper.make_node("Sub", ["half_before", "mean"], ["half"]))
+    model.graph.node.insert(place + 1, mean)
+    onnx.save(model, source / "encoder_model.onnx")
+    lower_folder(source, tmp_path / "out", replace(OPTIONS, verify=False))
+    proof = verify_lowering(originals(source), tmp_path / "out")
+    assert proof.passed, proof.findings()
+    assert any(note.startswith("The original depends on how far a sound is padded") for note in proof.notes)
+    plain = verify_lowering(originals(folders[0]), folders[1])
+    assert not any("padded" in note for note in plain.notes)
+
+
 def broken(folders: tuple[Path, Path], folder: Path, file: str, name: str) -> LoweringProof:
     """Prove a copy in which an input is not read: the model has zeros for it, as if all of a sound counted."""
     shutil.copytree(folders[1], folder, dirs_exist_ok=True)
