@@ -43,7 +43,7 @@ class FloatWeights:
         tensor, point = _constant(weight), _constant(zero)
         if weight is None or tensor is None or (zero is not None and point is None):
             return NOT_CONSTANT
-        dims = tuple(tensor.dims)
+        dims = tuple(tensor.dims) or (1,)  # one number is calculated with as a row of one
         if tensor.data_type not in INTEGERS:
             return Reason("its weight has a type that is not calculated with here")
         key = (id(tensor), id(point), tuple(map(id, scales)), dtype, axis)
@@ -54,8 +54,8 @@ class FloatWeights:
             offset = _along(_product(self.editor, [point]) if point is not None else np.zeros(()), dims, axis)
             if factor is None or offset is None:
                 return Reason("its scales or zero points are not one for each channel of its result")
-            parts = dequantized(read(self.editor.model, tensor), dtype, offset, factor)
-            self.made[key] = self.editor.weight(f"{weight.name}_float", dtype, dims, parts)
+            parts = dequantized(read(self.editor.model, tensor).reshape(dims), dtype, offset, factor)
+            self.made[key] = self.editor.weight(f"{weight.name}_float", dtype, tuple(tensor.dims), parts)
         except (ModelError, PrecisionError) as error:
             return Reason(error)
         return self.made[key]

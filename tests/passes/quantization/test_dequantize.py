@@ -240,6 +240,17 @@ def test_weights_are_dequantised_and_pairs_go() -> None:
     np.testing.assert_allclose(run(outcome.model, {"x": x})[0], run(model, {"x": x})[0], rtol=1e-6)
 
 
+def test_a_weight_of_rank_0_is_dequantised() -> None:
+    model = model_of(
+        "g (float[N, 4] x) => (y) { factor = DequantizeLinear (w, s, z) y = Mul (x, factor) }",
+        s=np.float32(0.5), z=np.uint8(3), w=np.uint8(9),
+    )  # fmt: skip
+    outcome = Dequantize(qdq=True).run(model)
+    assert lines(outcome.model) == ["y = Mul (x, w_float)"]
+    x = exact_data(2, 4)
+    np.testing.assert_array_equal(run(outcome.model, {"x": x})[0], run(model, {"x": x})[0])
+
+
 def test_a_pair_of_two_scales_stays() -> None:
     model = qdq("q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, t, z)")
     outcome = Dequantize(qdq=True).run(model)
