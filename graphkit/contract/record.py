@@ -32,6 +32,7 @@ Outcome = Literal["passed", "failed", "not run"]
 HEX = re.compile(r"[0-9a-f]{64}")
 SEAL = re.compile(r'(.*),"checksum":"([0-9a-f]{64})"\}', re.DOTALL)
 SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+', re.DOTALL)  # strings, which keep theirs, and white space outside of them
+CHANGES = ("--dequantize", "--gelu-to-tanh")  # options of `graphkit lower` that change results
 FOR_PEOPLE = (".md", ".mjs")  # suffixes of files that no host reads
 BLOCK = 1 << 20
 
@@ -46,6 +47,7 @@ class ProofRecord:
         tolerance: The largest difference of outputs that counted as equal; None where none did, or nothing was run.
         tokens_rate: The share of greedy tokens that had to be equal.
         graphkit: The version of graphkit that ran it; "" where it was not run.
+        changes: Options that the user gave to change results; it compares with the export with these changes.
     """
 
     outcome: Outcome
@@ -53,6 +55,7 @@ class ProofRecord:
     tolerance: float | None = None
     tokens_rate: float = 1.0
     graphkit: str = ""
+    changes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -147,6 +150,8 @@ def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: I
     """Yield what does not fit together in a record, a clause each; `read` has the files that hosts read."""
     if proof.passed == bool(proof.reason):
         yield "its proof passed for a reason, or did not for none"
+    if unknown := [change for change in proof.changes if change not in CHANGES]:
+        yield f"its proof is of an export that was changed by '{unknown[0]}', which is no such option"
     if not 0 <= proof.tokens_rate <= 1 or (proof.tolerance is not None and not proof.tolerance >= 0):
         yield "its proof has no tolerance, or a rate of tokens that is none"
     for name, file in files.items():

@@ -33,7 +33,7 @@ from graphkit.workflows.dynamic_ranges import check_scales
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge
 from graphkit.workflows.kv_layout import stack_caches
-from graphkit.workflows.lower_changes import asked_changes
+from graphkit.workflows.lower_changes import AskedChanges, asked_changes
 from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
@@ -83,7 +83,7 @@ def lower_folder(
     pipeline = changes.pipeline
     originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
     with isolation(options.limits):
-        draft, proof = _written(originals, pipeline, output, options, progress)
+        draft, proof = _written(originals, changes, output, options, progress)
     return LowerReport(
         path.resolve().name,  # of "." too
         options.target,
@@ -109,9 +109,10 @@ class _Draft:
 
 
 def _written(
-    originals: Originals, pipeline: Pipeline, output: Path, options: LowerOptions, progress: Callable[[str], None]
+    originals: Originals, changes: AskedChanges, output: Path, options: LowerOptions, progress: Callable[[str], None]
 ) -> tuple[_Draft, LoweringProof | None]:
     """Lower, write and prove; for a target that takes quantised models, with a floor that the scores stay above."""
+    pipeline = changes.pipeline
     sizes = _sizes(pipeline, options)
     draft = _drafted(pipeline, sizes, options, progress)
     if sizes.target.is_quantized:
@@ -123,7 +124,7 @@ def _written(
                 draft = _drafted(pipeline, replace(sizes, floor=below), options, progress)
             draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
     progress("writing")
-    return _write(originals, output, draft, options, progress)
+    return _write(originals, output, draft, changes.options, options, progress)
 
 
 def _largest_score(draft: _Draft) -> float | None:
@@ -276,7 +277,12 @@ def _tables(draft: _Draft) -> dict[str, bytes]:
 
 
 def _write(
-    originals: Originals, output: Path, draft: _Draft, options: LowerOptions, progress: Callable[[str], None]
+    originals: Originals,
+    output: Path,
+    draft: _Draft,
+    changes: tuple[str, ...],
+    options: LowerOptions,
+    progress: Callable[[str], None],
 ) -> tuple[_Draft, LoweringProof | None]:
     """Write all of it, proven; the weights go into a file of their own where a model is too large for one."""
     contract = draft.contract
@@ -288,7 +294,7 @@ def _write(
     def finish(stage: Path) -> None:
         if options.verify:
             proofs.append(verify_lowering(originals, stage, limits=options.limits, progress=progress))
-        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None)
+        record_stage(stage, CONTRACT, contract, proofs[0] if proofs else None, changes)
 
     with made_folder(output):
         saved = save_models(

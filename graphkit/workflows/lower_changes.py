@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from graphkit.verify.originals import Originals
 from graphkit.workflows.lower_options import LowerOptions
 from graphkit.workflows.originals import Pipeline, changed_by
 
-__all__ = ["AskedChanges", "asked_changes"]
+__all__ = ["AskedChanges", "asked_changes", "changed_export"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class AskedChanges:
     done: tuple[_Change, ...]
     idle: tuple[_Change, ...]
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the changes that were made."""
+        return tuple(change.option for change in self.done)
+
     def told(self, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> Iterator[str]:
         """Yield how far results are from those of the export, measured where a proof was asked for."""
         yield from (f"{change.nothing}: {change.option} changed nothing." for change in self.idle)
@@ -72,7 +77,13 @@ class AskedChanges:
 
 def asked_changes(export: Pipeline, options: LowerOptions) -> AskedChanges:
     """Make the changes that the options ask for."""
-    asked = [change for change, is_asked in ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh)) if is_asked]
+    given = ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh))
+    return changed_export(export, [change.option for change, is_asked in given if is_asked])
+
+
+def changed_export(export: Pipeline, names: Collection[str]) -> AskedChanges:
+    """Make the changes that some options ask for, such as those that a contract records."""
+    asked = [change for change in (FLOATS, TANH) if change.option in names]
     pipeline, done, idle = export, list[_Change](), list[_Change]()
     for change in asked:
         changed = changed_by(pipeline, change.rewrite)

@@ -33,13 +33,14 @@ class Outcome(Protocol):
         """Return why it failed, a sentence each."""
 
 
-def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0) -> ProofRecord:
-    """Return what is recorded of a proof."""
+def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tuple[str, ...] = ()) -> ProofRecord:
+    """Return what is recorded of a proof against an export, or against one with changes that the user asked for."""
     if proof is None:
-        return NOT_RUN
-    if proof.passed:
-        return ProofRecord("passed", "", proof.tolerance, tokens_rate, __version__)
-    return ProofRecord("failed", proof.findings()[0], proof.tolerance, tokens_rate, __version__)
+        return replace(NOT_RUN, changes=changes)
+    reason = "" if proof.passed else proof.findings()[0]
+    return ProofRecord(
+        "passed" if proof.passed else "failed", reason, proof.tolerance, tokens_rate, __version__, changes
+    )
 
 
 def record(folder: Path, name: str, contract: AnyContract, names: Iterable[str], proof: ProofRecord) -> AnyContract:
@@ -54,8 +55,9 @@ def record(folder: Path, name: str, contract: AnyContract, names: Iterable[str],
     return made
 
 
-def record_stage(stage: Path, name: str, contract: AnyContract, proof: Outcome | None) -> AnyContract:
-    """Record all files that are about to get their places; see `record`."""
-    return record(
-        stage, name, contract, (path.name for path in stage.iterdir() if path.name != name), proof_record(proof)
-    )
+def record_stage(
+    stage: Path, name: str, contract: AnyContract, proof: Outcome | None, changes: tuple[str, ...] = ()
+) -> AnyContract:
+    """Record all files that are about to get their places; see `record` and `proof_record`."""
+    names = (path.name for path in stage.iterdir() if path.name != name)
+    return record(stage, name, contract, names, proof_record(proof, changes=changes))

@@ -24,6 +24,7 @@ from graphkit.verify.lowering_tolerance import TOLERANCE as LOWERING_TOLERANCE
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle_recurrent import method_chains
 from graphkit.workflows.bundle_toml import BUNDLE_TOML
+from graphkit.workflows.lower_changes import changed_export
 from graphkit.workflows.originals import find_pipeline
 from graphkit.workflows.recording import AnyContract, proof_record, record
 
@@ -38,7 +39,8 @@ class FolderOptions:
 
     Attributes:
         tolerance: Largest difference that counts as equal; by default that of the proof that the folder records, or of
-            a first proof. With a rate of tokens any difference is one where no tolerance is given.
+            a first proof. What the user asked `lower` to change, such as `--dequantize`, is changed in the export too,
+            unless a tolerance or a rate of tokens is given. With a rate any difference is one where no tolerance is.
         tokens_rate: The share of the export's next tokens that must be the folder's too, such as 0.95 for models that
             were quantised since; None for all, up to ties.
         record: Whether to write how the proof ended, and the checksums of the files as they are.
@@ -112,14 +114,18 @@ def _check_there(folder: Path, names: tuple[str, ...]) -> None:
 def _lowering_proof(
     export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
-    pipeline = find_pipeline(export)
-    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step)
+    changes = changed_export(find_pipeline(export), contract.proof.changes if options.same_weights else ())
+    pipeline = changes.pipeline
+    originals = Originals(pipeline.encoder, pipeline.first, pipeline.step, bool(changes.done))
     rate, limits, same = options.tokens_rate, options.limits, options.same_weights
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     tolerance = math.inf if rate is not None else LOWERING_TOLERANCE if asked is None else asked
     proof = verify_lowering(
         originals, folder, tolerance=tolerance, seed=options.seed, same_weights=same, limits=limits, progress=progress
     )
+    if changes.done:
+        told = f"The proof is against the export with {' and '.join(changes.options)}, as {LOWERED} records."
+        proof = replace(proof, notes=(*proof.notes, told))
     return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
 
 
@@ -212,4 +218,5 @@ def _record(
     """Record the files as they are, of which some may be gone that no host reads, and how the proof ended."""
     names = {file for file in contract.files if (folder / file).is_file()} | set(contract.read_files)
     rate = 1.0 if options.tokens_rate is None else options.tokens_rate
-    record(folder, name, contract, names, proof_record(proof, tokens_rate=rate))
+    changes = contract.proof.changes if options.same_weights else ()
+    record(folder, name, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
