@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
@@ -58,7 +59,7 @@ class DropZeroStates(Rewrite):
 
 def _leave_out(editor: Editor, node: Node, indices: Sequence[int]) -> None:
     inputs = [None if index in indices else value for index, value in enumerate(node.inputs)]
-    while inputs[-1] is None:
+    while inputs and inputs[-1] is None:
         inputs.pop()
     outputs = [out.name if out is not None else "" for out in node.outputs]
     editor.replace(node, NewNode(node.op_type, inputs, outputs, attributes_of(node), like=node))
@@ -87,7 +88,7 @@ def _fills_with_zeros(editor: Editor, node: Node) -> bool:
     if "value" not in node.attributes:
         return True
     tensor = constant_tensor(node.attributes)
-    if tensor is None:
+    if tensor is None or tensor.data_type not in FLOATS:
         return False
     array = editor.model.array(tensor)
     return not array.any() and not np.signbit(array).any()

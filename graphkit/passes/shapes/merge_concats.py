@@ -52,7 +52,12 @@ class MergeConcats(Rewrite):
 
 def _continues(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool:
     """Whether a reader joins what an inner Concat gives to more along the same axis."""
-    if not reader.is_op("Concat") or reader.scope is not inner.scope or not editor.is_free(reader):
+    if (
+        not reader.is_op("Concat")
+        or reader.outputs[0] is None
+        or reader.scope is not inner.scope
+        or not editor.is_free(reader)
+    ):
         return False
     first, second = inner.attr("axis", int), reader.attr("axis", int)
     if first is None or second is None:

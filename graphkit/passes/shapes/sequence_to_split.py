@@ -73,6 +73,8 @@ def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Nod
         position = reader.input(1)
         if index or not reader.is_op("SequenceAt") or reader.scope is not node.scope or not editor.is_free(reader):
             return None
+        if reader.outputs[0] is None:
+            return None
         place = numbers(editor.shapes[position]) if position is not None else None
         if place is None or place.size != 1 or not -count <= int(place.item()) < count:
             return None

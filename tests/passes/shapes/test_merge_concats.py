@@ -68,3 +68,9 @@ def test_parts_do_not_double_without_end() -> None:
     outcome = PASS.run(graph(f"a0 = Concat <axis = 1> (x, z) {levels} y = Neg (a16)"))
     assert max(len(node.input) for node in outcome.model.proto.graph.node) <= MAX_PARTS
     assert len(outcome.model.proto.graph.node) < 10
+
+
+def test_a_concat_that_nothing_reads_stays() -> None:
+    model = graph("a = Concat <axis = 1> (x, z) b = Concat <axis = 1> (a, z) y = Concat <axis = 1> (x, z)")
+    model.proto.graph.node[1].output[0] = ""
+    assert [node.op_type for node in PASS.run(Model.from_proto(model.proto)).model.proto.graph.node] == ["Concat"] * 3
