@@ -283,3 +283,30 @@ def test_what_is_written_declares_its_shapes(source: Path) -> None:
     }
     assert dims == {"dims/L": [1], "dims/N": [1], "dims/L*N": [1], "r": ["L*N"], "y": ["N", "L", 4], "z": ["L*N"]}
     assert report.declared == 5  # y was declared so before
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_resize_to_nothing_in_a_branch_that_does_not_run_loads_once_folded(
+    mode: str, fuse: bool, tmp_path: Path
+) -> None:
+    """Half of a height of 1 is 0, which onnxruntime refuses where the branch runs."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[1, 1, height, 4] x, bool small) => (float[a, b, c, d] y) <int64[2] two = {{2, 2}}> {{
+        y = If (small) <
+            then_branch = kept () => (float[1, 1, height, 4] p) {{ p = Neg (x) }},
+            else_branch = halved () => (float[a, b, c, d] r) {{
+                sides = Shape <start = 2> (x)
+                half = Div (sides, two)
+                head = Shape <end = 2> (x)
+                sizes = Concat <axis = 0> (head, half)
+                r = Resize <mode = "{mode}"> (x, , , sizes)
+            }}
+        >
+    }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    options = FoldOptions(DimSpec.of({"height": 1}), fuse=fuse)
+    proof = fold_file(tmp_path / "model.onnx", tmp_path / "out.onnx", options).proof
+    assert proof is not None
+    assert proof.passed
+    assert all(run.flags == {"small": True} for run in proof.runs)
