@@ -165,5 +165,5 @@ def test_a_vision_model_is_proven_at_the_default_level_too(model_file: Callable[
     report = rewrite_file(model_file("vit-qdq/model"), tmp_path / "out.onnx", "dequantize{qdq=true}")
     assert report.proof is not None
     assert report.proof.passed
-    assert report.proof.level.largest is not None
-    assert report.proof.level.largest < TOLERANCE
+    assert report.proof.level.scaled is not None
+    assert report.proof.level.scaled < TOLERANCE
