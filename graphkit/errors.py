@@ -74,7 +74,7 @@ class PassError(GraphkitError):
 
 
 class TargetError(GraphkitError):
-    """A target file that cannot be read, or says what no target can.
+    """A target file that cannot be read, or states an impossible fact.
 
     Args:
         problem: What was met and what was expected.

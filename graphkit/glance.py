@@ -1,4 +1,4 @@
-"""A model at a glance: what a notebook shows of one."""
+"""A model at a glance: its display in a notebook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_PORTS = 12
 
 @dataclass(frozen=True)
 class Glance(Result):
-    """A few lines of what a model is.
+    """A few lines about a model.
 
     Attributes:
         origin: Its opset and its producer.
@@ -54,7 +54,7 @@ class Glance(Result):
 
 
 def glance(name: str, proto: onnx.ModelProto, scopes: tuple[Scope, ...]) -> Glance:
-    """Return what a model is, from its weightless proto and the view of it."""
+    """Return a few lines about a model, from its weightless proto and the view of it."""
     opsets = [f"{as_text(entry.domain) or 'opset'} {entry.version}" for entry in proto.opset_import]
     producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
     operators = Counter(node.op_type for node in all_nodes(scopes)).most_common()

@@ -69,7 +69,7 @@ class Model:
         return Model(source, self._maps, self._is_sound, self._scratch, self._adopted, is_edited=True)
 
     def check_soundness(self) -> None:
-        """Check, once, that a rewrite can tell what the graph means; what a rewrite makes of a sound model is sound.
+        """Check, once, that the meaning of the graph is certain; a rewrite of a sound model is sound.
 
         Raises:
             ModelError: A name is defined twice or never, nodes read each other in a circle, or a node does not fit its
@@ -94,7 +94,7 @@ class Model:
         return glance(self.name, self.proto, self.scopes)
 
     def save(self, path: str | os.PathLike[str], weights: Placement = "kept", *, overwrite: bool = False) -> Saved:
-        """Write it to a file, all of it or nothing; what it was read from is never replaced.
+        """Write it to a file, all of it or nothing; the file that it was read from is never replaced.
 
         Args:
             path: The file to write; with shared weights, NAME_data is written beside it.
@@ -155,7 +155,7 @@ class Model:
 
     @property
     def label(self) -> str:
-        """What to call it beside others: `example:NAME`, the path, or the name of its graph."""
+        """Its name beside others: `example:NAME`, the path, or the name of its graph."""
         return example_name(self.path) or shown(self.path) if self.path else self.name
 
     @cached_property
@@ -170,7 +170,7 @@ class Model:
 
     @cached_property
     def roles(self) -> Roles:
-        """What each input and output is for."""
+        """The role of each input and output."""
         return find_roles(self.graph)
 
     @cached_property
@@ -235,7 +235,7 @@ class Model:
         return any(entry.key == "location" and entry.value in places for entry in tensor.external_data)
 
     def adopt(self, other: Model) -> onnx.ModelProto:
-        """Return the weightless proto of another model, whose weights this model and what is made of it find."""
+        """Return the weightless proto of another model, whose weights this model and rewrites of it find."""
         proto = onnx.ModelProto()
         proto.CopyFrom(other.proto)
         for tensor, _ in tensors.walk_tensors(proto):
@@ -254,7 +254,7 @@ class Model:
         return proto
 
     def make_tensor(self, name: str, dtype: int, dims: Sequence[int], parts: Iterable[bytes]) -> onnx.TensorProto:
-        """Return a tensor of new bytes, little-endian, kept on disk, for this model and what is rewritten from it.
+        """Return a tensor of new bytes, little-endian, kept on disk, for this model and rewrites of it.
 
         Raises:
             OutputError: There is no room for them.

@@ -37,11 +37,11 @@ HINT = "nothing was left behind; check the folder and the space on its disk"
 
 
 class Weighted(Protocol):
-    """What writing needs to know of a `graphkit.Model`."""
+    """The interface of a `graphkit.Model` for writing."""
 
     @property
     def source(self) -> Source:
-        """What was read."""
+        """The source that was read."""
 
     @property
     def proto(self) -> onnx.ModelProto:
@@ -57,7 +57,7 @@ class Weighted(Protocol):
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """The name in messages."""
 
     def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
         """Return where a tensor's bytes lie."""
@@ -79,7 +79,7 @@ class Saved(tuple[Path, ...]):
     unused: tuple[Path, ...]
 
     def __new__(cls, files: Iterable[Path], unused: Iterable[Path] = ()) -> Saved:
-        """Return what was written."""
+        """Return the written files."""
         saved = super().__new__(cls, files)
         saved.unused = tuple(unused)
         return saved
@@ -151,7 +151,7 @@ def fits_inline(model: Weighted) -> bool:
 
 
 def placed(weights: Placement, models: Iterable[Weighted]) -> Placement:
-    """Return where the weights of models go, with `kept` as what it comes to."""
+    """Return where the weights of models go, with `kept` resolved."""
     if weights != "kept":
         return weights
     return "inline" if all(map(_is_one_file, models)) else "shared"
@@ -172,7 +172,7 @@ def unused_text(names: Sequence[str]) -> str:
 
 
 def data_files(paths: Iterable[Path]) -> set[Path]:
-    """Return the data files that the models which stand under some names refer to; what is no model has none."""
+    """Return the data files of the models under some names; other files have none."""
     found: set[Path] = set()
     for path in paths:
         if path.is_file():
@@ -184,7 +184,7 @@ def data_files(paths: Iterable[Path]) -> set[Path]:
 def _staged(
     folder: Path, models: Iterable[Weighted], before: Callable[[Path], None] | None, weights: Placement, stage: Path
 ) -> None:
-    """Call what is to be called before files get their places, with a folder in which models find their weights."""
+    """Call `before` with a folder in which models find their weights, before files get their places."""
     if before is None:
         return
     if weights == "in-place":
@@ -207,7 +207,7 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
 
 
 def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwrite: bool) -> None:
-    """Check that files can be written: what killed runs left is undone, and nothing stands in the way.
+    """Check that files can be written: leftovers of killed runs are undone, and nothing stands in the way.
 
     Args:
         targets: The files, all in one folder.
@@ -240,7 +240,7 @@ def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwr
 
 
 def _body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
-    """Return what to write for a model, with its weights where they are wanted."""
+    """Return the bytes to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if _is_external(t)]
     if weights == "in-place":

@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that does not exist: the end of the error about it."""
+"""Suggestions for a name that does not exist: the end of the error about it."""
 
 from __future__ import annotations
 

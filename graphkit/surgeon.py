@@ -39,7 +39,7 @@ def to_graphsurgeon(model: ModelLike) -> gs.Graph:
 
 
 def from_graphsurgeon(graph: gs.Graph, model: ModelLike) -> Model:
-    """Return a model of a graph that was made of `model`, with what onnx-graphsurgeon dropped put back.
+    """Return a model of a graph that was made of `model`, with the parts that onnx-graphsurgeon dropped put back.
 
     Args:
         graph: The graph, perhaps changed.

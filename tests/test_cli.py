@@ -171,8 +171,9 @@ def test_only_takes_sections_with_spaces_between(run: Run) -> None:
 
 
 def test_context_reaches_the_report(run: Run) -> None:
-    made = sections_of(run("report", EXAMPLE, "--context", 100, "-f", "json"))
-    assert [row["context"] for row in made["kv-cache"]["memory"]] == [100, 400]
+    for context, told in ((8, [8, 32]), (10, [10, 32]), (100, [32])):  # a model of 32 positions
+        made = sections_of(run("report", EXAMPLE, "--context", context, "-f", "json"))
+        assert [row["context"] for row in made["kv-cache"]["memory"]] == told
 
 
 def test_full_reaches_the_report(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Shell completion: what may stand where a model, a tensor, a pass or a target is named, and the scripts of shells.
+"""Shell completion: candidates for models, tensors, passes and targets, and the scripts of shells.
 
 A function that completes is called with the context, the parameter and what was typed so far, as click does; it
 imports what it needs when it is called, because a shell waits for it.
@@ -136,7 +136,7 @@ def complete_place(context: click.Context, _: click.Parameter, incomplete: str) 
 
 
 def _models(context: click.Context) -> Iterator[Model]:
-    """Yield the models that are on the line already, those of a folder too; what cannot be read is none."""
+    """Yield the readable models that are on the line already, those of a folder too."""
     from graphkit.errors import GraphkitError
     from graphkit.model import load
 

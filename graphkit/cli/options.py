@@ -347,7 +347,7 @@ def _divided(text: str, option: str) -> tuple[str, str]:
 
 
 def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
-    """Yield what the values NAME=VALUE of a repeatable option say.
+    """Yield the names and values of a repeatable option NAME=VALUE.
 
     Raises:
         UsageError: One cannot be read, or names something twice.

@@ -76,7 +76,7 @@ def put(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
 
 
 def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:
-    """Write names and what they are, a line for each; on a terminal, a text that is too wide goes on below itself."""
+    """Write names and their descriptions, a line for each; on a terminal, text that is too wide wraps below itself."""
     edge = max(len(name) for name, _ in rows) + 2
     lines = [f"{name:{edge}}{text}" for name, text in rows]
     if output is None and sys.stdout.isatty():
@@ -89,7 +89,7 @@ def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:
 
 
 def _named_files(context: click.Context) -> Iterator[Path]:
-    """Yield the files that the arguments of a command name: models with their data, and what is in folders."""
+    """Yield the files that the arguments of a command name: models with their data, and files in folders."""
     from graphkit.errors import GraphkitError
     from graphkit.model import load
 

@@ -93,7 +93,7 @@ def destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
 
 
 def finish(made: Result, format: str, files: str) -> None:
-    """Show what was made; where its proof failed, say that the files are kept, and exit with 1.
+    """Show the result; where its proof failed, say that the files are kept, and exit with 1.
 
     A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
 

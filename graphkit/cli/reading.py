@@ -59,7 +59,9 @@ __all__ = ["examples", "report", "targets"]
 @click.option("--optimize", is_flag=True, help="Compare the graph before and after onnxoptimizer.")
 @click.option("--full", is_flag=True, help="Show the lists in shape origins in full.")
 @click.option("--hash", is_flag=True, help="Read all weights to find tied tensors.")
-@count_option("--context", 2048, "Number of positions at which to state the memory of a KV cache.")
+@count_option(
+    "--context", 2048, "Number of positions at which to state the memory of a KV cache, at most those of the model."
+)
 @click.option(
     "--check-hazards", is_flag=True, help="Run the model at the dims of each hazard and at safe dims next to them."
 )
@@ -148,7 +150,7 @@ def report(
 
 
 def _exit(result: Report | Comparison, gate: Gate) -> None:
-    """Say which models there is no report of, and what fails the gate; exit with 2 or 1 where there are any."""
+    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any."""
     from graphkit.analysis.report import Comparison
 
     failures = result.failures if isinstance(result, Comparison) else ()
@@ -233,7 +235,7 @@ def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
 def _loaded(
     names: Iterable[str], progress: Callable[[str], None], *, keep_going: bool
 ) -> tuple[list[Model], list[Failure]]:
-    """Return the models that can be read, and what is wrong with the others."""
+    """Return the models that can be read, and the faults of the others."""
     from graphkit.analysis.report import Failure
     from graphkit.cli.piping import load
     from graphkit.errors import ModelError
@@ -265,7 +267,7 @@ def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
 @click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
 @output_format_option
 def targets(target: str | None, format: str) -> None:
-    """List the NPU compilers that models can be linted for, or what is known of one, with sources.
+    """List the NPU compilers that models can be linted for, or the facts about one, with sources.
 
     NAME is one that the list has, FILE a TOML file of your own.
     """

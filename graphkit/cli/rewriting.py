@@ -180,7 +180,7 @@ def rewrite(
     limits: Limits,
     format: str,
 ) -> None:
-    """Run a pipeline of passes, and prove what it wrote.
+    """Run a pipeline of passes, and prove the file that it wrote.
 
     MODEL is a model file, or example:NAME. `graphkit explain` lists the passes; a pass of your own is
     package.module:Pass. --dim, --input and --range say at which dims to prove; the pass freeze-dims freezes them.
@@ -201,7 +201,7 @@ def rewrite(
 
 @contextlib.contextmanager
 def current_folder_importable() -> Iterator[None]:
-    """Let modules of the current folder be imported, as `python -m` does; what they import later comes after others."""
+    """Let modules of the current folder be imported, as `python -m` does; later imports of theirs come after others."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:

@@ -16,7 +16,7 @@ __all__ = ["schema"]
 @click.argument("name", metavar="[NAME]", required=False)
 @output_option("FILE", "Write to a file.")
 def schema(name: str | None, output: Path | None) -> None:
-    """Print the JSON Schema of what a command writes as JSON, or list the schemas.
+    """Print the JSON Schema of a command's JSON, or list the schemas.
 
     The JSON itself names its schema, such as "report/1". contract and bundle are for contract.json and bundle.json.
     """

@@ -128,7 +128,7 @@ def _failing() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Discard what a stream still holds, also when the interpreter ends."""
+    """Discard the buffer of a stream, also when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""The contract between lowered models and the program that runs them: what each input is, and who makes it."""
+"""The contract between lowered models and the program that runs them: the meaning and the source of each input."""
 
 from graphkit.contract.contract import By, Contract, Method, Port, Source, State, Table, sound_axis
 from graphkit.contract.reading import read_contract

@@ -78,7 +78,7 @@ class BundlePort:
 
 @dataclass(frozen=True)
 class LengthChange:
-    """How a method changes a length: it grows by the size of an input. What starts a sequence starts from 0.
+    """How a method changes a length: it grows by the size of an input. A method that starts a sequence starts from 0.
 
     Attributes:
         length: Its name.
@@ -192,7 +192,7 @@ class Length:
 
 @dataclass(frozen=True)
 class BundleContract:
-    """What a host of a bundle has to know.
+    """The contract of a bundle with its host.
 
     Attributes:
         data: The file of the weights; "" where all are in the models.

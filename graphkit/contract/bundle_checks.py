@@ -1,4 +1,4 @@
-"""Whether what `bundle.json` says fits together, so that a host may rely on it: names, sizes, places, files."""
+"""Whether the parts of `bundle.json` fit together, so that a host may rely on it: names, sizes, places, files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {
 
 
 def bundle_problems(contract: BundleContract) -> Iterator[str]:
-    """Yield what does not fit together, a clause each."""
+    """Yield the contradictions, a clause each."""
     named = (("method", contract.methods), ("state", contract.states), ("length", contract.lengths))
     for what, each in named:
         names = [one.name for one in each]
@@ -59,7 +59,7 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
 
 
 def _sizes(contract: BundleContract) -> Iterator[str]:
-    """Yield where sizes, lengths, state and what methods change are not of one bundle."""
+    """Yield contradictions between sizes, lengths, state and the changes of methods."""
     sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
     for name, count in most.items():
         if sizes.get("slots", count) != count:
@@ -141,7 +141,7 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
 
 
 def _port(port: BundlePort, states: Mapping[str, StateTensor]) -> Iterator[str]:
-    """Yield what is wrong with a port, of either kind."""
+    """Yield the faults of a port, of either kind."""
     if not port.name or "" in port.shape:
         yield "has no name, or a dim of none"
     if port.dtype not in BYTES or not _is_size(port.shape):

@@ -1,4 +1,4 @@
-"""Whether what a contract says fits together, so that a host may rely on it: names, dims, files."""
+"""Whether the parts of a contract fit together, so that a host may rely on it: names, dims, files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)} 
 
 
 def problems(contract: Contract) -> Iterator[str]:
-    """Yield what does not fit together, a clause each."""
+    """Yield the contradictions, a clause each."""
     if missing := [name for name in SIZES if contract.sizes.get(name, -1) < 0]:
         yield f"sizes.{missing[0]} is missing, or below 0"
         return
@@ -57,7 +57,7 @@ def problems(contract: Contract) -> Iterator[str]:
 
 
 def _sound(contract: Contract) -> Iterator[str]:
-    """Yield what is wrong with a sound that may be shorter, and with the inputs that hold it."""
+    """Yield the faults of a sound that may be shorter, and of the inputs that hold it."""
     sizes = contract.sizes
     if "sound" in sizes and not {"stride", "offset"} <= sizes.keys():
         yield "sizes.sound is there without sizes.stride and sizes.offset"
@@ -138,7 +138,7 @@ def _is_shared(count: int, contract: Contract) -> bool:
 
 
 def _first(shape: Sequence[int]) -> int:
-    """Return the first dim that is not 1; what comes before does not count."""
+    """Return the first dim that is not 1."""
     return next((dim for dim in shape if dim != 1), 1)
 
 

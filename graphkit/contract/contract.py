@@ -18,7 +18,7 @@ By = Literal["source", "token", "type", "position", "valid_length", "largest_id"
 
 @dataclass(frozen=True)
 class Source:
-    """Who makes an input, and from what.
+    """The source of an input: who makes it, and of which data.
 
     Where several sequences run at a time, an input that follows from tokens or from the valid length holds the part of
     each, one behind the other. What follows from the position is the same for all.
@@ -142,7 +142,7 @@ class State:
 
 @dataclass(frozen=True)
 class Contract:
-    """What a host program has to do.
+    """The contract that a host program follows.
 
     Attributes:
         target: The target that it was lowered for.

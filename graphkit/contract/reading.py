@@ -55,7 +55,7 @@ def read_bundle(path: Path, *, altered: bool = False) -> BundleContract:
 
 
 class _Form(NamedTuple):
-    """A kind of contract: its type and version, what it and the command that writes it are called, its problems."""
+    """A kind of contract: its type and version, its name and that of the command that writes it, its problems."""
 
     kind: Any
     version: int

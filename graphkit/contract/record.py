@@ -1,4 +1,4 @@
-"""What a folder of models records of itself: how its proof ended, the bytes of each file, and a checksum of the record.
+"""The record of a folder of models: how its proof ended, the bytes of each file, and a checksum of the record.
 
 `contract.json` and `bundle.json` end with the checksum of all that stands before it, white space between its parts
 left out, so that a change by hand is noticed, and another indentation is none.
@@ -63,7 +63,7 @@ class ProofRecord:
         return self.outcome == "passed"
 
     def sentence(self) -> str:
-        """Return what is wrong with it, as the end of a sentence about the folder; "" where it passed."""
+        """Return its fault, as the end of a sentence about the folder; "" where it passed."""
         if self.passed:
             return ""
         return f"its proof failed: {self.reason}" if self.outcome == "failed" else f"it is not proven: {self.reason}"
@@ -147,7 +147,7 @@ def check_files(folder: Path, files: Mapping[str, FileRecord], record: str, *, c
 
 
 def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: Iterable[str]) -> Iterator[str]:
-    """Yield what does not fit together in a record, a clause each; `read` has the files that hosts read."""
+    """Yield the contradictions in a record, a clause each; `read` has the files that hosts read."""
     if proof.passed == bool(proof.reason):
         yield "its proof passed for a reason, or did not for none"
     if unknown := [change for change in proof.changes if change not in CHANGES]:
@@ -173,7 +173,7 @@ def sealed(record: Any) -> str:
 
 
 def unsealed(text: str) -> bool:
-    """Whether JSON is no longer what its checksum says."""
+    """Whether JSON no longer has its checksum."""
     found = SEAL.fullmatch(_plain(text))
     return found is None or hashlib.sha256(found[1].encode()).hexdigest() != found[2]
 

@@ -171,7 +171,7 @@ class BoundMethods:
                 state.written(tensor, shape)
 
     def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
-        """Bind what a method reads and writes where it lies; what has dims that only a run tells stays free."""
+        """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
         state = self.state
         for port in method.inputs:
             assert port.source is not None

@@ -48,7 +48,7 @@ class BundleState(Mapping[str, np.ndarray]):
                 self.view(state, state.shape)[...] = self.initial_of(state)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Return a state, a view: all slots of the rows in use, or what was last written."""
+        """Return a state, a view: all slots of the rows in use, or the tensor last written."""
         view = self.view(self._states[name])
         if not self.rows and (self._states[name].axis is not None or name in self._started):
             view.flags.writeable = False
@@ -79,7 +79,7 @@ class BundleState(Mapping[str, np.ndarray]):
             self.view(self._states[name])[...] = array
 
     def _before_first(self, rows: int) -> dict[str, np.ndarray]:
-        """Return what the rows of states hold that no method has written yet."""
+        """Return the rows of states that no method has written yet."""
         states = [s for s in self._states.values() if s.axis is None and s.batch is not None]
         return {
             state.name: self.view(state, state.shape).take(range(rows), state.batch)

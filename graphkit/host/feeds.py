@@ -1,4 +1,4 @@
-"""What a caller feeds to a method of a bundle, checked before anything runs."""
+"""The feeds of a bundle's method, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Inputs = Mapping[str, npt.ArrayLike]
 
 @dataclass(frozen=True)
 class Feeds:
-    """What a caller feeds.
+    """The feeds of a caller.
 
     Attributes:
         arrays: Each input, by name.
@@ -104,7 +104,7 @@ def checked_feeds(
     inputs: Mapping[str, npt.ArrayLike],
     kept: int = 0,
 ) -> Feeds:
-    """Return what a caller feeds to a method; a mask that is left out is ones.
+    """Return the feeds of a method; a mask that is left out is ones.
 
     Args:
         method: The method.
@@ -207,7 +207,7 @@ def as_rows(tokens: Tokens) -> np.ndarray:
 
 
 def as_array(what: str, given: npt.ArrayLike) -> np.ndarray:
-    """Return what a caller gives as an array.
+    """Return a caller's value as an array.
 
     Raises:
         UsageError: It is none.

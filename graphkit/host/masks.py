@@ -1,4 +1,4 @@
-"""What is added to attention scores: 0 where they count, the floor where they do not."""
+"""Additive masks of attention scores: 0 where they count, the floor where they do not."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Host:
         self.run = run if run is not None else _Sessions(self.folder)
 
     def start(self, source: Tokens | Inputs = (), /, inputs: Inputs | None = None, **named: npt.ArrayLike) -> Arrays:
-        """Forget the state, and run what runs once for a source.
+        """Forget the state, and run the models that run once for a source.
 
         Args:
             source: Token ids of the source, of a batch a list for each sequence; none for a decoder-only model. Of a
@@ -279,7 +279,7 @@ class Host:
         return ids + [self.contract.tokens["pad"] or 0] * (count - len(ids))
 
     def _write(self, name: str, new: np.ndarray) -> None:
-        """Write what is new into the next slot, or all of a state that does not grow."""
+        """Write a new token into the next slot, or all of a state that does not grow."""
         axis, state = self.axis[name], self.state[name]
         if axis is None:
             state[...] = new

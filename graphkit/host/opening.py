@@ -1,4 +1,4 @@
-"""What hosts check before anything runs: the files of a folder, its proof, and a bundle against its models."""
+"""The checks of hosts before anything runs: the files of a folder, its proof, and a bundle against its models."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _origin(value: Value) -> Value:
 
 
 def _initial(port: BundlePort, value: Value, contract: BundleContract) -> Iterator[str]:
-    """Yield where what a state begins with is another number than is said."""
+    """Yield the states that begin with another number than the contract says."""
     node = value.producer
     if node is None or not node.is_op("ConstantOfShape", "Expand") or not port.writes:
         return

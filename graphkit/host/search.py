@@ -1,4 +1,4 @@
-"""Greedy search for tokens with a bundle, and what any search needs of one."""
+"""Greedy search for tokens with a bundle, and the interface of a bundle for any search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Stepper", "end_tokens", "greedy_search"]
 
 
 class Stepper(Protocol):
-    """What a search needs of a bundle."""
+    """The interface of a bundle for a search."""
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Return the logits after one more token of each row, [rows, 1, vocabulary]."""

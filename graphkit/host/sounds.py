@@ -24,7 +24,7 @@ def sound_length(array: np.ndarray, port: Port, most: int) -> int:
 
 
 def with_zeros(array: np.ndarray, port: Port, most: int, valid: Sequence[int]) -> np.ndarray:
-    """Return sounds with zeros behind what is valid of each, as long as their port.
+    """Return sounds with zeros behind the valid samples of each, as long as their port.
 
     Raises:
         UsageError: They have other axes than their port, or are longer.

@@ -147,7 +147,7 @@ def _wish(legal: LegalSizes, sizes: Mapping[Role, int], number: int) -> dict[str
 
 
 def _interesting(variable: Variable) -> list[int]:
-    """Return sizes for an image, or for a symbol of which nothing is known, upwards from what it may be."""
+    """Return sizes for an image, or for a symbol of which nothing is known, upwards from its least."""
     base = max(variable.low, 32 if variable.role == "space" else 5)
     return [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
 
@@ -160,7 +160,7 @@ def _common(legal: LegalSizes) -> Iterator[dict[str, int]]:
 
 
 def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
-    """Yield what ran with the sizes of one role changed; None while nothing ran."""
+    """Yield assignments that ran, with the sizes of one role changed; None while nothing ran."""
     yield from itertools.takewhile(lambda _: not successes, itertools.repeat(None, len(COMMON)))
     roles = list(dict.fromkeys(variable.role for variable in legal.variables if variable.role != "total"))
     for step in (1, 2, 3, 5, 8, 16, -1, -2):

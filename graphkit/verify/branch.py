@@ -1,4 +1,4 @@
-"""What one branch of a merged decoder promises: the inputs that it reads, and the outputs that it gives."""
+"""The interface of one branch of a merged decoder: the inputs that it reads, and the outputs that it gives."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class BundleProof(Result):
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def proven(self) -> str:
-        """Return what is proven, in a sentence."""
+        """Return the proven statement, a sentence."""
         how = f"{counted(len(self.runs), 'run(s)')} and {counted(len(self.checks), 'check(s)')}"
         return f"Proven in {how}: the bundle gives what the originals give."
 

@@ -1,4 +1,4 @@
-"""Compare what two models gave, output by output."""
+"""Compare the outputs of two models, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are counted while they go: what runs, which one of how many."""
+"""Runs that are counted while they go: the model, which run of how many."""
 
 from __future__ import annotations
 

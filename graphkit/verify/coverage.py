@@ -1,4 +1,4 @@
-"""What the runs of a proof cover, in a line, and what they could not cover."""
+"""The coverage of a proof's runs, in a line, and its gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PADDINGS: Mapping[Padding, str] = {
 
 
 def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
-    """Return what runs cover: sizes, masks, edges of values; "" without runs."""
+    """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
     if not runs:
         return ""
     parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
@@ -53,7 +53,7 @@ def _values(runs: Sequence[Run]) -> str:
 
 
 def caveats(feeder: Feeder, found: Found, *, is_exact: bool) -> tuple[str, ...]:
-    """Return what a proof does not cover, and why."""
+    """Return the gaps of a proof, and why they exist."""
     told = [f"{what}, {why}" for what, why in found.uncovered.items()]
     if feeder.defaults.kept:
         told.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")

@@ -28,7 +28,7 @@ PROMPT = Sizes(batch=2, sequence=3, encoder=5)
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a loop gave.
+    """The tokens and logits of a loop.
 
     Attributes:
         tokens: int64 [batch, steps], the token of the largest logit at each step.

@@ -1,4 +1,4 @@
-"""Inputs with a default: what they are fed where a run overrides it."""
+"""Inputs with a default: the values that override it in a run."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Draw:
         return cls(padding=("full", *BY_ROW) if not number else (*BY_ROW[start:], *BY_ROW[:start]), number=number)
 
     def milder(self, inputs: Sequence[str]) -> Iterator[Draw]:
-        """Yield what to try where a model fails: no divisors of 0, then edges of one input after the other."""
+        """Yield milder draws for a model that fails: no divisors of 0, then edges of one input after the other."""
         yield self
         if self.kind == "usual":
             return

@@ -43,7 +43,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Edges:
-    """What is known of a model that decides which edges to try.
+    """The facts of a model that decide which edges to try.
 
     Attributes:
         usual: The sizes at which the original ran.

@@ -1,4 +1,4 @@
-"""What a proof found besides its runs: the weights, and the default level of onnxruntime."""
+"""The findings of a proof besides its runs: the weights, and the default level of onnxruntime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LevelProof", "WeightProof", "proof_blocks", "proof_outcome"]
 
 
 class Proof(Protocol):
-    """What every proof can tell."""
+    """The interface of every proof."""
 
     @property
     def passed(self) -> bool:
@@ -22,7 +22,7 @@ class Proof(Protocol):
         ...
 
     def proven(self) -> str:
-        """Return what is proven, in a sentence."""
+        """Return the proven statement, a sentence."""
         ...
 
     def findings(self) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ class Proof(Protocol):
 
 
 def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (), unproven: str = "") -> Lines:
-    """Return what a report of written files begins with.
+    """Return the first lines of a report of written files.
 
     Args:
         done: What was done, in a sentence.
@@ -47,7 +47,7 @@ def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (),
 
 
 def proof_blocks(proof: Result | None, files: str, options: str = "") -> Iterator[Block]:
-    """Yield what a proof of some files shows, or that there is none."""
+    """Yield the blocks of a proof of some files, or that there is none."""
     yield Heading("Proof")
     if proof is None:
         yield Prose(f"Not run: {files} unverified. `graphkit verify{options}` runs it.", "warning")
@@ -78,7 +78,7 @@ class WeightProof:
         )
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what was compared."""
+        """Yield the blocks to show."""
         if self.equal:
             weights = "1 constant tensor is" if self.equal == 1 else f"{self.equal:,} constant tensors are"
             yield Prose(f"{weights} equal byte by byte, {self.bytes:,} bytes of weights.")
@@ -108,7 +108,7 @@ class LevelProof:
 
     @property
     def allowed(self) -> str:
-        """What counts as equal, in words."""
+        """The tolerance, in words."""
         return f"{self.tolerance:g} of the largest magnitude in each output"
 
     @property

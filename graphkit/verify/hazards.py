@@ -39,7 +39,7 @@ SOURCE = re.compile(r"^.*\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. |\S+ )?", re.D
 def check_hazards(
     model: ModelLike, found: Hazards, shapes: Shapes | None = None, *, limits: Limits = DEFAULT_LIMITS
 ) -> Hazards:
-    """Return hazards with what onnxruntime did at their dims.
+    """Return hazards with the results of onnxruntime at their dims.
 
     A hazard is confirmed where the model runs at the dims that are said to be fine, and then fails in one of the nodes
     that are named, or gives the shape that is foretold. Masks are all ones, token ids all the same, floats random.
@@ -210,7 +210,7 @@ def _line(problem: RunError) -> str:
 
 
 def _said(problem: RunError) -> str:
-    """Return what is worth reading of onnxruntime's message: no paths of its sources, one short line."""
+    """Return onnxruntime's message without the paths of its sources, one short line."""
     where = WHERE.search(_line(problem))
     text = where[3] if where is not None else _line(problem)
     return _short(SOURCE.sub("", text)) or "no message"

@@ -21,7 +21,7 @@ KERNELS = ("", "ai.onnx", "com.microsoft")  # domains of the operators that onnx
 def prove_inlined(
     proof: RewriteProof, two: TwoModels, run: Callable[[TwoModels], RewriteProof], progress: Callable[[str], None]
 ) -> RewriteProof:
-    """Add to a proof what running the rewritten model with such functions inlined gives.
+    """Add to a proof the runs of the rewritten model with such functions inlined.
 
     Functions that the original calls as often are its own: what onnxruntime has for them is what its users get.
     """

@@ -1,4 +1,4 @@
-"""The interface of a rewritten model against that of its original: what callers see besides elements.
+"""The interface of a rewritten model against that of its original: all that callers see besides elements.
 
 What a model declares is a claim. A dim of an output counts as declared wrongly where a run contradicts it; a dim of an
 input as narrowed where the original runs at a size that the rewritten model does not take, and nobody asked for that.
@@ -40,7 +40,7 @@ class Change:
 def input_changes(
     before: Model, after: Model, given: Sequence[str] = (), symbols: Mapping[str, str] = MappingProxyType({})
 ) -> list[Change]:
-    """Return what changed of the inputs, without the sizes that they take.
+    """Return the changes of the inputs, without the sizes that they take.
 
     Args:
         before: The original.
@@ -196,7 +196,7 @@ class _Claims:
 
 
 def _fault(name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> str:
-    """Return which run contradicts what is declared, "" where none does, or the original's declaration is no better."""
+    """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
     was, now = (one.contradicted(name, run, fed) for one in claims)
     if not now or now <= was:
         return ""

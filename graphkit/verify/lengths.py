@@ -32,7 +32,7 @@ PADDING = 3  # positions by which exporters shift a table's rows, at most
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a model's graph shows of the lengths that matter to it.
+    """The lengths that matter to a model, by its graph.
 
     Attributes:
         beyond: Lengths to run at, the longest first; each is past one at which the model may change.

@@ -1,4 +1,4 @@
-"""The rewritten model at onnxruntime's default level, where it fuses and reorders: what users run.
+"""The rewritten model at onnxruntime's default level, where it fuses and reorders, as users run it.
 
 There bits differ, for fusions add numbers up in another order. The measure of an output is its largest difference from
 what the original gives without optimizations, relative to the largest magnitude in that output. It may be as large as
@@ -57,7 +57,7 @@ Feed = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LevelRuns:
-    """How to run a model again: its session, made when it is needed, and what to feed."""
+    """How to run a model again: its session, made when it is needed, and its feeds."""
 
     open: Callable[[], Runner]
     feed: Callable[[Run], Feed]
@@ -71,7 +71,7 @@ def has_float16(model: Model) -> bool:
 
 
 def rounds_activations(model: Model) -> bool:
-    """Whether a model rounds what it computes to 8 bits: a difference in the last digit may become one of 1/255."""
+    """Whether a model rounds activations to 8 bits: a difference in the last digit may become one of 1/255."""
     return any(
         node.op_type in ROUNDING or node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)
     )
@@ -138,7 +138,7 @@ def prove_level(
 
 @dataclass(frozen=True)
 class _Measured:
-    """The scaled differences of each run by output, or why the model does not load; what fails in each run."""
+    """The scaled differences of each run by output, or why the model does not load; the failure of each run."""
 
     differences: list[dict[str, float]]
     reasons: list[str]
@@ -172,7 +172,7 @@ def _measured(
 
 
 def _judged(runs: Sequence[Run], tolerance: float, found: _Measured, allowed: _Measured) -> LevelProof:
-    """Allow each output the tolerance, or what the original differs by in any run."""
+    """Allow each output the tolerance, or the difference of the original in any run."""
     own: dict[str, float] = {}
     for differences, reason in zip(allowed.differences, allowed.reasons, strict=True):
         for name, scaled in differences.items() if not reason else ():

@@ -80,7 +80,7 @@ class Loop:
         return max(min(longest - self.steps + 1, beyond - MARGIN - self.steps // 2), 1)
 
     def expected(self, session: Runner) -> Decoded:
-        """Return what the merged decoder gives."""
+        """Return the tokens and logits of the merged decoder."""
         return decode(Decoder(self.merged, self.merged, session, session), sizes=self.sizes, steps=self.steps)
 
     def _actual(self) -> Decoded:

@@ -64,7 +64,7 @@ class SourceRun:
 
 @dataclass(frozen=True)
 class LoweringProof(Result):
-    """Whether host and lowered models give what the originals give.
+    """The proof that host and lowered models give the results of the originals.
 
     Attributes:
         tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1.
@@ -91,11 +91,11 @@ class LoweringProof(Result):
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def proven(self) -> str:
-        """Return what is proven, in a sentence."""
+        """Return the proven statement, a sentence."""
         return f"Proven in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the runs as a table, then what they show."""
+        """Yield the runs as a table, then their findings."""
         yield Table(
             (
                 Column("Source", "number"),
@@ -157,7 +157,7 @@ def verify_lowering(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> LoweringProof:
-    """Prove that host and lowered models compute what the originals did.
+    """Prove that host and lowered models give the results of the originals.
 
     Sources of 1 token up to the fixed length run through both: the original without padding, the host with it. The
     decoder is given tokens until the cache is full and one more, then decodes greedily. Unused slots and the

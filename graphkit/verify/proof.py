@@ -1,4 +1,4 @@
-"""What the proof of a rewrite found, ready to show."""
+"""The findings of the proof of a rewrite, ready to show."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class OutputProof:
 
 @dataclass(frozen=True)
 class RewriteProof(Result):
-    """Whether a rewritten model gives what its original gives.
+    """The proof that a rewritten model gives the results of its original.
 
     Attributes:
         tolerance: Largest difference that counts as equal, absolute or relative.
@@ -131,7 +131,7 @@ class RewriteProof(Result):
         return self.failures
 
     def proven(self) -> str:
-        """Return what is proven, in a sentence."""
+        """Return the proven statement, a sentence."""
         inexact = sum(bool(output.worst) for output in self.outputs)
         measure = " of the largest magnitude" if self.of_magnitude else ""
         equal = f"within {self.tolerance:g}{measure}" if inexact else "to the last bit"

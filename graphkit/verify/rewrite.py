@@ -70,7 +70,7 @@ UNSTEADY = "it gives other outputs each time"
 
 @dataclass(frozen=True)
 class _Terms:
-    """On what terms outputs are compared.
+    """The terms on which outputs are compared.
 
     Attributes:
         hollow: Outputs that have no elements at any size.
@@ -100,7 +100,7 @@ def verify_rewrite(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RewriteProof:
-    """Run a model and what was made of it at several sizes, and compare outputs: see `graphkit.verify.rewrite`.
+    """Run a model and its rewrite at several sizes, and compare outputs: see `graphkit.verify.rewrite`.
 
     Args:
         original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
@@ -149,7 +149,7 @@ def verify_extract(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RewriteProof:
-    """Run a model at several sizes, feed what it computes to a subgraph of it, and compare the outputs of that.
+    """Run a model at several sizes, feed its values to a subgraph of it, and compare the outputs of that.
 
     Args:
         original: A model file, or a model as it is in memory.
@@ -298,7 +298,7 @@ def _as_own_levels(
     runs: Sequence[Run],
     terms: _Terms,
 ) -> tuple[RewriteProof, Sequence[Run]]:
-    """Compare again, with what the original's own two levels differ by as the tolerance, where that is larger."""
+    """Compare again, with the difference of the original's own two levels as the tolerance, where that is larger."""
     terms.progress("proving: the original, default level")
     own = largest_own_difference(runs, two.at_default(len(runs), terms.progress)[1])
     if own is None or FACTOR * own <= proof.tolerance:
@@ -412,7 +412,7 @@ def _loaded(source: ModelLike) -> Model:
 
 
 def _source(source: ModelLike, model: Model) -> Path | Model:
-    """Return what onnxruntime is to load: the file itself where one is named, so that no reader of ours is trusted."""
+    """Return the source for onnxruntime to load: the file itself where one is named, so no reader of ours is trusted."""
     return model if isinstance(source, Model) or model.path is None else model.path
 
 

@@ -38,7 +38,7 @@ Flags = dict[str, bool]
 
 @dataclass(frozen=True, eq=False)
 class Run(RunSizes):
-    """What was fed, and what the original gave for it."""
+    """A feed, and the original's outputs for it."""
 
     seed: int
     expected: Mapping[str, Output]
@@ -47,7 +47,7 @@ class Run(RunSizes):
 
 @dataclass(frozen=True)
 class Found:
-    """What an original runs at.
+    """The sizes and flags that an original runs at.
 
     Attributes:
         skipped: Those at which onnxruntime fails.
@@ -118,7 +118,7 @@ class Feeder:
 
     @cached_property
     def thresholds(self) -> tuple[Threshold, ...]:
-        """The constants that dims meet; those first that only what was made of the original has."""
+        """The constants that dims meet; those of the rewritten model alone come first."""
         own, *others = map(thresholds, self.models)
         return (*(one for found in others for one in found if one not in own), *own)
 
@@ -150,7 +150,7 @@ class Feeder:
         return set(self.kinds) == set(KINDS)
 
     def at(self, legal: LegalSizes) -> Feeder:
-        """Return what makes inputs at other sizes."""
+        """Return a feeder for other sizes."""
         return Feeder(self.models[0], legal, self.given, self.maker.seed)
 
     def shapes(self, run: Run) -> dict[str, tuple[int, ...] | None]:
@@ -206,7 +206,7 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
 
 
 def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
-    """Run a model at so many assignments with one combination of flags, then at edges, and add what was found."""
+    """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `found`."""
     legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
     for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes)):
         dims, draw = proposal.dims, Draw.usual(seed)
@@ -257,7 +257,7 @@ def _run_edges(session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[di
 
 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that say something of the default level: fusions may treat what is not finite as they like."""
+    """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
     return [run for run in runs if run.draw.kind in ("usual", "edges") and "empty" not in run.draw.padding]
 
 
@@ -266,7 +266,7 @@ def _all_finite(outputs: Mapping[str, Output]) -> bool:
 
 
 def _told(draw: Draw) -> str:
-    """Return what is special about the elements that a draw gives."""
+    """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
     return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")

@@ -131,7 +131,7 @@ def _path(model: Model) -> Path:
 
 @dataclass(frozen=True)
 class _Part:
-    """A branch of the merged decoder, the model made of it, and what is known of the two so far.
+    """A branch of the merged decoder, the model made of it, and the findings about the two so far.
 
     Attributes:
         feeder: Makes inputs that both take; None where there are none.
@@ -193,7 +193,7 @@ class _Part:
 
 
 def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
-    """Return what makes inputs that a merged decoder and another model take.
+    """Return a feeder for inputs that a merged decoder and another model take.
 
     Raises:
         UsageError: They take none of the same dims and types.

@@ -1,4 +1,4 @@
-"""What the proof of a split found, ready to show."""
+"""The findings of the proof of a split, ready to show."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LoopProof:
 
 @dataclass(frozen=True)
 class SplitProof(Result):
-    """Whether a pair of decoders gives what the merged one gives.
+    """The proof that a pair of decoders gives the results of the merged one.
 
     Attributes:
         tolerance: Largest difference, absolute or relative, that counts as equal without optimizations.
@@ -98,7 +98,7 @@ class SplitProof(Result):
         return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
 
     def proven(self) -> str:
-        """Return what is proven, in a sentence."""
+        """Return the proven statement, a sentence."""
         runs = counted(sum(len(branch.runs) for branch in self.branches), "run(s)")
         loop = f" and {counted(self.loop.steps, 'greedy step(s)')}" if self.loop.steps else ""
         caveats = [f"{branch.model}: {caveat}" for branch in self.branches for caveat in branch.caveats]

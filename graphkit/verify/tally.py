@@ -24,7 +24,7 @@ def compared(
     hollow: Collection[str] = (),
     rounding: Rounding | None = None,
 ) -> RewriteProof:
-    """Run the rewritten model on the inputs of the original, and add to a proof what differs.
+    """Run the rewritten model on the inputs of the original, and add the differences to a proof.
 
     Args:
         proof: What is known so far.
@@ -91,7 +91,7 @@ class _Tally:
 
 
 def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
-    """Return the largest differences, None where what differs is no number."""
+    """Return the largest differences, None where elements that differ are no numbers."""
     if any(one.problem for one in found):
         return None, None
     return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)

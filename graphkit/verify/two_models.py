@@ -1,4 +1,4 @@
-"""An original and what was made of it, ready to run: by other names, or as a part of the whole."""
+"""An original and its rewrite, ready to run: by other names, or as a part of the whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Part", "TwoModels"]
 
 @dataclass(frozen=True)
 class Part:
-    """What a part of a model takes of the whole, and what it gives.
+    """The values that a part of a model takes of the whole, and its outputs.
 
     Attributes:
         cuts: Values of the whole that are inputs of the part.
@@ -35,7 +35,7 @@ class Part:
     ends: tuple[str, ...]
 
     def fault(self, part: Model) -> str:
-        """Return why the part cannot be given what the whole computes, "" where it can."""
+        """Return why the part cannot be fed from the whole, "" where it can."""
         for value in part.graph.inputs:
             declared = declared_type(value) if value.name in self.cuts else None
             if declared is not None and declared.dtype not in HELD:
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TwoModels:
-    """An original and what was made of it, to be loaded one after the other.
+    """An original and its rewrite, to be loaded one after the other.
 
     Attributes:
         wanted: The inputs of the rewritten model, by their names in the original.
@@ -95,7 +95,7 @@ class TwoModels:
         return self.feeder.again(run)
 
     def known(self, run: Run) -> dict[str, np.ndarray]:
-        """Return those that the rewritten model still has, and what the original computed for it."""
+        """Return the inputs that the rewritten model still has, and the values that the original computed for it."""
         fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
         return {**fed, **self.given.get(run, {})}
 

@@ -80,7 +80,7 @@ def changed_weights(original: Model, rewritten: Model) -> WeightProof:
 
 
 def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> WeightProof:
-    """Look for the weights of a model made from one branch of a merged decoder, among what that branch can read.
+    """Look for the weights of a model made from one branch of a merged decoder among the tensors that branch can read.
 
     The exporter's suffix `_merged_0` does not count in names. A tensor that has no equal of its name may have one of
     another name: models that were merged may have called it otherwise.
@@ -151,7 +151,7 @@ def _may_equal(one: Weight, other: Weight) -> bool:
 
 @dataclass
 class _Tally:
-    """What was compared so far."""
+    """The comparisons so far."""
 
     equal: int = 0
     bytes: int = 0

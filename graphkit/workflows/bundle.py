@@ -84,7 +84,7 @@ class BundleOptions:
 
 @dataclass(frozen=True)
 class BundleReport(Result):
-    """What a bundle was made of, and whether it is proven.
+    """A bundle that was written: its origin, its methods and its proof.
 
     Attributes:
         source: The export.
@@ -177,7 +177,7 @@ def bundle_folder(
 
 @dataclass(frozen=True, eq=False)
 class _Export:
-    """What a bundle is made of: the models of an export, or the chains that a `bundle.toml` names."""
+    """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names."""
 
     pipeline: Pipeline | None
     chains: tuple[Chain, ...]

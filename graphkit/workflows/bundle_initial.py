@@ -76,7 +76,7 @@ def _fitting(state: StateTensor, given: np.ndarray) -> np.ndarray:
 
 
 def _problems(state: StateTensor, given: np.ndarray) -> Iterator[str]:
-    """Yield what keeps an initial value from being that of a state, a clause each."""
+    """Yield why an initial value does not fit a state, a clause each."""
     dtype = np.dtype(state.dtype)
     row = tuple(1 if axis == state.batch else size for axis, size in enumerate(state.shape))
     if state.axis is not None:

@@ -88,7 +88,7 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """A model on its way, what was done to it, and whether its results are those of the export to the last bit."""
+    """A model in work, the changes so far, and whether its results are those of the export to the last bit."""
 
     model: Model
     changes: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ def _with_tokens(decoder: Model) -> Model:
 
 
 def folded(model: Model) -> tuple[Model, list[str]]:
-    """Return a model folded, and what was done."""
+    """Return a folded model, and the changes."""
     result = fold(model).model
     before, after = (len(found.graph.nodes) for found in (model, result))
     return result, [f"folded: {after:,} of {before:,} nodes are left"]
@@ -217,7 +217,7 @@ def _run(model: Model, step: Pass) -> Outcome:
 
 
 def _way_out(model: Model) -> str:
-    """Return what to do where rounding stands between a cache and what reads or gives it."""
+    """Return the advice for a cache that is rounded where it is read or given."""
     is_rounded = any(node.op_type == "QuantizeLinear" for node in all_nodes(model.scopes))
     return " - take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'" if is_rounded else ""
 

@@ -1,4 +1,4 @@
-"""Methods of models with recurrent state, as a `bundle.toml` would name them: what each model reads and writes."""
+"""Methods of models with recurrent state, as a `bundle.toml` would name them, with the states of each."""
 
 from __future__ import annotations
 

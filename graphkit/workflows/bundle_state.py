@@ -69,7 +69,7 @@ class BundleSizes:
 def build_bundle(
     methods: Sequence[MethodModel], sizes: BundleSizes, tokens: Mapping[str, int | None], data: str, opset: int
 ) -> BundleContract:
-    """Return what a host has to know of these methods.
+    """Return the contract of these methods.
 
     Raises:
         UsageError: The size of a state is not known, two methods have it in different shapes, or a method reads state
@@ -130,7 +130,7 @@ def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
 
 
 class _Part:
-    """A method, and what is known of its shapes."""
+    """A method, and the known facts of its shapes."""
 
     def __init__(self, method: MethodModel, sizes: BundleSizes) -> None:
         self.method, self.sizes = method, sizes
@@ -140,7 +140,7 @@ class _Part:
 
     @cached_property
     def symbols(self) -> Mapping[str, str]:
-        """What each symbol of the inputs is called: `batch`, `source`, `tokens`, `slots`, or as it is."""
+        """The name of each symbol of the inputs in the contract: `batch`, `source`, `tokens`, `slots`, or its own."""
         roles, found = self.model.roles, dict.fromkeys(self._slots(), SLOTS)
         has_own = any(
             str(dim) == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
@@ -186,7 +186,7 @@ class _Part:
         return dims[axis].constant if dims is not None and axis < len(dims) else None
 
     def _slots(self) -> Iterator[str]:
-        """Yield the symbols of axes along which what is new is written."""
+        """Yield the symbols of axes along which new tokens are written."""
         for name, state in self.method.writes.items():
             dims = self.shapes[self.values[name]].dims or ()
             axis = self._axis(state, self.values[name], len(dims))
@@ -194,7 +194,7 @@ class _Part:
                 yield str(dims[axis])
 
     def states(self) -> Iterator[StateTensor]:
-        """Yield what the method writes."""
+        """Yield the states that the method writes."""
         for name, state in self.method.writes.items():
             value = self.values[name]
             dims, dtype = self.shapes[value].dims, dtype_name(self.shapes[value].dtype)
@@ -239,7 +239,7 @@ class _Part:
         return size
 
     def _axis(self, state: str, value: Value, rank: int) -> int | None:
-        """Return the axis along which what is new is written; None for state that is replaced as a whole."""
+        """Return the axis along which new tokens are written; None for state that is replaced as a whole."""
         if state in self.method.whole:
             return None
         node = value.producer
@@ -252,7 +252,7 @@ class _Part:
         return dims[-1].constant - 1
 
     def check(self, states: Mapping[str, StateTensor]) -> None:
-        """Check that whatever reads state that is written in place reads what the write gives.
+        """Check that every reader of state that is written in place reads the result of the write.
 
         Raises:
             UsageError: A node reads it before, or after: onnxruntime runs them in any order.
@@ -304,7 +304,7 @@ class _Part:
         return tuple(self._named(dim, claim) for dim, claim in zip(dims, claims, strict=True))
 
     def _named(self, dim: Expr, claim: Dim) -> int | str:
-        """Return a dim as the contract has it; where the nodes do not tell it, what is declared, as a pass left it."""
+        """Return a dim as the contract has it; where the nodes do not tell it, the declared one, as a pass left it."""
         if dim.constant is not None:
             return dim.constant
         if str(dim).startswith("?") and claim is not None:
@@ -331,7 +331,7 @@ _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "len
 
 
 def _loop(parts: Sequence[_Part]) -> Iterator[str]:
-    """Yield what a host does, a sentence each."""
+    """Yield the steps of a host, a sentence each."""
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
     step = next((part.method.name for part in parts if part.method.when == "step"), "")
     yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."

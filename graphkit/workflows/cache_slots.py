@@ -1,4 +1,4 @@
-"""How many slots a cache gets: what the user asks for, else the usual number, never more than the model's positions."""
+"""The number of slots of a cache: the user's, else the default, never more than the model's positions."""
 
 from __future__ import annotations
 

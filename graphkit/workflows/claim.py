@@ -1,4 +1,4 @@
-"""What the passes of a rewrite claim of its result, and what can be proven of that."""
+"""The claims of passes about the result of a rewrite, and their proof."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Claim", "Evidence", "judged"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of a rewrite: wherever its premise holds, it gives what the original gives.
+    """A claim about a rewrite: wherever its premise holds, it gives the results of the original.
 
     Attributes:
         error: The largest error of a node, 0 where results are equal to the last bit.
@@ -41,7 +41,7 @@ class Claim:
 
     @classmethod
     def of(cls, passes: Sequence[Pass], changes: Sequence[str]) -> Claim:
-        """Return what passes claim, those that changed something."""
+        """Return the joint claim of the passes that changed something."""
         names = {change.step for change in changes if isinstance(change, PassChange)}
         active = [step for step in passes if step.name() in names]
         premise = ALWAYS
@@ -58,7 +58,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a proof found, or why there is none.
+    """The result of a proof, or why there is none.
 
     Attributes:
         unproven: Why nothing is proven, "" where there is a proof or nobody asked for one.
@@ -72,7 +72,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what to show of it."""
+        """Yield the blocks to show."""
         if not self.unproven and not self.failures:
             yield from proof_blocks(self.proof, "the file is")
             return
@@ -85,7 +85,7 @@ class Evidence:
 def judged(
     model: Model, rewritten: Model, output: Path, claim: Claim, options: RewriteOptions, progress: Callable[[str], None]
 ) -> Evidence:
-    """Prove what passes claim of the model that was written to a file, where it can be proven.
+    """Prove the claims of passes about the model that was written to a file, where they can be proven.
 
     Raises:
         UsageError: The options name a symbol or an input that does not exist.
@@ -115,7 +115,7 @@ def judged(
 
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
-    """Return what is new in the interface, in words."""
+    """Return the changes of the interface, in words."""
     was, now = fed_inputs(before), fed_inputs(after)
     known = {value.name for value in before.graph.outputs}
     new = [name for name in now if name not in was]

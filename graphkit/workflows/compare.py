@@ -77,7 +77,7 @@ def compare_models(
     inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelComparison:
-    """Run two models on the same inputs, and compare what they compute, tensor by tensor.
+    """Run two models on the same inputs, and compare them tensor by tensor.
 
     A few tensors are looked at at a time: each model runs in steps, each node once, and only what later steps read is
     held. Tensors match as told, by name, then by structure (one operator, the same attributes and inputs); what is
@@ -190,7 +190,7 @@ class _Comparison:
 
     @property
     def _dumps(self) -> ArrayFile:
-        """What there is of B, where it is no model."""
+        """The arrays of B, where it is no model."""
         assert isinstance(self.other, ArrayFile)
         return self.other
 
@@ -245,7 +245,7 @@ class _Comparison:
         return found or [Cause("unknown", "no simple relation was found between the two.")]
 
     def _arrays(self, pair: Pair, a: Side, b: Side | None) -> tuple[tuple[np.ndarray, np.ndarray], Part, Part | None]:
-        """Return the arrays of a pair, and what is around them."""
+        """Return the arrays of a pair, and their neighbourhood in each model."""
         one, mine = _part(a, pair.a)
         if b is not None and isinstance(pair.b, Value):
             two, theirs = _part(b, pair.b)

@@ -157,7 +157,7 @@ def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageErr
 
 
 def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOptions, progress: Progress) -> Outcome:
-    """Return what onnx's converter makes of a model that the pass declines, if the proof holds; else what is declined.
+    """Convert a model that the pass declines by onnx's converter, if the proof holds; else return the declined outcome.
 
     Raises:
         UsageError: Nobody wants a proof.

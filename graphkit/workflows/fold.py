@@ -173,7 +173,7 @@ def fold_file(
 
 
 def _check_runs(model: Model, spec: DimSpec) -> None:
-    """Check that the model runs at what is frozen.
+    """Check that the model runs at the frozen sizes.
 
     Raises:
         UsageError: It does not.

@@ -70,7 +70,7 @@ def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
 def build_contract(
     parts: Sequence[Lowered], pipeline: Pipeline, tables: tuple[Table, ...], sizes: LowerSizes, pad: int | None
 ) -> Contract:
-    """Return what a host does to run these models.
+    """Return the contract by which a host runs these models.
 
     Args:
         parts: The models, in the order in which they run.
@@ -126,7 +126,7 @@ def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
 
 
 def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]:
-    """Return the sizes of the self-attention, 0 for what is none or not the same for all layers."""
+    """Return the sizes of the self-attention, 0 for one that does not exist or differs between layers."""
     step = pipeline.step
     entries = [entry for entry in step.roles.cache if not step.roles.is_cross(entry)] if step is not None else []
     grown = [state for part in parts for state in part.states if state.axis is not None]

@@ -1,4 +1,4 @@
-"""What is fed to the part of a model that computes what its host is to make."""
+"""The inputs of the part of a model that computes the values its host is to make."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_feed(
     *,
     least: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return inputs of the part; `token` is what all tokens are, or tokens that repeat; `least` is for sounds alone."""
+    """Return inputs of the part; `token` is one id for all tokens, or ids that repeat; `least` is for sounds alone."""
     dims = setting.at(number if which == "position" else min(1, setting.capacity))
     valid = setting.masked(number if which == "valid_length" else setting.source, least=least)
     token = other_tokens(setting)[0] if token is None else token
@@ -72,7 +72,7 @@ def _content(
     valid: int,
     token: int | Sequence[int],
 ) -> np.ndarray:
-    """Return what an input holds after `number` tokens, or where so many tokens of the source are valid."""
+    """Return the elements of an input after `number` tokens, or where so many tokens of the source are valid."""
     if kind.kind == "f":
         return np.zeros(shape, kind)
     if role in MASKS:

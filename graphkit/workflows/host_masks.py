@@ -19,7 +19,7 @@ def raised(mask: np.ndarray, setting: Setting) -> np.ndarray:
 
 
 def in_slots(found: np.ndarray, axis: int, past: int, setting: Setting) -> np.ndarray:
-    """Return what is added to scores, moved to the slots: the past first, the new token last, the floor between."""
+    """Return an additive mask moved to the slots: the past first, the new token last, the floor between."""
     if found.shape[axis] != past + 1:
         raise UsageError(f"a mask has {found.shape[axis]} keys after {past} tokens, not {past + 1}")
     moved = np.moveaxis(found, axis, -1)
@@ -57,7 +57,7 @@ def columns_of(rows: np.ndarray, setting: Setting) -> int | None:
 
 
 def is_bias_and_mask(found: np.ndarray, full: np.ndarray, valid: int) -> bool:
-    """Whether what is added to scores is what is added without padding, and hides all columns that pad."""
+    """Whether an additive mask equals the one without padding at valid columns, and hides all columns that pad."""
     if found.shape != full.shape or not bool((found[..., valid:] <= MASKED).all()):
         return False
     return np.array_equal(found[..., :valid], full[..., :valid])

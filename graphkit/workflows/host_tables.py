@@ -1,4 +1,4 @@
-"""What a host must feed for values that it computes: found by running the part of the model that computed them."""
+"""The tables and rules by which a host makes values, found by running the part of the model that computed them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = Literal["mask", "rows", "constant"]
 
 @dataclass(frozen=True, eq=False)
 class HostTable:
-    """What a host feeds.
+    """The rule by which a host makes an input.
 
     Attributes:
         name: The input.
@@ -50,7 +50,7 @@ class HostTable:
 
 
 def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], setting: Setting) -> list[HostTable]:
-    """Return what a host feeds for the values that become inputs.
+    """Return the rules by which a host makes the values that become inputs.
 
     Args:
         model: The model in which they are still computed.

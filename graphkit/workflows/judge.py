@@ -1,4 +1,4 @@
-"""A compiler of the user's own as a judge: a command that is run on each lowered model, and what it answers."""
+"""A compiler of the user's own as a judge: a command that is run on each lowered model, and its answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINES = 20  # of these, in a text
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one judge says of one model.
+    """The answer of one judge about one model.
 
     Attributes:
         model: The file.
@@ -48,7 +48,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Judgements(Result):
-    """What the judges say of all models."""
+    """The answers of the judges about all models."""
 
     title: ClassVar[str] = "Judges"
     judgements: tuple[Judgement, ...]
@@ -85,7 +85,7 @@ def judge_words(command: str) -> tuple[str, ...]:
 
 
 def judge(command: str, models: Sequence[Path], seconds: float = SECONDS) -> Iterator[Judgement]:
-    """Yield what a judge says of each model; exit status 0 is what passes.
+    """Yield the answer of a judge about each model; exit status 0 passes.
 
     Args:
         command: A program and its arguments, with `{model}` for the path of the model.
@@ -112,7 +112,7 @@ def _why(status: int | None, seconds: float) -> str:
 
 
 def _run(words: Sequence[str], command: str, seconds: float) -> tuple[int | None, bytes]:
-    """Return the exit status, None where time was over, and the end of what was printed."""
+    """Return the exit status, None where time was over, and the end of the output."""
     try:
         process = subprocess.Popen(
             words,
@@ -149,7 +149,7 @@ def _tail(stream: IO[bytes]) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, and what it has started."""
+    """End a process and its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

@@ -149,7 +149,7 @@ def _read(graph: GraphProto, stack: _Stack) -> list[onnx.NodeProto]:
 
 
 def _write(graph: GraphProto, stack: _Stack, ports: Sequence[Port]) -> Port:
-    """Add the nodes that stack what is new, and return their output."""
+    """Add the nodes that stack new tokens, and return their output."""
     batch, heads, slots, size = ports[0].shape
     joined = _integers(graph, f"{stack.name}_join", [1, batch, slots, heads * size])
     name, parts = f"{stack.name}_new", []

@@ -1,4 +1,4 @@
-"""Lower a pipeline to what an NPU compiler takes: models, tables, the contract for the host program, and the proof."""
+"""Lower a pipeline for an NPU compiler: models, tables, the contract for the host program, and the proof."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def lower_folder(
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """What is written: models, their contract, and the tables by name; what to know of it; a file of weights."""
+    """The files to write: models, their contract, the tables by name and a file of weights, with notes."""
 
     parts: Sequence[Lowered]
     contract: Contract
@@ -229,7 +229,7 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
 
 
 def _once_name(pipeline: Pipeline) -> str:
-    """Return what a model that runs once is called, by what it is."""
+    """Return the name of the model that runs once, by its kind."""
     assert pipeline.encoder is not None
     role = architecture(pipeline.encoder).role
     return {"vision": "vision", "other": "model"}.get(role, "encoder") if pipeline.step is None else "encoder"

@@ -1,4 +1,4 @@
-"""How to lower: what the user chooses, and which choices are out of range."""
+"""Options of lowering, and their ranges."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class LoweredFile:
 
 @dataclass(frozen=True)
 class LowerReport(Result):
-    """What lowering made.
+    """The result of a lowering.
 
     Attributes:
         source: What was lowered.
@@ -150,7 +150,7 @@ def _refused(file: LoweredFile, target: str) -> str:
 
 
 def lowered_file(part: Lowered) -> LoweredFile:
-    """Return what a report says of a lowered model."""
+    """Return the report's entry of a lowered model."""
     shapes = infer(part.model)
     ranks = [len(dims) for value in shapes if (dims := shapes[value].dims) is not None]
     graph = part.model.graph

@@ -121,7 +121,7 @@ def fixed_length(model: Model) -> int | None:
 
 
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
-    """Return the number of each symbol of a model's inputs, by what it stands for.
+    """Return the size of each symbol of a model's inputs, by its role.
 
     Args:
         model: The model, folded.

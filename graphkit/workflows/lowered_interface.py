@@ -1,4 +1,4 @@
-"""What a contract says of the inputs and outputs of a lowered model: who makes each, and what becomes of it."""
+"""The ports of a lowered model in its contract: the source of each input, and the use of each output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIXED = "nothing: its value is fixed"
 
 @dataclass
 class Interface:
-    """What lowering learns of inputs and outputs on its way.
+    """The facts that lowering collects about inputs and outputs.
 
     Attributes:
         original: The model, as it was exported.
@@ -62,7 +62,7 @@ class Interface:
         return Method(name, f"{name}.onnx", when, inputs, outputs, became)
 
     def states(self, method: Method) -> tuple[State, ...]:
-        """Return what the host keeps for a method."""
+        """Return the states that the host keeps for a method."""
         kept = [port for port in method.inputs if port.source is not None and port.source.kind == "state"]
         return tuple(State(port.name, port.dtype, port.shape, self.axes.get(port.name), _bytes(port)) for port in kept)
 
@@ -86,7 +86,7 @@ class Interface:
         return Port(value.name, dtype, shape, meaning, writes=state)
 
     def _of_cache(self, name: str) -> str:
-        """Return what a past holds, "" for another input."""
+        """Return the kind of cache that a past is, "" for another input."""
         roles = self.original.roles
         if any(state.past.name == name for state in roles.states) and name in self.writes.values():
             return "recurrent state, which each step replaces"

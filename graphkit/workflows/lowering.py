@@ -58,7 +58,7 @@ MASKS = {
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A model at fixed shapes, and what its host does for it.
+    """A model at fixed shapes, and the work of its host.
 
     Attributes:
         method: Its place in the contract.
@@ -109,7 +109,7 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
 
 
 class _Lowering:
-    """A model on its way, and what is known of the inputs that it got."""
+    """A model in work, with the facts about the inputs that it got."""
 
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes = name, model, sizes
@@ -178,7 +178,7 @@ class _Lowering:
         self._run(ExtractEmbedding())
 
     def _fix_positions(self) -> None:
-        """Make the positions of what runs once a constant: they count from 0."""
+        """Make the positions of a model that runs once a constant: they count from 0."""
         positions = [value for value, role in self.model.roles.inputs.items() if role == "positions"]
         if not positions:
             return
@@ -234,7 +234,7 @@ class _Lowering:
                 self.tokens["pooled"] = each.token
 
     def extract_host_values(self) -> None:
-        """Let the host make what depends on positions, lengths and masks alone."""
+        """Let the host make the values that depend on positions, lengths and masks alone."""
         shapes = infer(self.model)
         found = host_inputs(self.model, shapes)
         if not self.is_decoder and self.setting.sound is None:
@@ -287,7 +287,7 @@ class _Lowering:
             self.changes.append(f"{counted(len(states), 'recurrent state(s)')} are kept by the host")
 
     def freeze(self) -> None:
-        """Give all dims their number, and fold what follows."""
+        """Give all dims their number, and fold."""
         shapes = infer(self.model)
         left = {name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols}
         growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
@@ -304,7 +304,7 @@ class _Lowering:
         self.model = drop_dead_inputs(self.model)
 
     def _reduce_interface(self) -> None:
-        """Give stacked caches, and what the host makes, as few axes as the target takes."""
+        """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
         if (limit := self.sizes.target.max_rank) is None:
             return
         found = reduce_cache_rank(self.model, self.interface.axes, self.interface.writes, limit.value)
@@ -316,7 +316,7 @@ class _Lowering:
             self._run(ReduceInterfaceRank(limit.value, made))
 
     def _remedies(self) -> Iterator[Rewrite]:
-        """Yield the passes that remove what the target still refuses, those that change results left out."""
+        """Yield the passes that remove the remaining blockers, without those that change results."""
         found = blockers(self.model, self.sizes.target)
         wanted = {obstacle.pass_name for obstacle in found.blockers}
         for kind in PASSES:
@@ -360,7 +360,7 @@ class _Lowering:
         self.model = self.model.with_proto(proto)
 
     def _add_bias(self, mask: str, bias: np.ndarray) -> None:
-        """Let what reads a mask that the host makes read its sum with a constant."""
+        """Let the readers of a mask that the host makes read its sum with a constant."""
         proto = copy_proto(self.model)
         constant, total = (free_name(f"{mask}_{what}", self.model.graph.values) for what in ("constant", "sum"))
         for graph in _graphs(proto.graph):

@@ -88,7 +88,7 @@ def special_tokens(path: Path, models: list[Model | None]) -> tuple[Mapping[str,
 
 
 def _reads_encoder(model: Model | None) -> bool:
-    """Whether a decoder reads what an encoder gives, or a cache of that."""
+    """Whether a decoder reads the output of an encoder, or a cache of it."""
     if model is None:
         return False
     states = model.roles.all("encoder state", "encoder tokens", "encoder mask")
@@ -135,7 +135,7 @@ def _role(model: Model) -> str:
 
 
 def _tokens(configurations: list[Mapping[str, object]], models: list[Model | None]) -> dict[str, int | None]:
-    """Return special tokens of the configurations beside the models; padding also of what a model compares ids with."""
+    """Return special tokens of the configurations beside the models; padding also by comparisons of ids in a model."""
     found: dict[str, int | None] = {
         key: next((ids[0] for each in configurations if (ids := _ids(each.get(entry)))), None)
         for key, entry in KEYS.items()

@@ -143,7 +143,7 @@ def _is_source(dim: Expr, setting: Setting, lengths: frozenset[str]) -> bool:
 def _rule(
     model: Model, shapes: Shapes, choice: _Choice, setting: Setting, lengths: frozenset[str], vocabulary: int
 ) -> _Rule | None:
-    """Return by what rule a node chooses; None where it always takes the first row, or not a row of each sequence.
+    """Return the rule by which a node chooses; None where it always takes the first row, or not a row of each sequence.
 
     Raises:
         UsageError: It follows from the tokens by another rule.

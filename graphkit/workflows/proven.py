@@ -1,4 +1,4 @@
-"""The proof of a workflow that rewrites one file: of what was written, against what it came from."""
+"""The proof of a workflow that rewrites one file: of the written file against its original."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def written_and_proven(
     progress: Callable[[str], None],
     proof: Callable[[Path], T],
 ) -> tuple[Saved, T | None]:
-    """Write a model, and prove it before it gets its name: what breaks off or is stopped leaves all as it was.
+    """Write a model, and prove it before it gets its name: a run that breaks off leaves all as it was.
 
     Args:
         model: What to write.
@@ -98,7 +98,7 @@ def prove(
     premise: Premise = ALWAYS,
     error: float = 0.0,
 ) -> RewriteProof:
-    """Prove that the model that was written to a file gives what its original gives.
+    """Prove that the model that was written to a file gives the results of its original.
 
     Args:
         model: The original.

@@ -1,4 +1,4 @@
-"""Write what a folder of models records of itself: its contract, with its files and how their proof ended."""
+"""Write the record of a folder of models: its contract, with its files and how their proof ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyContract = TypeVar("AnyContract", Contract, BundleContract)
 
 
 class Outcome(Protocol):
-    """What a record needs to know of a proof."""
+    """The facts of a proof that a record needs."""
 
     @property
     def passed(self) -> bool:
@@ -44,7 +44,7 @@ def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tu
 
 
 def record(folder: Path, name: str, contract: AnyContract, names: Iterable[str], proof: ProofRecord) -> AnyContract:
-    """Write a contract with what it records of the files beside it and of their proof, and return it.
+    """Write a contract with the record of the files beside it and of their proof, and return it.
 
     Raises:
         ModelError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""Recurrence in what is lowered: state that a step replaces, and nodes that run over a source with its padding."""
+"""Recurrence in lowered models: state that a step replaces, and nodes that run over a source with its padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_step(model: Model) -> bool:
 
 
 def check_recurrence(model: Model) -> None:
-    """Check that no padding reaches what counts through a recurrence, and that steps give logits.
+    """Check that no padding reaches valid positions through a recurrence, and that steps give logits.
 
     Raises:
         UsageError: It does, or they do not, with the node and what to do.

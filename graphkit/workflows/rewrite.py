@@ -1,4 +1,4 @@
-"""Rewrite a model file by passes: run them, write the result, prove what they claim of it, report."""
+"""Rewrite a model file by passes: run them, write the result, prove their claims, report."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, 
 
 
 def _data(model: Model, method: Method) -> set[Value]:
-    """Return what depends on activations: on any input but masks and rows of positions."""
+    """Return the values that depend on activations: on any input but masks and rows of positions."""
     masks = {port.name for port in method.inputs if port.source is not None and port.source.kind in MASKS}
     data = {value for value in model.graph.inputs if value.name not in masks}
     for node in model.graph.nodes:

@@ -1,4 +1,4 @@
-"""How many positions of a sound are valid, by its length: found by running what makes the mask of its encoder."""
+"""The number of valid positions of a sound by its length, found by running the nodes that make the encoder's mask."""
 
 from __future__ import annotations
 

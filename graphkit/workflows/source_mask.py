@@ -61,5 +61,5 @@ def with_mask_length(encoder: Model, decoder: Model) -> Model:
 
 
 def _fault(decoder: Model, states: Sequence[str]) -> str:
-    """Return what does not run where the mask is longer than the states."""
+    """Return the node that does not run where the mask is longer than the states."""
     return SizeCheck(decoder).fault({MASK_LENGTH: TRIED[0], **dict.fromkeys(states, TRIED[1])})

@@ -107,7 +107,7 @@ class Specializer:
     def session(
         self, inputs: Shapes | None = None, /, *, dims: Mapping[str, int] | None = None, **more: Sequence[int]
     ) -> InferenceSession:
-        """Return the session for shapes; what they leave open stays dynamic.
+        """Return the session for shapes; dims that they leave open stay dynamic.
 
         The model may lack inputs of the original, of which only the shape was read.
 
@@ -195,7 +195,7 @@ class Specializer:
                 del self._entries[key]
 
     def _known(self, wish: DimSpec) -> DimSpec:
-        """Return what a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
+        """Return the dims that a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
         solved, _ = solve(given_shapes(self._model, wish.shapes), wish.numbers)
         given = Inputs(self._model, self._spec | DimSpec.of(solved, wish.shapes))
         numbers = {name: size for name, size in sorted(given.numbers.items()) if name not in self._dynamic}

@@ -61,7 +61,7 @@ class SplitFile:
 
     @classmethod
     def of(cls, path: Path) -> SplitFile:
-        """Return what is known of a file."""
+        """Return the facts about a file."""
         return cls(path.name, path.stat().st_size if path.exists() else None)
 
 

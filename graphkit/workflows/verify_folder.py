@@ -1,4 +1,4 @@
-"""Prove what `lower` or `bundle` wrote against its export, at any time, and record how that ended."""
+"""Prove the result of `lower` or `bundle` against its export, at any time, and record how that ended."""
 
 from __future__ import annotations
 

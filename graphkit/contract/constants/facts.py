@@ -1,4 +1,4 @@
-"""What code in any language says of a contract: numbers, and names as identifiers that are unique."""
+"""The constants of a contract for code in any language: numbers, and names as unique identifiers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class Facts:
-    """What there is to write.
+    """The constants to write.
 
     Attributes:
         contract: The contract.
@@ -130,7 +130,7 @@ class Facts:
 
 
 def facts(contract: Contract) -> Facts:
-    """Return what there is to write of a contract.
+    """Return the constants of a contract.
 
     Raises:
         UsageError: The floor is not a float32, or a dtype has no size in bytes.
@@ -217,7 +217,7 @@ def _ports(unique: Callable[[str], str], method: Method, what: str, ports: Seque
 
 
 def place_of(contract: Contract, port: Port) -> tuple[int, int]:
-    """Return the place of what an input is made of, -1 for none; of an output, its method and its place there."""
+    """Return the place of an input's source, -1 for none; of an output, its method and its place there."""
     source = port.source
     if source is None or source.kind not in ("embedding", "rows", "state", "output"):
         return -1, -1

@@ -1,4 +1,4 @@
-"""Arrays of an .npz file, read one at a time; what a file claims is checked before it is believed."""
+"""Arrays of an .npz file, read one at a time; the claims of a file are checked before they are believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two models are fed: the same arrays, given or generated, at sizes that are legal for both."""
+"""The feeds of two models: the same arrays, given or generated, at sizes that are legal for both."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _telling(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
 
 
 def renamed(a: Model, b: Model, feed: Feed, given: Feed, told: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return what B is fed where A is fed this.
+    """Return the feed of B for a feed of A.
 
     Raises:
         UsageError: B has an input that A has not, and none was given for it.
@@ -85,7 +85,7 @@ def renamed(a: Model, b: Model, feed: Feed, given: Feed, told: Mapping[str, str]
 
 
 def check_given(given: Feed, a: Model, b: Model | None) -> None:
-    """Check that arrays are what the models take.
+    """Check that arrays fit the inputs of the models.
 
     Raises:
         UsageError: One is no input of either, or has another dtype or other dims.

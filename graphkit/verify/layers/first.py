@@ -41,7 +41,7 @@ def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
 
 
 def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
-    """Return what was measured to find a pair that differs, though whatever it is computed from agrees.
+    """Return the measurements that find a pair that differs though all its sources agree.
 
     Both models run forward, a part at a time, until something differs. In that part the search does as `git bisect`:
     what a pair that agrees is computed from counts as agreeing; in the end what the found one is computed from is
@@ -79,7 +79,7 @@ class _Bisection:
         return None
 
     def _narrowed(self, bad: Pair) -> Pair:
-        """Return the pair that differs where what it is computed from is taken to agree."""
+        """Return the pair that differs where its sources are taken to agree."""
         left = self.above[bad] & ~self.agreed or self.above[bad]
         while left.bit_count() > 1:
             total = left.bit_count()

@@ -1,4 +1,4 @@
-"""Which tensor of one model is which of another: as told, by name, by structure; what is ambiguous is unmatched."""
+"""Match the tensors of two models: as told, by name, by structure; ambiguous ones stay unmatched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_ROUNDS = 4
 
 @dataclass(eq=False)
 class _Matching:
-    """What is matched so far, in both directions."""
+    """The matches so far, in both directions."""
 
     a: Side
     b: Side
@@ -124,7 +124,7 @@ def _forwards(matching: _Matching, by_name: Mapping[str, Value]) -> None:
 
 
 def _twin(node: Node, matching: _Matching) -> Node | None:
-    """Return the one node of `b` that computes the same from what corresponds, None where none or several do.
+    """Return the one node of `b` that computes the same from matched inputs, None where none or several do.
 
     Where several do, as the projections of one tensor, the one whose constants are equal is meant.
     """
@@ -172,7 +172,7 @@ def _is_read_alike(one: Value, two: Value, matching: _Matching) -> bool:
 
 
 def _rival(one: Node, two: Node, matching: _Matching) -> bool:
-    """Whether another node of `a` computes what `two` does, so that the name was only counted alike."""
+    """Whether another node of `a` computes the same as `two`, so that the name was only counted alike."""
     read = [value for value in two.inputs if value is not None and value in matching.back]
     return any(
         corresponds(other, two, matching.forth)
@@ -190,7 +190,7 @@ def compatible(one: Dims, two: Dims) -> bool:
 
 
 def _backwards(matching: _Matching) -> None:
-    """Match what nodes that match read at the same place."""
+    """Match the inputs of matched nodes, place by place."""
     for node in reversed(matching.a.nodes):
         value = next((value for value in node.outputs if value is not None and value in matching.forth), None)
         twin = None if value is None else matching.forth[value].producer
@@ -222,7 +222,7 @@ def _by_order(matching: _Matching) -> None:
 
 
 def _groups(side: Side, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
-    """Return what is unmatched by module path, operator and dims; what stands in no module is left out."""
+    """Return the unmatched values by module path, operator and dims, without those of no module."""
     groups: dict[object, list[Value]] = {}
     for value in side.place:
         node, dims = value.producer, side.dims(value)

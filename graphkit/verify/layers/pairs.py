@@ -17,7 +17,7 @@ __all__ = ["Pair", "Reader"]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A tensor of A and what it matches: a tensor of B, or the name of a dump.
+    """A tensor of A and its match: a tensor of B, or the name of a dump.
 
     Attributes:
         a: The tensor.
@@ -67,13 +67,13 @@ class Reader:
         return zip(mine, self.two.values([pair.b for pair in some if isinstance(pair.b, Value)]), strict=True)
 
     def keep(self) -> None:
-        """Remember what was computed for them, to go on from there."""
+        """Remember the tensors computed for them, to go on from there."""
         for steps in (self.one, self.two):
             if isinstance(steps, Steps):
                 steps.keep()
 
     def back(self) -> None:
-        """Go on from what was remembered last."""
+        """Go on from the tensors remembered last."""
         for steps in (self.one, self.two):
             if isinstance(steps, Steps):
                 steps.back()

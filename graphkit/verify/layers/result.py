@@ -1,4 +1,4 @@
-"""What a comparison of two models layer by layer found, ready to show."""
+"""The findings of a comparison of two models layer by layer, ready to show."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ HELD = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A model and what it is fed.
+    """A model and its feed.
 
     Attributes:
         model: The model.
@@ -43,7 +43,7 @@ class Side:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """What the shape engine knows for these inputs."""
+        """The shapes for these inputs."""
         spec = DimSpec.of(inputs={name: array.shape for name, array in self.feed.items()})
         try:
             return infer(self.model, spec)
@@ -57,7 +57,7 @@ class Side:
 
     @cached_property
     def reads(self) -> Mapping[Node, tuple[Value, ...]]:
-        """What each node of the main graph reads of its values, its bodies included."""
+        """The values of the main graph that each of its nodes reads, its bodies included."""
         main = self.model.graph
         return {node: tuple(value for value in values_read(node) if value.scope is main) for node in main.nodes}
 
@@ -84,7 +84,7 @@ class Side:
 
     @cached_property
     def unholdable(self) -> frozenset[Value]:
-        """The tensors that cannot be looked at: sequences, maps, dtypes that numpy has not, and what is not known."""
+        """The tensors that cannot be looked at: sequences, maps, dtypes that numpy lacks, and unknown ones."""
         return frozenset(value for value in self.place if self.dtype(value) not in HELD)
 
     def dtype(self, value: Value) -> int:

@@ -1,4 +1,4 @@
-"""Run a model step by step: a few tensors at a time, each node once, and only what later steps read is held.
+"""Run a model step by step: a few tensors at a time, each node once; only tensors that later steps read are held.
 
 A step is a model of its own, made of the nodes that its tensors still need; what earlier steps computed are its inputs,
 and its weights stay in their files. So all tensors of a model come out in the time of about one run, in bounded memory.
@@ -44,11 +44,11 @@ class Steps:
         self.keep()
 
     def keep(self) -> None:
-        """Remember what is held and done now."""
+        """Remember the tensors that are held, and the nodes that are done."""
         self._kept = dict(self.held), set(self.done)
 
     def back(self) -> None:
-        """Return to what was remembered last."""
+        """Return to the state remembered last."""
         self.held, self.done = dict(self._kept[0]), set(self._kept[1])
 
     def values(self, wanted: Sequence[Value]) -> list[np.ndarray]:
@@ -86,7 +86,7 @@ class Steps:
         return nodes
 
     def _together(self, nodes: set[Node]) -> set[Node]:
-        """Return these nodes, and those that must run with them: the readers of what cannot be held."""
+        """Return these nodes, and those that must run with them: the readers of tensors that cannot be held."""
         while True:
             loose = {
                 reader

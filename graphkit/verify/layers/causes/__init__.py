@@ -1,1 +1,1 @@
-"""Why a tensor is not what it should be: one idea a file, each a function from a `Case` to causes."""
+"""Causes of a wrong tensor: one idea a file, each a function from a `Case` to causes."""

@@ -1,4 +1,4 @@
-"""A tensor that is not what it should be, with what is around it in both models."""
+"""A wrong tensor, with its neighbourhood in both models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEFT = 0.02  # of a difference, the most that may remain unexplained
 
 @dataclass(frozen=True)
 class Cause:
-    """What explains a difference.
+    """The explanation of a difference.
 
     Attributes:
         kind: What it is.
@@ -41,7 +41,7 @@ class Cause:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What is around a tensor in one model.
+    """The neighbourhood of a tensor in one model.
 
     Attributes:
         side: The model.
@@ -96,7 +96,7 @@ class Case:
 
     @cached_property
     def difference(self) -> np.ndarray:
-        """What A has more than B."""
+        """The elements of A less those of B."""
         return np.asarray(self.x - self.y)
 
     @cached_property

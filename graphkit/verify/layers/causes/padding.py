@@ -1,4 +1,4 @@
-"""A padding leak: the models agree once nothing is padded, so what is padded counts in one of them."""
+"""A padding leak: the models agree once nothing is padded, so padding counts in one of them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _more(what: str, is_known: bool) -> str:
 
 
 def _factors(part: Part) -> Iterator[_Factor]:
-    """Yield the single numbers that nodes nearby multiply or divide by, also in what reads the tensor."""
+    """Yield the single numbers that nodes nearby, readers included, multiply or divide by."""
     readers = [node for node, _ in part.value.consumers]
     for node in (*part.nodes, *readers):
         for place, value in enumerate(node.inputs if node.is_op("Mul", "Div") else ()):

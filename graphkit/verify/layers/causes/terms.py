@@ -14,7 +14,7 @@ __all__ = ["terms"]
 
 
 def terms(case: Case) -> Iterator[Cause]:
-    """Yield which tensor nearby is the difference, or is what B has instead."""
+    """Yield the tensors nearby that are the difference, or that B has instead."""
     if case.is_integer or case.x.shape != case.y.shape:
         return
     parts = [(case.a, 1.0, "A", "B"), *([(case.b, -1.0, "B", "A")] if case.b is not None else [])]
