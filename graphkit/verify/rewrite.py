@@ -412,7 +412,7 @@ def _loaded(source: ModelLike) -> Model:
 
 
 def _source(source: ModelLike, model: Model) -> Path | Model:
-    """Return the source for onnxruntime to load: the file itself where there is one, so no reader of ours is trusted."""
+    """Return the source for onnxruntime to load: the file itself where there is one, to trust no reader of ours."""
     return model if isinstance(source, Model) or model.path is None else model.path
 
 
