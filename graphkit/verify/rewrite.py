@@ -325,8 +325,11 @@ def _at_default(
     level = max(level_tolerance(two.models[0]), tolerance or 0.0)
     runs = at_both_levels(runs)
     sessions = two.at_default(len(runs), terms.progress)
-    explains = [] if terms.rounding is None else [terms.rounding.explains]
-    return _with_level(proof, prove_level(level, runs, list(runs[0].expected), *sessions, *explains))
+    outputs = list(runs[0].expected)
+    if terms.rounding is not None:
+        return _with_level(proof, prove_level(level, runs, outputs, *sessions, terms.rounding.explains))
+    moved = two.moved_originals(len(runs), terms.progress)
+    return _with_level(proof, prove_level(level, runs, outputs, *sessions, moved=moved))
 
 
 def _plain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from graphkit.verify.called import Called, Only
 from graphkit.verify.counting import Counted
 from graphkit.verify.layers.side import HELD
 from graphkit.verify.levels import LevelRuns
+from graphkit.verify.rounding_ties import moved_copies
 from graphkit.verify.running import Feeder, Run
 
 __all__ = ["Part", "TwoModels"]
@@ -98,6 +100,17 @@ class TwoModels:
         """Return the inputs that the rewritten model still has, and the values that the original computed for it."""
         fed = {name: array for name, array in self.feed(run).items() if name in self.wanted}
         return {**fed, **self.given.get(run, {})}
+
+    def moved_originals(self, runs: int, progress: Callable[[str], None]) -> list[LevelRuns]:
+        """Return how to run copies of the original in which roundings to 8 bits meet other ties, so many times."""
+        if self.part is not None:
+            return []
+
+        def told(model: Model) -> Runner:
+            session = IsolatedSession(model, optimize=False, prepack=False, known=model)
+            return Counted(session, "proving: the original with its data moved", runs, progress)
+
+        return [LevelRuns(partial(told, copy), self.feed) for copy in moved_copies(self.models[0])]
 
     def at_default(self, runs: int, progress: Callable[[str], None]) -> tuple[LevelRuns, LevelRuns]:
         """Return how to run the rewritten model and the original at the default level, so many times."""

@@ -62,3 +62,16 @@ def test_roundings_that_fall_on_the_other_side_are_counted_over_all_outputs(
 
     found = prove_level(tolerance, runs, ["y", "z"], runs_of(result, 0), runs_of(0, 1))
     assert (not found.failure) is passes
+
+
+@pytest.mark.parametrize(("result", "passes"), [(3.9, True), (4.1, False)])
+def test_a_copy_whose_data_is_moved_counts_as_the_original_does(result: float, *, passes: bool) -> None:
+    x = np.array([1, 10], np.float32)
+    runs = [Run({"n": 2}, {}, 0, {"y": x, "z": x})]
+
+    def runs_of(*by: float) -> LevelRuns:
+        return LevelRuns(lambda: Rounding(*by), lambda _: {"x": x})  # type: ignore[arg-type, return-value]
+
+    models = runs_of(result, 0), runs_of(0, 0)
+    assert prove_level(0.02, runs, ["y", "z"], *models).failure
+    assert (not prove_level(0.02, runs, ["y", "z"], *models, moved=[runs_of(1, 0), runs_of(0, 0.5)]).failure) is passes
