@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from graphkit.contract.record import NOT_RUN, FileRecord, ProofRecord, sealed
@@ -91,6 +92,9 @@ class LengthChange:
     axis: int
 
 
+FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
+
+
 @dataclass(frozen=True)
 class BundleMethod:
     """A model of the bundle.
@@ -112,6 +116,21 @@ class BundleMethod:
     outputs: tuple[BundlePort, ...]
     access: Mapping[str, Access]
     changes: tuple[LengthChange, ...] = ()
+
+    @cached_property
+    def sources(self) -> Mapping[str, tuple[BundlePort, ...]]:
+        """Its inputs by the kind of their source."""
+        found: dict[str, tuple[BundlePort, ...]] = {}
+        for port in self.inputs:
+            if port.source is not None:
+                found[port.source.kind] = (*found.get(port.source.kind, ()), port)
+        return found
+
+    @cached_property
+    def fed(self) -> tuple[tuple[str, BundlePort], ...]:
+        """Its inputs that a caller feeds, each with the kind of its source; a mask follows the input it belongs to."""
+        ports = [(kind, port) for kind in FED for port in self.sources.get(kind, ())]
+        return tuple(sorted(ports, key=lambda item: ("mask" in item[1].name, self.inputs.index(item[1]))))
 
 
 @dataclass(frozen=True)

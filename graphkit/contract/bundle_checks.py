@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from graphkit.contract.bundle import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor, takes_fewer_slots
+from graphkit.contract.bundle import (
+    ALIGNMENT,
+    FED,
+    BundleContract,
+    BundleMethod,
+    BundlePort,
+    StateTensor,
+    takes_fewer_slots,
+)
 from graphkit.contract.checks import BYTES
 
 __all__ = ["bundle_problems"]
@@ -16,7 +24,6 @@ __all__ = ["bundle_problems"]
 MOST = 1 << 44  # bytes of an arena
 MOST_FED = 1 << 28  # elements of an input of a caller, of a row
 RANK = 32  # axes that numpy has everywhere
-FED = ("user", "tokens", "mask")  # what a caller gives
 KINDS = {
     "init": (),
     "reorder": ("state", "indices"),

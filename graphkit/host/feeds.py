@@ -117,35 +117,34 @@ def checked_feeds(
     Raises:
         UsageError: Something is missing, or does not fit.
     """
-    users = {port.name for port in method.inputs if port.source is not None and port.source.kind == "user"}
-    if odd := sorted(set(inputs) - users):
-        takes = ", ".join(sorted(users)) or "no other input than tokens"
-        raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
-    for what, array, kind in (("tokens", tokens, "tokens"), ("mask", mask, "mask")):
-        if array is not None and all(port.source is None or port.source.kind != kind for port in method.inputs):
-            raise UsageError(f"'{method.name}' takes no {what}")
+    if inputs:
+        _check_names(method, inputs)
+    for kind, array in (("tokens", tokens), ("mask", mask)):
+        if array is not None and kind not in method.sources:
+            raise UsageError(f"'{method.name}' takes no {kind}")
     sizes: dict[str, int] = {}
     feeds: dict[str, np.ndarray] = {}
-    for port in sorted(method.inputs, key=lambda port: "mask" in port.name):  # a mask follows what it is for
+    for kind, port in method.fed:
         given: npt.ArrayLike | None
-        kind = port.source.kind if port.source is not None else ""
         if kind == "tokens":
             given = None if tokens is None else as_rows(tokens)
-        elif kind == "mask":
-            given = mask
-        elif kind == "user":
-            given = inputs.get(port.name)
         else:
-            continue
+            given = mask if kind == "mask" else inputs.get(port.name)
         if given is None:
             given = _default(method, port, sizes)
         feeds[port.name] = _fitting(method, port, given, sizes, most)
     rows = next((len(array) for array in feeds.values() if array.ndim), None)
-    kinds: dict[str, str] = {port.source.kind: port.name for port in method.inputs if port.source is not None}
-    if "kept" in kinds:
-        feeds[kinds["kept"]] = np.array([kept], np.int64)
-        sizes[kinds["kept"]] = kept or feeds[kinds["tokens"]].shape[1]
+    for port in method.sources.get("kept", ()):
+        feeds[port.name] = np.array([kept], np.int64)
+        sizes[port.name] = kept or feeds[method.sources["tokens"][-1].name].shape[1]
     return Feeds(feeds, sizes, sizes.get("batch", rows))
+
+
+def _check_names(method: BundleMethod, inputs: Mapping[str, npt.ArrayLike]) -> None:
+    users = {port.name for port in method.sources.get("user", ())}
+    if odd := sorted(set(inputs) - users):
+        takes = ", ".join(sorted(users)) or "no other input than tokens"
+        raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
 
 
 def _default(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:

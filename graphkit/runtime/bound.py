@@ -70,6 +70,8 @@ class BoundSession:
 
     def _is_new(self, name: str, array: np.ndarray) -> bool:
         """Whether the array bound under a name has another place or shape."""
+        if self._kept.get(name) is array:
+            return False
         place = array.ctypes.data, array.shape
         if self._bound.get(name) == place:
             return False
