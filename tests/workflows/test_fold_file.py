@@ -287,20 +287,27 @@ def test_what_is_written_declares_its_shapes(source: Path) -> None:
 
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "head = Shape <end = 2> (x) sizes = Concat <axis = 0> (head, half) r = Resize <mode = MODE> (x, , , sizes)",
+        "f = Cast <to = 1> (half) scales = Concat <axis = 0> (ones, f) r = Resize <mode = MODE> (x, , scales)",
+    ],
+    ids=["sizes", "scales"],
+)
 def test_a_resize_to_nothing_in_a_branch_that_does_not_run_loads_once_folded(
-    mode: str, fuse: bool, tmp_path: Path
+    nodes: str, mode: str, fuse: bool, tmp_path: Path
 ) -> None:
     """Half of a height of 1 is 0, which onnxruntime refuses where the branch runs."""
     text = f"""<ir_version: 9, opset_import: ["" : 18]>
-    g (float[1, 1, height, 4] x, bool small) => (float[a, b, c, d] y) <int64[2] two = {{2, 2}}> {{
+    g (float[1, 1, height, 4] x, bool small) => (float[a, b, c, d] y)
+    <int64[2] two = {{2, 2}}, float[2] ones = {{1, 1}}> {{
         y = If (small) <
             then_branch = kept () => (float[1, 1, height, 4] p) {{ p = Neg (x) }},
             else_branch = halved () => (float[a, b, c, d] r) {{
                 sides = Shape <start = 2> (x)
                 half = Div (sides, two)
-                head = Shape <end = 2> (x)
-                sizes = Concat <axis = 0> (head, half)
-                r = Resize <mode = "{mode}"> (x, , , sizes)
+                {nodes.replace("MODE", f'"{mode}"')}
             }}
         >
     }}"""

@@ -166,8 +166,10 @@ def _fitted(ctx: InferenceContext, dims: Sequence[Expr], wanted: Sequence[Elemen
 def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
     """Return a dim times a scale; onnxruntime multiplies in float32."""
     size = dim.constant
-    if not isinstance(scale, (int, float)) or scale <= 0:
+    if not isinstance(scale, (int, float)):
         return ctx.new_symbol(f"its scale is {scale}")
+    if scale <= 0:
+        raise ctx.impossible(f"a scale of {scale}, and scales are above 0", "a scale is not above 0")
     if scale == 1:
         return dim
     if size is not None:
