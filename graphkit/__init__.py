@@ -117,7 +117,7 @@ _HOMES = {
     "graphkit.targets": ("Target", "load_target"),
     "graphkit.verify.hazards": ("check_hazards",),
     "graphkit.verify.layers.result": ("ModelComparison",),
-    "graphkit.verify.proof": ("RewriteProof",),
+    "graphkit.verify.rewrite_proof": ("RewriteProof",),
     "graphkit.verify.bundle": ("verify_bundle",),
     "graphkit.workflows.verify_folder": ("FolderOptions", "verify_folder"),
     "graphkit.verify.bundle_proof": ("BundleProof",),

@@ -50,8 +50,8 @@ from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.layers.result import ModelComparison
-from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split import SplitProof, verify_split
 from graphkit.workflows.bundle import BundleOptions, BundleReport, bundle_folder
 from graphkit.workflows.compare import CompareOptions, compare_models

@@ -170,3 +170,15 @@ def test_only_the_command_line_prints() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     }
     assert printing == set()
+
+
+def test_options_and_results_are_made_by_keyword() -> None:
+    """Nobody counts to the seventh argument of a constructor."""
+    found = [
+        f"{file}: {node.func.id}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 7
+        if node.func.id.lstrip("_")[:1].isupper() and node.func.id != "TypeVar"
+    ]
+    assert found == []

@@ -77,16 +77,16 @@ def bundle(
         from graphkit.workflows.bundle import JAVASCRIPT_HOST, BundleOptions, bundle_folder
 
         options = BundleOptions(
-            max_cache,
-            max_source,
-            batch,
-            update,
-            read_sizes(dim),
-            not no_verify,
-            dry_run,
-            overwrite,
-            limits,
-            copy_host,
+            max_cache=max_cache,
+            max_source=max_source,
+            batch=batch,
+            update=update,
+            dims=read_sizes(dim),
+            verify=not no_verify,
+            dry_run=dry_run,
+            overwrite=overwrite,
+            limits=limits,
+            copy_host=copy_host,
         )
         made = bundle_folder(path, output, options, progress=progress)
     show(made, format)

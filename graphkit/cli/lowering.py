@@ -119,21 +119,21 @@ def lower(
         from graphkit.workflows.lower import LowerOptions, lower_folder
 
         options = LowerOptions(
-            target,
-            src_len,
-            max_cache_len,
-            batch,
-            mask_floor,
-            read_sizes(dim),
-            pad,
-            not no_verify,
-            overwrite,
-            limits,
-            judges,
-            judge_timeout,
-            kv_layout,
-            gelu_to_tanh,
-            dequantize,
+            target=target,
+            src_len=src_len,
+            max_cache_len=max_cache_len,
+            batch=batch,
+            mask_floor=mask_floor,
+            dims=read_sizes(dim),
+            pad=pad,
+            verify=not no_verify,
+            overwrite=overwrite,
+            limits=limits,
+            judges=judges,
+            judge_seconds=judge_timeout,
+            kv_layout=kv_layout,
+            gelu_to_tanh=gelu_to_tanh,
+            dequantize=dequantize,
         )
         made = lower_folder(path, output, options, progress=progress)
     show(made, format)

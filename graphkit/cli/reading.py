@@ -123,8 +123,18 @@ def report(
     sections = tuple(name.strip() for name in only.split(",") if name.strip())
     check = _hazard_check(limits) if check_hazards else None
     gate = _gate(strict, fail_on, baseline)
-    lint = _lint_options(target, sizes, gate)
-    options = ReportOptions(sections, optimize, full, hash, context, check, *lint, gate.sections)
+    lint, spec = _lint_options(target, sizes, gate)
+    options = ReportOptions(
+        only=sections,
+        optimize=optimize,
+        full=full,
+        hash_weights=hash,
+        context=context,
+        check=check,
+        target=lint,
+        spec=spec,
+        also=gate.sections,
+    )
     chosen = format_of(format, output)
     if len(models) == 1 and not recursive and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
         more = bool(sections or optimize or full or hash or check_hazards or target or fail_on or baseline)

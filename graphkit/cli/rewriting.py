@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
-    from graphkit.verify.proof import RewriteProof
+    from graphkit.verify.rewrite_proof import RewriteProof
     from graphkit.verify.split import SplitProof
 
 __all__ = ["explain", "fold", "rewrite", "split_merged", "verify"]
@@ -76,7 +76,16 @@ def split_merged(
     with proving(limits, not no_verify), progress_on_terminal() as progress:
         from graphkit.workflows.split import SplitOptions, split_file
 
-        options = SplitOptions(weights, not no_verify, keep_names, condition, overwrite, steps, tolerance, limits)
+        options = SplitOptions(
+            weights=weights,
+            verify=not no_verify,
+            keep_names=keep_names,
+            condition=condition,
+            overwrite=overwrite,
+            steps=steps,
+            tolerance=tolerance,
+            limits=limits,
+        )
         loaded = load(model)
         folder = output if output is not None else _folder(loaded)
         made = split_file(loaded, folder, options, progress=progress)
@@ -144,7 +153,17 @@ def fold(
         from graphkit.workflows.fold import FoldOptions, fold_file
 
         spec = sizes.read()
-        options = FoldOptions(spec, weights, not no_verify, overwrite, tolerance, limits, limit, not no_fusions, fuse)
+        options = FoldOptions(
+            spec=spec,
+            weights=weights,
+            verify=not no_verify,
+            overwrite=overwrite,
+            tolerance=tolerance,
+            limits=limits,
+            limit=limit,
+            keep_fusions=not no_fusions,
+            fuse=fuse,
+        )
         progress(f"reading {model}")
         made = fold_file(load(model), output, options, progress=progress)
     finish(made, format, f"{output} is")

@@ -5,8 +5,8 @@ from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.hazards import check_hazards
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
+from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
 from graphkit.verify.split import SplitProof, verify_split
 
 __all__ = [

@@ -201,7 +201,16 @@ def _run(
         elif steps < len(prompt.steps):
             actual, failure = _given(partial(bundle.step, prompt.steps[steps]))
     rows, length = prompt.tokens.shape
-    return BundleRun(optimized, rows, prompt.is_padded, prompt.source, length, steps, worst, failure)
+    return BundleRun(
+        optimized=optimized,
+        rows=rows,
+        padded=prompt.is_padded,
+        source=prompt.source,
+        prompt=length,
+        steps=steps,
+        logits=worst,
+        failure=failure,
+    )
 
 
 def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:

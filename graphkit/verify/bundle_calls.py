@@ -65,7 +65,7 @@ def calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> 
     begun = {state.name: _filled(state, rows, None, 0) for state in contract.states}
     feed = _feed(once, prompt, prompt.tokens, mask, begun, 0)
     kept = logits if prompt.all_logits else logits[:, -1:]
-    calls = [Call(once, feed, 0, exports, kept, mask, {})]
+    calls = [Call(method=once, feed=feed, past=0, exports=exports, logits=kept, mask=mask, states={})]
     for tokens in prompt.steps:
         past = mask.shape[1]
         fed = oracle.later_feed(tokens)
@@ -75,7 +75,17 @@ def calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> 
             break
         held = {state.name: _filled(state, rows, known[state.name], past) for state in contract.states}
         feed = _feed(step, prompt, tokens, np.ones_like(tokens), held, past)
-        calls.append(Call(step, feed, past, ((originals.step, fed, ""),), oracle.step(tokens), mask, known))
+        calls.append(
+            Call(
+                method=step,
+                feed=feed,
+                past=past,
+                exports=((originals.step, fed, ""),),
+                logits=oracle.step(tokens),
+                mask=mask,
+                states=known,
+            )
+        )
     return calls
 
 

@@ -20,10 +20,10 @@ from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_tolerance import distance
 from graphkit.verify.counting import numbered
-from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots
 from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
+from graphkit.verify.short_state import FEWER_SLOTS, FewerSlots
 
 __all__ = ["Chain", "verify_methods"]
 
@@ -238,7 +238,16 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
                     failure = f"state '{state.name}' differs by {found:.1e} after run {steps}, of {method.name}"
         if failure:
             break
-    return BundleRun(optimized, feeds.rows, False, 0, 0, steps, worst, failure)
+    return BundleRun(
+        optimized=optimized,
+        rows=feeds.rows,
+        padded=False,
+        source=0,
+        prompt=0,
+        steps=steps,
+        logits=worst,
+        failure=failure,
+    )
 
 
 def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:

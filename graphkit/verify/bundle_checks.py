@@ -14,7 +14,7 @@ from graphkit.host.bundle import Bundle
 from graphkit.host.bundle_state import BundleState
 from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.fewer_slots import FEWER_SLOTS, FewerSlots, spoil
+from graphkit.verify.short_state import FEWER_SLOTS, FewerSlots, spoil
 
 __all__ = ["CHECKS", "Check", "Subject", "start", "tried"]
 

@@ -172,7 +172,17 @@ class _Maker:
         steps = tuple(self._tokens((rows, 1)) for _ in range(count))
         compares_all = not self.can_choose or tokens.size * self.logit_bytes <= COMPARED
         inputs = self._inputs(rows, source, is_padded)
-        return Prompt(tokens, mask, inputs, steps, self.has_mask, source, padded, self.logit_bytes, compares_all)
+        return Prompt(
+            tokens=tokens,
+            mask=mask,
+            inputs=inputs,
+            steps=steps,
+            has_mask=self.has_mask,
+            source=source,
+            is_padded=padded,
+            logit_bytes=self.logit_bytes,
+            all_logits=compares_all,
+        )
 
     def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
         """Yield prompts of one row with special tokens at the first, a middle and the last place, and twice."""

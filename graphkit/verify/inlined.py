@@ -10,7 +10,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite.functions import key_of
-from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.two_models import TwoModels
 
 __all__ = ["prove_inlined"]

@@ -292,7 +292,9 @@ class _Proof:
         """Run sources and prompts with a token at several places."""
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
-        found = SourceRun(length, None, 0, None, 0, 0, 0, "", token)
+        found = SourceRun(
+            length=length, encoder=None, steps=0, logits=None, greedy=0, tokens=0, others=0, failure="", token=token
+        )
         for where in places(length or steps):
             other = next((each for each in self.plain.tolist() if each != token), token)
             source = placed(token, self._ids(length), where, other)
@@ -343,9 +345,29 @@ class _Proof:
             if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
         if not self._steps:
-            return SourceRun(length, difference, 0, None, 0, 0, 0, failure, is_sound=is_sound)
+            return SourceRun(
+                length=length,
+                encoder=difference,
+                steps=0,
+                logits=None,
+                greedy=0,
+                tokens=0,
+                others=0,
+                failure=failure,
+                is_sound=is_sound,
+            )
         worst, at = self._forced(tokens)
-        return SourceRun(length, difference, len(tokens), worst, 0, 0, 0, failure or at, is_sound=is_sound)
+        return SourceRun(
+            length=length,
+            encoder=difference,
+            steps=len(tokens),
+            logits=worst,
+            greedy=0,
+            tokens=0,
+            others=0,
+            failure=failure or at,
+            is_sound=is_sound,
+        )
 
     def _scene(self, length: int) -> Scene:
         tokens = self._ids(self._steps)

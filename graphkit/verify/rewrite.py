@@ -50,7 +50,7 @@ from graphkit.verify.levels import (
     level_tolerance,
     prove_level,
 )
-from graphkit.verify.proof import RewriteProof, SkippedRun
+from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
 from graphkit.verify.rounding import Rounding
 from graphkit.verify.running import KINDS, Feeder, Run, at_both_levels, run_original, unsteady_runs
 from graphkit.verify.tally import compared
@@ -210,9 +210,7 @@ def _proof(
     titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
     by_dtype = tolerance is None and has_float16(before)
     allowed = default_tolerance(before) if tolerance is None else tolerance
-    proof = RewriteProof(
-        *titles, allowed, numbers, (), (), (), WeightProof(), LevelProof(), (), (), of_magnitude or by_dtype
-    )
+    proof = RewriteProof(*titles, tolerance=allowed, fixed=numbers, of_magnitude=of_magnitude or by_dtype)
     if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
         return replace(proof, failures=(reason,))
     legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)

@@ -23,10 +23,10 @@ from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.called import Called
 from graphkit.verify.compare import LIKE_INFINITY, Difference, Output
 from graphkit.verify.in_float32 import in_float32
 from graphkit.verify.running import Run
+from graphkit.verify.session_adapters import Called
 from graphkit.verify.two_models import TwoModels
 
 __all__ = ["FACTOR", "Rounding"]

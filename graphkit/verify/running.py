@@ -23,7 +23,7 @@ from graphkit.verify.draws import NAMES, USUAL, Draw, Kind
 from graphkit.verify.edge_sizes import MOST, Edge, Edges
 from graphkit.verify.inputs import InputMaker, TooLargeError, is_flag
 from graphkit.verify.lengths import lengths_of
-from graphkit.verify.proof import RunSizes, SkippedRun
+from graphkit.verify.rewrite_proof import RunSizes, SkippedRun
 from graphkit.verify.thresholds import Threshold, thresholds
 
 __all__ = ["KINDS", "Feeder", "Found", "Run", "at_both_levels", "run_original", "run_with", "unsteady_runs"]
@@ -139,7 +139,15 @@ class Feeder:
 
         has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
         thresholds = self.thresholds if legal.variables else ()
-        yield from Edges(legal, usual, self.lengths, thresholds, kinds, has_past, has_masks)
+        yield from Edges(
+            legal=legal,
+            usual=usual,
+            lengths=self.lengths,
+            thresholds=thresholds,
+            kinds=kinds,
+            has_past=has_past,
+            has_masks=has_masks,
+        )
         if self.defaults.arrays and usual:
             draw = Draw.usual(1)
             yield Edge("defaults of inputs", tuple(usual[:2]), replace(draw, overridden=True))

@@ -160,7 +160,16 @@ class _Part:
         except UsageError as error:
             failures.append(str(error))
         made = BranchProof(
-            model.name, 0, (), (), None, None, WeightProof(), LevelProof(), tuple(notes), tuple(failures)
+            model=model.name,
+            outputs=0,
+            runs=(),
+            skipped=(),
+            absolute=None,
+            relative=None,
+            weights=WeightProof(),
+            level=LevelProof(),
+            notes=tuple(notes),
+            failures=tuple(failures),
         )
         return cls(branch, model, feeder, not failures, made)
 
@@ -226,7 +235,15 @@ def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
 def _loop(parts: Sequence[_Part], steps: int) -> Loop:
     (first, later) = parts
     fits = all(part.fits for part in parts)
-    return Loop(first.branch.merged, (first.model, later.model), first.feeder, later.feeder, first.found, steps, fits)
+    return Loop(
+        merged=first.branch.merged,
+        pair=(first.model, later.model),
+        first=first.feeder,
+        later=later.feeder,
+        found=first.found,
+        steps=steps,
+        fits=fits,
+    )
 
 
 def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) -> _Part:

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
-from graphkit.verify.proof import OutputProof, RewriteProof, RunProof
+from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof
 from graphkit.verify.rounding import Rounding
 from graphkit.verify.running import Run
 

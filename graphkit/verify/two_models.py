@@ -14,12 +14,12 @@ from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Runner
-from graphkit.verify.called import Called, Only
 from graphkit.verify.counting import Counted
 from graphkit.verify.layers.side import HELD
 from graphkit.verify.levels import LevelRuns
 from graphkit.verify.rounding_ties import moved_copies
 from graphkit.verify.running import Feeder, Run
+from graphkit.verify.session_adapters import Called, Only
 
 __all__ = ["Part", "TwoModels"]
 

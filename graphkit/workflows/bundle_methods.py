@@ -250,7 +250,17 @@ def _method(
         before = value.name.removesuffix("_after")
         if before != value.name and before in reads:
             writes[value.name] = reads[before]
-    return MethodModel(name, when, model, file, reads, writes, kinds, changes=draft.changes, is_exact=draft.is_exact)
+    return MethodModel(
+        name=name,
+        when=when,
+        model=model,
+        file=file,
+        reads=reads,
+        writes=writes,
+        kinds=kinds,
+        changes=draft.changes,
+        is_exact=draft.is_exact,
+    )
 
 
 def _role(model: Model, name: str) -> str:
@@ -283,15 +293,15 @@ def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) 
             writes[value.name] = _state(presents[value.name], pasts)
             whole.add(writes[value.name])
     return MethodModel(
-        "encode",
-        "once",
-        model,
-        "encode.onnx",
-        reads,
-        writes,
-        kinds,
-        frozenset(whole),
-        draft.changes,
+        name="encode",
+        when="once",
+        model=model,
+        file="encode.onnx",
+        reads=reads,
+        writes=writes,
+        kinds=kinds,
+        whole=frozenset(whole),
+        changes=draft.changes,
         is_exact=draft.is_exact,
     )
 

@@ -67,14 +67,14 @@ def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None
     after = {entry.next.name: entry.past.name for entry in roles.states}
     tokens = [value.name for value in roles.all("tokens") if rank(value) == 2]
     return Chain(
-        name,
-        when,
-        (model,),
-        {},
-        CACHE if roles.pasts else "",
-        reads,
-        after if writes is None else writes,
-        tokens[0] if len(tokens) == 1 else "",
+        name=name,
+        when=when,
+        models=(model,),
+        links={},
+        cache=CACHE if roles.pasts else "",
+        reads=reads,
+        writes=after if writes is None else writes,
+        tokens=tokens[0] if len(tokens) == 1 else "",
     )
 
 

@@ -85,17 +85,21 @@ def build_bundle(
     lengths |= dict.fromkeys(state.length for state in states if state.length)
     largest = {name: size for part in parts for name, size in part.named_sizes.items()}
     return BundleContract(
-        data,
-        opset,
-        {"batch": sizes.batch, **largest},
-        dict(tokens),
-        (),
-        max((state.offset + state.places * state.stride for state in states), default=0),
-        tuple(Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths),
-        tuple(replace(state, symbolic=takes_fewer_slots(state, sizes.slots, made)) for state in states),
-        made,
-        "the models count positions, from the slots in use and from the mask" if lengths else "there are none",
-        tuple(_loop(parts)),
+        data=data,
+        opset=opset,
+        sizes={"batch": sizes.batch, **largest},
+        tokens=dict(tokens),
+        ends=(),
+        arena=max((state.offset + state.places * state.stride for state in states), default=0),
+        lengths=tuple(
+            Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths
+        ),
+        states=tuple(replace(state, symbolic=takes_fewer_slots(state, sizes.slots, made)) for state in states),
+        methods=made,
+        positions="the models count positions, from the slots in use and from the mask"
+        if lengths
+        else "there are none",
+        loop=tuple(_loop(parts)),
     )
 
 
@@ -212,7 +216,17 @@ class _Part:
                 update = "ring"
             length = self.method.length if axis is not None else ""
             size = math.prod(shape) * np.dtype(dtype).itemsize
-            yield StateTensor(state, dtype, shape, axis, size, batch, 0, update, length)
+            yield StateTensor(
+                name=state,
+                dtype=dtype,
+                shape=shape,
+                axis=axis,
+                bytes=size,
+                batch=batch,
+                offset=0,
+                update=update,
+                length=length,
+            )
 
     @property
     def read(self) -> set[str]:
@@ -274,13 +288,13 @@ class _Part:
         is_counted = bool(tokens) and any(states[name].length == method.length for name in method.writes.values())
         changes = (LengthChange(method.length, tokens, 1),) if is_counted else ()
         return BundleMethod(
-            method.name,
-            method.file,
-            "once" if method.when == "once" else "step",
-            tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
-            tuple(self._output(value) for value in self.model.graph.outputs),
-            {name: self._access(name) for name in states},
-            changes,
+            name=method.name,
+            file=method.file,
+            when="once" if method.when == "once" else "step",
+            inputs=tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
+            outputs=tuple(self._output(value) for value in self.model.graph.outputs),
+            access={name: self._access(name) for name in states},
+            changes=changes,
         )
 
     def _access(self, state: str) -> Access:

@@ -88,7 +88,16 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
             if port is not None:
                 found[port] = state.text("name")
     links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
-    return Chain(name, when, tuple(models), links, section.text("cache", ""), reads, writes, section.text("tokens", ""))
+    return Chain(
+        name=name,
+        when=when,
+        models=tuple(models),
+        links=links,
+        cache=section.text("cache", ""),
+        reads=reads,
+        writes=writes,
+        tokens=section.text("tokens", ""),
+    )
 
 
 def _places(state: Section, place: str) -> dict[str, str]:
@@ -141,7 +150,15 @@ def _made(method: Chain, slots: int, update: Update) -> MethodModel:
         whole = frozenset(method.writes.values())
         kinds = {name: "tokens" if name == method.tokens else "user" for name in inputs - set(method.reads)}
         return MethodModel(
-            method.name, method.when, made, file, method.reads, method.writes, kinds, whole, tuple(changes)
+            name=method.name,
+            when=method.when,
+            model=made,
+            file=file,
+            reads=method.reads,
+            writes=method.writes,
+            kinds=kinds,
+            whole=whole,
+            changes=tuple(changes),
         )
     return _prefixed(kept_in_slots(method.name, method.when, file, model, slots, update, method.reads), method)
 

@@ -15,7 +15,7 @@ from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
 from graphkit.verify.evidence import proof_blocks
-from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, prove
 from graphkit.workflows.unrounded import prove_unrounded
 

@@ -174,18 +174,20 @@ class _Comparison:
             measured = sweep(pairs, a, reader, tolerance, self.options.limits, self.progress)
         first = first_differing(measured, a)
         found = [self._divergence(one, a, b, place < MOST_CAUSES) for place, one in enumerate(first)]
+        unmatched_a, unmatched_b = self._unmatched(pairs, a, b)
         return ModelComparison(
-            self.model.label,
-            self.other.label,
-            tolerance,
-            {name: array.shape for name, array in a.feed.items()},
-            self.options.bisect,
-            reader.steps,
-            tuple(_compared(one, a) for one in measured),
-            tuple(found),
-            len(pairs),
-            *self._unmatched(pairs, a, b),
-            tuple(self._notes(pairs, a, b)),
+            a=self.model.label,
+            b=self.other.label,
+            tolerance=tolerance,
+            inputs={name: array.shape for name, array in a.feed.items()},
+            bisected=self.options.bisect,
+            steps=reader.steps,
+            tensors=tuple(_compared(one, a) for one in measured),
+            divergences=tuple(found),
+            matched=len(pairs),
+            unmatched_a=unmatched_a,
+            unmatched_b=unmatched_b,
+            notes=tuple(self._notes(pairs, a, b)),
         )
 
     @property

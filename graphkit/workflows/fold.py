@@ -28,7 +28,7 @@ from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.inputs import Inputs
 from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_blocks, proof_outcome
-from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]

@@ -85,15 +85,15 @@ def lower_folder(
     with isolation(options.limits):
         draft, proof = _written(originals, changes, output, options, progress)
     return LowerReport(
-        path.resolve().name,  # of "." too
-        options.target,
-        tuple(lowered_file(part) for part in draft.parts),
-        {table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},
-        sum(state.bytes for state in draft.contract.states),
-        proof,
-        _judged([output / part.method.file for part in draft.parts], options, progress),
-        (*draft.notes, *changes.told(output, options, progress)),
-        draft.data,
+        source=path.resolve().name,  # of "." too
+        target=options.target,
+        files=tuple(lowered_file(part) for part in draft.parts),
+        tables={table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},
+        state_bytes=sum(state.bytes for state in draft.contract.states),
+        proof=proof,
+        judged=_judged([output / part.method.file for part in draft.parts], options, progress),
+        notes=(*draft.notes, *changes.told(output, options, progress)),
+        data=draft.data,
     )
 
 
@@ -182,7 +182,9 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
     source = _source(pipeline, options)
     slots = cache_slots(pipeline.step, options.max_cache_len, LOWERED, "--max-cache-len")
-    return LowerSizes(options.batch, source, slots, dict(options.dims), floor, pad, target)
+    return LowerSizes(
+        batch=options.batch, source=source, capacity=slots, dims=dict(options.dims), floor=floor, pad=pad, target=target
+    )
 
 
 def _source(pipeline: Pipeline, options: LowerOptions) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.verify.lowering_deviation import deviation
+from graphkit.verify.approximation_error import deviation
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower_options import LowerOptions
 from graphkit.workflows.originals import Pipeline, changed_by

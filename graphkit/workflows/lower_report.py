@@ -155,11 +155,11 @@ def lowered_file(part: Lowered) -> LoweredFile:
     ranks = [len(dims) for value in shapes if (dims := shapes[value].dims) is not None]
     graph = part.model.graph
     return LoweredFile(
-        part.method.file,
-        len(graph.nodes),
-        max(ranks, default=0),
-        len(graph.inputs),
-        len(graph.outputs),
-        part.blockers,
-        part.changes,
+        name=part.method.file,
+        nodes=len(graph.nodes),
+        rank=max(ranks, default=0),
+        inputs=len(graph.inputs),
+        outputs=len(graph.outputs),
+        blockers=part.blockers,
+        changes=part.changes,
     )

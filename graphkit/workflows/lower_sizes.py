@@ -164,7 +164,18 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
     capacity = sizes.capacity if has_cache else 0
     batch = frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims)
-    return Setting(numbers, batch, past, total, capacity, sizes.source, is_padded, sizes.floor, sizes.pad, sizes.sound)
+    return Setting(
+        dims=numbers,
+        batch=batch,
+        past=past,
+        total=total,
+        capacity=capacity,
+        source=sizes.source,
+        is_padded=is_padded,
+        floor=sizes.floor,
+        pad=sizes.pad,
+        sound=sizes.sound,
+    )
 
 
 def _check_dtypes(model: Model) -> None:

@@ -331,15 +331,15 @@ class _Lowering:
             self.interface.sounds = {value.name for value in self.original.roles.all("audio")}
         method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
         return Lowered(
-            method,
-            self.model,
-            self.tables,
-            self.interface.states(method),
-            tuple(self.changes),
-            tuple(self.declined),
-            blockers(self.model, self.sizes.target).without_passes(self.passes),
-            self.tokens,
-            self.setting.sound,
+            method=method,
+            model=self.model,
+            tables=self.tables,
+            states=self.interface.states(method),
+            changes=tuple(self.changes),
+            declined=tuple(self.declined),
+            blockers=blockers(self.model, self.sizes.target).without_passes(self.passes),
+            tokens=self.tokens,
+            sound=self.setting.sound,
         )
 
     def _fix_dims(self, table: HostTable) -> None:

@@ -22,7 +22,7 @@ from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_outcome
-from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.claim import Claim, Evidence, judged
 from graphkit.workflows.proven import RewriteOptions, check_output, written_and_proven
 

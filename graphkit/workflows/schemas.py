@@ -40,7 +40,7 @@ from graphkit.suggest import did_you_mean
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.lowering import LoweringProof
-from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split_proof import SplitProof
 from graphkit.workflows.bundle import BundleReport
 from graphkit.workflows.edit import EditReport

@@ -9,8 +9,8 @@ from pathlib import Path
 from graphkit.model import Model
 from graphkit.rewrite.base import ALWAYS, Premise
 from graphkit.verify.dequantized import TOLERANCE, as_rounded
-from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions, prove
 
 __all__ = ["prove_unrounded"]

@@ -14,8 +14,8 @@ from rewriting import model_of
 from graphkit.model import Model
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.verify.dequantized import TOLERANCE, as_rounded
-from graphkit.verify.proof import RewriteProof
 from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.proven import RewriteOptions
 from graphkit.workflows.rewrite import rewrite_file
 

@@ -21,7 +21,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.verify import rounding
 from graphkit.verify.in_float32 import in_float32
-from graphkit.verify.proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof
 
 TOLERANCE = 1e-2  # of the largest magnitude
 T5, QWEN2 = "t5-tiny/decoder_model", "qwen2-tiny/model"

@@ -103,13 +103,13 @@ class RewriteProof(Result):
     rewritten: str
     tolerance: float
     fixed: dict[str, int]
-    runs: tuple[RunProof, ...]
-    skipped: tuple[SkippedRun, ...]
-    outputs: tuple[OutputProof, ...]
-    weights: WeightProof
-    level: LevelProof
-    notes: tuple[str, ...]
-    failures: tuple[str, ...]
+    runs: tuple[RunProof, ...] = ()
+    skipped: tuple[SkippedRun, ...] = ()
+    outputs: tuple[OutputProof, ...] = ()
+    weights: WeightProof = field(default_factory=WeightProof)
+    level: LevelProof = field(default_factory=LevelProof)
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     of_magnitude: bool = False
     coverage: str = ""
     caveats: tuple[str, ...] = ()
