@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bundles import audio_encoder, decoder, made, saved
+from golden_files import Golden, check_golden, normalised
 from hypothesis import settings
 from real_models import MODELS, PIPELINES, unpacked
 
@@ -25,6 +26,10 @@ settings.load_profile("untimed")
 gc.set_threshold(500_000)  # a session keeps many models, which the collector would walk through again and again
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background: tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-golden", action="store_true", help="Write the files of tests/golden anew.")
 
 
 def pytest_collection_finish() -> None:
@@ -87,6 +92,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest, tmp_path: Path, model_file: Callable[[str], Path]) -> Golden:
+    """Compare a JSON text with the golden file of a name."""
+    folders = (tmp_path, model_file("merged-decoder/decoder_model").parent.parent)
+    writes = bool(request.config.getoption("--write-golden"))
+    return lambda name, text: check_golden(name, normalised(text, *folders), writes=writes)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,10 @@
-"""Everything that graphkit writes as JSON is what its JSON Schema says, and a schema allows nothing else."""
+"""All JSON that graphkit writes equals its golden file and fits its JSON Schema, which allows nothing else."""
 
 from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +15,7 @@ import click
 import jsonschema
 import pytest
 from bundles import decoder, saved
+from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
 from graphkit.analysis.sections import SECTION_NAMES
@@ -45,11 +47,16 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-report proven": ("{export}", "-o", "{out}", "--max-cache", "4", "--max-source", "4"),
     },
     "rewrite": {"rewrite-report": (CAUSAL, "-p", "eliminate-identity", "-o", "{out}")},
-    "verify": {"rewrite-proof": (CAUSAL, CAUSAL, "--runs", "1")},
+    "verify": {
+        "rewrite-proof": (CAUSAL, CAUSAL, "--runs", "1"),
+        "split-proof": (MERGED, "{pair}/decoder_model.onnx", "{pair}/decoder_with_past_model.onnx", "--steps", "1"),
+    },
     "compare": {"model-comparison": (CAUSAL, CAUSAL)},
     "targets": {"targets": (), "target-facts": ("ethos-u85",)},
 }
 WRITES = [(command, name) for command, cases in CASES.items() for name in cases]
+FILES = {"lower": "contract.json", "bundle": "bundle.json"}  # that a command writes beside models, by command
+PROGRAMS = {"merged": MERGED, "causal": CAUSAL}
 
 
 def test_every_command_that_writes_json_is_here() -> None:
@@ -65,11 +72,11 @@ def validator(schema: str) -> jsonschema.Draft202012Validator:
 
 def written(
     command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Any:
+) -> str:
     monkeypatch.setattr(sys, "argv", ["graphkit", command, *words])
     with pytest.raises(SystemExit):
         main()
-    return json.loads(capsys.readouterr().out)
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("command", "name"), WRITES, ids=lambda value: value.replace(" ", "-"))
@@ -79,6 +86,7 @@ def test_json_is_what_its_schema_says(
     tmp_path: Path,
     bundle_of: Callable[[str], Path],
     model_file: Callable[[str], Path],
+    golden: Golden,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,14 +98,43 @@ def test_json_is_what_its_schema_says(
     if "{export}" in words:
         saved(decoder("causal"), tmp_path / "export")
         given["export"] = str(tmp_path / "export")
-    if "{pair}" in words:
+    if any("{pair}" in word for word in words):
         for one in ("decoder_model", "decoder_with_past_model"):
             given["pair"] = str(model_file(f"merged-decoder/{one}").parent)
-    made = written(command, (*(word.format(**given) for word in words), "-f", "json"), capsys, monkeypatch)
+    text = written(command, (*(word.format(**given) for word in words), "-f", "json"), capsys, monkeypatch)
+    golden(golden_name(command, name), text)
+    file = tmp_path / "out.onnx" / FILES.get(command, "")
+    if file.suffix == ".json" and file.is_file():
+        golden(file.stem, file.read_text(encoding="utf-8"))
+        jsonschema.validate(json.loads(file.read_text(encoding="utf-8")), schema_of(file.stem))
+    made = json.loads(text)
     schema = name.split(" ")[0]
     assert (made["graphkit"], made["schema"]) == (graphkit.__version__, f"{schema}/1")
     validator(schema).validate(made)
     assert not any(validator(schema).is_valid(spoiled) for spoiled in spoil(made))
+
+
+def golden_name(command: str, name: str) -> str:
+    return f"{command}.{name.replace(' ', '-')}"
+
+
+def test_every_golden_file_is_compared() -> None:
+    names = {golden_name(*case) for case in WRITES} | {Path(file).stem for file in FILES.values()}
+    names |= {golden_name("program", name) for name in PROGRAMS}
+    assert {path.stem for path in GOLDEN.iterdir()} == names
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.iterdir()), ids=lambda path: path.stem)
+def test_a_golden_file_sees_each_change(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    check_golden(path.stem, text, writes=False)
+    for name in re.findall(r'^ +"([\w-]+)": ', text, re.MULTILINE)[::20]:
+        with pytest.raises(AssertionError, match="the JSON is not"):
+            check_golden(path.stem, normalised(text.replace(f'"{name}": ', f'"{name}s": ', 1)), writes=False)
+    first, second, *lines = text.splitlines()[1:]
+    for changed in ([second, first, *lines], [first, second, *lines[:-1]], [first + " ", second, *lines]):
+        with pytest.raises(AssertionError, match="the JSON is not"):
+            check_golden(path.stem, normalised("\n".join(["{", *changed])), writes=False)
 
 
 def spoil(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -110,9 +147,13 @@ def spoil(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield spoiled
 
 
-def test_a_program_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for model in (MERGED, CAUSAL):
-        made = written("program", (model,), capsys, monkeypatch)
+def test_a_program_is_what_its_schema_says(
+    golden: Golden, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, model in PROGRAMS.items():
+        text = written("program", (model,), capsys, monkeypatch)
+        golden(golden_name("program", name), text)
+        made = json.loads(text)
         jsonschema.validate(made, schema_of("program"))
         for spoiled in spoil(made):
             with pytest.raises(jsonschema.ValidationError):
@@ -136,7 +177,7 @@ def test_a_result_by_itself_has_a_schema() -> None:
 
 
 def test_the_command_prints_schemas(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = written("schema", ("report",), capsys, monkeypatch)
+    made = json.loads(written("schema", ("report",), capsys, monkeypatch))
     assert made == schema_of("report")
     assert made["additionalProperties"] is False
     monkeypatch.setattr(sys, "argv", ["graphkit", "schema"])
