@@ -16,13 +16,11 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
-from graphkit.graph.build import build_scopes
-from graphkit.graph.find_roles import find_roles
 from graphkit.graph.names import counted
-from graphkit.graph.roles import Roles
+from graphkit.graph.roles import Roles, find_roles
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.view import Scope, all_nodes, as_text
+from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
 from graphkit.io import external, tensors
 from graphkit.io.payloads import Reference
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read

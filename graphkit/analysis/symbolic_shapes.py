@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from graphkit.graph.slice_bounds import without_huge_numbers
+from graphkit.graph.value_inputs import without_huge_numbers
 from graphkit.graph.view import Value
 from graphkit.shapes import Expr, Ratio, Shapes
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.families import by_family
-from graphkit.graph.matching import fixed_values, in_order, matching
+from graphkit.graph.lookup import fixed_values, in_order, matching
 from graphkit.graph.types import Dim, shape_text
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model

@@ -231,7 +231,7 @@ class SizeWords(NamedTuple):
         Raises:
             UsageError: A text cannot be parsed, or names a symbol or an input twice.
         """
-        from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size
+        from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size
         from graphkit.shapes import DimSpec
 
         return DimSpec(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from graphkit.constraints.precondition import Index, Precondition, Related
 from graphkit.constraints.rules import RULES
-from graphkit.graph.order import in_order
+from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value, unwrapped
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.node_view import NodeView, UnknownError

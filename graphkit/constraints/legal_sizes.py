@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from graphkit.constraints.assignment_search import Variable, nearest
 from graphkit.constraints.broadcast import Concatenated
 from graphkit.constraints.evaluate import Assignment
-from graphkit.constraints.search import Variable, nearest
 from graphkit.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer

@@ -16,22 +16,9 @@ import numpy.typing as npt
 from graphkit.shapes import Expr, Relation
 
 __all__ = [
-    "FAILS",
-    "FINE",
-    "WRONG",
-    "Bools",
-    "Index",
-    "Ints",
-    "Multiple",
-    "NotZero",
-    "Precondition",
-    "Related",
-    "Violation",
-    "failing",
-    "listed",
-    "named",
-    "pair",
-]
+    "FAILS", "FINE", "WRONG", "Bools", "Index", "Ints", "Multiple", "NotZero", "Precondition", "Related", "Violation",
+    "failing", "listed", "named", "pair",
+]  # fmt: skip
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

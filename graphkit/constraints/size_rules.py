@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.constraints.candidates import tied
 from graphkit.constraints.evaluate import Assignment
-from graphkit.constraints.grid import Grid
+from graphkit.constraints.grid import Grid, tied
 from graphkit.constraints.precondition import Bools
 
 __all__ = ["SizeRule", "size_rules"]

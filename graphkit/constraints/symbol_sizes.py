@@ -16,15 +16,7 @@ from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr
 from graphkit.shapes.inputs import input_dims
 
-__all__ = [
-    "Role",
-    "Sizes",
-    "input_shape",
-    "plain_symbol",
-    "symbol_roles",
-    "symbol_sizes",
-    "with_empty_past",
-]
+__all__ = ["Role", "Sizes", "input_shape", "plain_symbol", "symbol_roles", "symbol_sizes", "with_empty_past"]
 
 OTHER = 5  # size of a symbol without a known role
 

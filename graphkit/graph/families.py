@@ -14,16 +14,9 @@ from string import ascii_lowercase
 from typing import TypeVar
 
 __all__ = [
-    "by_family",
-    "count_of",
-    "expanded",
-    "families",
-    "family_label",
-    "family_labels",
-    "family_pattern",
-    "in_short",
+    "by_family", "count_of", "expanded", "families", "family_label", "family_labels", "family_pattern", "in_short",
     "is_number",
-]
+]  # fmt: skip
 
 MAX_DIGITS = 10
 KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}

@@ -10,14 +10,7 @@ from pathlib import PurePath
 
 from graphkit.graph.view import Node, Scope, all_scopes
 
-__all__ = [
-    "counted",
-    "free_name",
-    "module_path",
-    "names_in",
-    "runs_of",
-    "short_paths",
-]
+__all__ = ["counted", "free_name", "module_path", "names_in", "runs_of", "short_paths"]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 

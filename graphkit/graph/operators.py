@@ -1,31 +1,42 @@
 """Traits of operators: facts that hold for every node of an operator, whatever its inputs are.
 
-An operator is named as by `Node.operator`: with its domain unless that is the default one. Which inputs an
-operator reads as a shape, axis or count is in `graphkit.graph.value_inputs`. A test derives from the schemas of onnx
-and onnxruntime, and by running operators, what it can: it fails for a new operator that is in none of these sets.
+An operator is named as by `Node.operator`: with its domain unless that is the default one. A test derives from the
+schemas of onnx and onnxruntime, and by running operators, what it can: it fails for a new operator that is in none of
+these sets. Which inputs an
+operator reads as a shape, axis or count is in `graphkit.graph.value_inputs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from graphkit.graph.view import Node
 
 __all__ = [
-    "BROADCASTING",
-    "DIVIDING",
-    "MOVING",
-    "PRESERVING",
-    "QUANTIZED",
-    "RANDOM",
-    "REDUCTIONS",
-    "RESHAPING",
-    "UNARY",
-    "UNIDIRECTIONAL",
-    "broadcasts",
-    "is_elementwise",
-    "names",
-]
+    "BROADCASTING", "DIVIDING", "MOVING", "PRESERVING", "QUANTIZED", "RANDOM", "REDUCTIONS", "RESHAPING", "UNARY",
+    "UNIDIRECTIONAL", "broadcasts", "is_elementwise", "joined", "names",
+]  # fmt: skip
+
+Entry = TypeVar("Entry")
+
+
+def joined(*tables: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return all entries of some tables.
+
+    Raises:
+        ValueError: Two of them name the same operator.
+
+    Example:
+        >>> joined({"Relu": 1}, {"Add": 2})
+        {'Relu': 1, 'Add': 2}
+    """
+    result: dict[str, Entry] = {}
+    for table in tables:
+        if twice := sorted(result.keys() & table.keys()):
+            raise ValueError(f"{', '.join(twice)}: registered twice")
+        result.update(table)
+    return result
 
 
 def names(text: str, domain: str = "") -> frozenset[str]:

@@ -1,24 +1,28 @@
 """Roles: the purpose of each input and output of a model, and the meaning of each axis of its inputs.
 
-`Model.roles` finds them once for each model.
+`Model.roles` finds them once for each model. The nodes count first, the name last; if none of these tells, the role is
+"other". An input that looks up rows may be tokens, positions or token types: only its name tells which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from onnx import TensorProto
 
-from graphkit.graph.kv import CacheEntry
-from graphkit.graph.merged import MergedDecoder
-from graphkit.graph.recurrent import StateEntry
+from graphkit.graph.kv import CROSS, CacheEntry, cache_entries, tokens
+from graphkit.graph.merged import MergedDecoder, merged_decoders
+from graphkit.graph.recurrent import StateEntry, recurrent_states
 from graphkit.graph.types import Dim, TensorType, declared_dims, declared_type
-from graphkit.graph.view import Value, unwrapped
+from graphkit.graph.uses import Use, lookups, table_entries, uses
+from graphkit.graph.view import Scope, Value, unwrapped
+from graphkit.graph.walk import chain_end
 
-__all__ = ["MASKS", "Axis", "Role", "Roles", "dim_at", "may_be_pixels", "rank"]
+__all__ = ["MASKS", "Axis", "Role", "Roles", "dim_at", "find_roles", "may_be_pixels", "rank"]
 
 Role = Literal[
     "tokens", "embeddings", "mask", "positions", "token types",
@@ -149,3 +153,185 @@ def rank(value: Value) -> int | None:
     """Return the declared rank of a value."""
     declared = declared_type(value)
     return None if declared is None else declared.rank
+
+
+INTEGERS = {TensorProto.INT32, TensorProto.INT64}
+IMAGE = re.compile(r"pixel_values|image|img", re.IGNORECASE)
+AUDIO = ("input_features", "input_values", "audio")
+MASK_WORDS = {"mask", "masks"}
+STATE_WORDS = {"hidden", "output", "outputs", "state", "states", "embeds"}
+OF_ENCODER: Mapping[Role, Role] = {"tokens": "encoder tokens", "embeddings": "encoder state", "mask": "encoder mask"}
+OF_MODEL: Mapping[Role, Role] = {"encoder tokens": "tokens", "encoder mask": "mask"}
+
+
+def find_roles(main: Scope) -> Roles:
+    """Return the roles of the inputs and outputs of a model's main graph."""
+    cache = cache_entries(main)
+    merged = tuple(merged_decoders(main, cache))
+    known: dict[Value, Role] = {found.condition.input: "condition" for found in merged}
+    known |= {entry.past: "past" for entry in cache if entry.past is not None}
+    inputs = {value: known.get(value) or _input_role(value) for value in main.inputs if value.tensor is None}
+    inputs = _crossing(_with_tokens(_sided(inputs, has_cache=bool(cache))), cache)
+    presents = {entry.present for entry in cache}
+    outputs: dict[Value, Role] = {v: "present" if v in presents else _output_role(v) for v in main.outputs}
+    outputs = _with_logits(inputs, outputs)
+    states = () if merged else _states(main, inputs, outputs, cache)
+    inputs |= dict.fromkeys((entry.past for entry in states), "state")
+    outputs |= dict.fromkeys((entry.next for entry in states), "next state")
+    taken = {value for entry in states for value in (entry.past, entry.next)}
+    cache = tuple(entry for entry in cache if entry.past not in taken and entry.present not in taken)
+    return Roles(inputs, outputs, cache, merged, states)
+
+
+def _states(
+    main: Scope, inputs: Mapping[Value, Role], outputs: Mapping[Value, Role], cache: Iterable[CacheEntry]
+) -> tuple[StateEntry, ...]:
+    """Return the recurrent state of a model: inputs and outputs that are no tokens, masks, caches or logits.
+
+    A model that takes nothing new besides, such as a part of the layers of a larger one, has none.
+    """
+    paired = {value for entry in cache if entry.past and entry.present for value in (entry.past, entry.present)}
+    kinds = ("other", "past", "present", "encoder state", "image")
+    named = {value for value in inputs if IMAGE.search(value.name)}
+    left, free = (
+        [v for v, role in roles.items() if role in kinds and v not in paired | named] for roles in (inputs, outputs)
+    )
+    states = recurrent_states(main, left, free, cache)
+    past = {entry.past for entry in states}
+    is_fed = any(role not in (*MASKS, "positions", "past") and value not in past for value, role in inputs.items())
+    return states if is_fed else ()
+
+
+def _input_role(value: Value) -> Role:
+    """Return the role of one input, by its uses, its dtype and rank, and its name."""
+    declared = declared_type(value)
+    if declared is None:
+        return "other"
+    if declared.is_float or declared.dtype in (TensorProto.UINT8, TensorProto.INT8):
+        return _float_role(value, declared)
+    found, words = uses(value), set(tokens(value.name))
+    if declared.dtype == TensorProto.BOOL:
+        is_mask = words & MASK_WORDS or ("mask" in found and rank(value) in (2, 3, 4))
+        return _mask_role(words) if is_mask else "other"
+    return _integer_role(value, found, words) if declared.dtype in INTEGERS else "other"
+
+
+def _integer_role(value: Value, found: frozenset[Use], words: set[str]) -> Role:
+    if words & MASK_WORDS and not ("lookup" in found and "mask" not in found):
+        return _mask_role(words)
+    if words & {"position", "positions", "pos"} or (found == {"angle"} and "ids" not in words):
+        return "positions"
+    if rank(value) == 0:
+        return "other"
+    if {"token", "type"} <= words or words & {"segment", "segments"}:
+        return "token types"
+    if re.search(r"(^|_)(ids|tokens)$", value.name, re.IGNORECASE) or {"input", "ids"} <= words:
+        return "encoder tokens" if words & CROSS else "tokens"
+    return _mask_role(words) if found == {"mask"} and rank(value) == 2 else "other"
+
+
+def _mask_role(words: set[str]) -> Role:
+    if words & {"pixel", "pixels", "image", "images"}:
+        return "image mask"
+    return "encoder mask" if words & CROSS else "mask"
+
+
+def _float_role(value: Value, declared: TensorType) -> Role:
+    words = set(tokens(value.name))
+    if words & MASK_WORDS:
+        found = uses(value) if value.consumers else frozenset[Use]({"mask"})
+        return _mask_role(words) if found & {"mask", "hidden"} else "other"
+    if rank(value) == 3 and declared.is_float:
+        if words & CROSS and words & STATE_WORDS:
+            return "encoder state"
+        if words & {"input", "inputs"} and words & {"embeds", "embeddings"}:
+            return "embeddings"
+    if value.name.startswith(AUDIO) and declared.is_float:
+        return "audio"
+    return "image" if _is_image(value, declared) else "other"
+
+
+def _is_image(value: Value, declared: TensorType) -> bool:
+    if declared.dims is None or len(declared.dims) != 4:
+        return False
+    channels = {declared.dims[1], declared.dims[3]}
+    return bool(IMAGE.search(value.name)) or (bool(channels & {1, 3}) and may_be_pixels(declared))
+
+
+def _sided(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
+    """Return roles that tell the model's own tokens and masks from those of an encoder.
+
+    If some names say "decoder", inputs without such a word are the encoder's. A model without a cache whose inputs are
+    all an encoder's is an encoder.
+    """
+    own = [value for value, role in inputs.items() if role in ("tokens", "embeddings")]
+    is_named = [bool({"decoder", "dec"} & set(tokens(value.name))) for value in own]
+    if any(is_named) and not all(is_named):
+        plain = [v for v, role in inputs.items() if role in OF_ENCODER and not {"decoder", "dec"} & set(tokens(v.name))]
+        return inputs | {value: OF_ENCODER[inputs[value]] for value in plain}
+    is_encoder = not own and not has_cache and "encoder state" not in inputs.values()
+    if is_encoder and "encoder tokens" in inputs.values():
+        return {value: OF_MODEL.get(role, role) for value, role in inputs.items()}
+    return inputs
+
+
+def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
+    """Return roles in which the only input [batch, sequence] that looks up rows is tokens, if no other input is."""
+    if any(role in ("tokens", "embeddings") for role in inputs.values()):
+        return inputs
+    found = [
+        value for value, role in inputs.items() if role == "other" and rank(value) == 2 and "lookup" in uses(value)
+    ]
+    return inputs | {found[0]: "tokens"} if len(found) == 1 else inputs
+
+
+def _crossing(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:
+    """Return roles in which inputs as long as the cache of cross-attention are the encoder's."""
+    own = {dim_at(value, 1) for value, role in inputs.items() if role == "tokens"}
+    cross = {dim_at(entry.past or entry.present, entry.axis) for entry in cache if entry.slot.attention == "encoder"}
+    cross |= {dim_at(value, 1) for value, role in inputs.items() if role == "encoder state"}
+    lengths = {dim for dim in cross - own if isinstance(dim, str)}
+    long = {value: role for value, role in inputs.items() if dim_at(value, 1) in lengths}
+    masks = [value for value, role in long.items() if role == "mask" and rank(value) == 2]
+    states = [value for value, role in long.items() if role == "other" and rank(value) == 3 and _is_float(value)]
+    return inputs | dict.fromkeys(masks, OF_ENCODER["mask"]) | dict.fromkeys(states, OF_ENCODER["embeddings"])
+
+
+def _output_role(value: Value) -> Role:
+    """Return the role of an output by its dtype, rank and name."""
+    declared, words = declared_type(value), set(tokens(value.name))
+    if declared is None or not declared.is_float:
+        return "other"
+    if "logits" in words:
+        return "logits"
+    is_state = "hidden" in words and words & {"state", "states"} and rank(value) in (3, None)
+    return "encoder state" if is_state else "other"
+
+
+def _with_logits(inputs: Mapping[Value, Role], outputs: dict[Value, Role]) -> dict[Value, Role]:
+    """Return roles in which the only product as wide as the vocabulary is logits, if no other output is."""
+    if "logits" in outputs.values():
+        return outputs
+    tables = [found for value, role in inputs.items() if role == "tokens" for found in lookups(value)]
+    sizes = {table_entries(*found) for found in tables}
+    found = [v for v, role in outputs.items() if role == "other" and dim_at(v, -1) in sizes - {None}]
+    found = [value for value in found if rank(value) in (2, 3) and _is_projected(value)]
+    return outputs | {found[0]: "logits"} if len(found) == 1 else outputs
+
+
+def _is_projected(value: Value) -> bool:
+    """Whether a value is a product, perhaps biased, scaled or cast."""
+    producer = chain_end(value, _before_scaling).producer
+    return producer is not None and ("MatMul" in producer.op_type or producer.is_op("Gemm"))
+
+
+def _before_scaling(value: Value) -> Value | None:
+    producer = value.producer
+    if producer is None or not producer.is_op("Add", "Mul", "Div", "Tanh", "Cast", "Identity"):
+        return None
+    return next((source for source in producer.inputs if source is not None and not source.is_constant), None)
+
+
+def _is_float(value: Value) -> bool:
+    declared = declared_type(value)
+    return declared is not None and declared.is_float

@@ -1,4 +1,4 @@
-"""The uses of a value in nodes: rows looked up by it, angles computed from it, attention masked with it."""
+"""The uses of a value in nodes: rows looked up, angles, masks of attention, writes in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphkit.graph.value_inputs import value_inputs
 from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.graph.walk import reachable
 
-__all__ = ["Use", "lookups", "readers", "table_entries", "uses"]
+__all__ = ["Use", "lookups", "readers", "readers_beside", "table_entries", "uses"]
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
@@ -126,3 +126,18 @@ def table_entries(node: Node, table: Value) -> int | None:
         return None
     size = declared.dims[axis]
     return size if isinstance(size, int) and size > 0 else None
+
+
+def readers_beside(before: Value, after: Value) -> Iterator[Node]:
+    """Yield the nodes that read an input whose memory an output is written to, beside the node that writes it.
+
+    onnxruntime runs nodes that do not depend on each other in any order, so that these read the old or the new content.
+
+    Args:
+        before: The input.
+        after: The output; its producer writes in place what its first input is.
+    """
+    writer = after.producer
+    for node, index in before.consumers:
+        if node is not writer or index != 0:
+            yield node

@@ -1,4 +1,4 @@
-"""The inputs that operators read for their value: shapes, axes, counts.
+"""The inputs that operators read for their value: shapes, axes, counts, and the bounds of a Slice.
 
 Such an input decides the output's shape or the place of its elements, not only its numbers.
 Source: the ONNX operator specification, per operator the version from which the parameter is an input.
@@ -6,12 +6,13 @@ Source: the ONNX operator specification, per operator the version from which the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from graphkit.graph.operators import REDUCTIONS
 from graphkit.graph.view import Node
 
-__all__ = ["VALUE_INPUTS", "value_inputs"]
+__all__ = ["INT32_MAX", "INT64_MAX", "VALUE_INPUTS", "is_to_the_end", "value_inputs", "without_huge_numbers"]
 
 _AXES_FROM_13 = ((13, {1: "axes"}),)
 _AXES_FROM_18 = ((18, {1: "axes"}),)
@@ -61,3 +62,20 @@ def value_inputs(node: Node) -> Mapping[int, str]:
         if opset >= since:
             found = inputs
     return {index: name for index, name in found.items() if node.input(index) is not None}
+
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+
+
+HUGE = re.compile(rf"(?<![\w.])(-?)(?:{INT64_MAX}|{INT64_MAX + 1}|{INT32_MAX}|{INT32_MAX + 1})(?![\w.])")
+
+
+def without_huge_numbers(text: str) -> str:
+    """Return a text for people in which the numbers that stand for no bound are words: `[unbounded]`."""
+    return HUGE.sub(r"\1unbounded", text)
+
+
+def is_to_the_end(bound: int | None) -> bool:
+    """Whether an end lies behind every axis: exporters write INT32_MAX or INT64_MAX, and no dim is that large."""
+    return bound is not None and bound >= INT32_MAX

@@ -11,8 +11,8 @@ from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.quantization.float_outputs import keep_outputs_float
+from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.rewrite.base import Outcome

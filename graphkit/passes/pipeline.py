@@ -5,15 +5,51 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from importlib import import_module
 
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.passes import PASSES
-from graphkit.passes.custom import import_pass
 from graphkit.rewrite.base import Pass
-from graphkit.rewrite.options import read_option
+from graphkit.rewrite.pass_options import read_option
 from graphkit.suggest import did_you_mean
 
-__all__ = ["explain", "find_pass", "parse_pipeline"]
+__all__ = ["explain", "find_pass", "import_pass", "parse_pipeline"]
+
+
+def import_pass(name: str) -> type[Pass]:
+    """Return the pass that a name `package.module:Pass` leads to; this runs the code of that module.
+
+    Raises:
+        PassError: The module cannot be imported, or has no such pass.
+    """
+    place, _, kind = name.partition(":")
+    try:
+        module = import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise PassError.of(name, f"the import of '{place}' failed", error) from error
+        hint = f"is it in a folder of PYTHONPATH or in the current one?{_without_suffix(place)}"
+        raise PassError(name, f"there is no module '{error.name}'", hint) from error
+    except (Exception, SystemExit) as error:  # a module is anybody's code
+        raise PassError.of(name, f"the import of '{place}' failed", error) from error
+    found = getattr(module, kind, None)
+    if not isinstance(found, type) or not issubclass(found, Pass):
+        raise PassError(name, *_no_pass(module.__dict__, place, kind, found))
+    return found
+
+
+def _without_suffix(place: str) -> str:
+    return f" Write {place.removesuffix('.py')}, without .py." if place.endswith(".py") else ""
+
+
+def _no_pass(names: dict[str, object], place: str, kind: str, found: object) -> tuple[str, str]:
+    """Return why a name in a module is no pass, and which passes the module has instead."""
+    passes = [
+        n for n, one in names.items() if isinstance(one, type) and issubclass(one, Pass) and one.__module__ == place
+    ]
+    hint = f"its passes are: {', '.join(passes)}" if passes else "derive a class from graphkit.Pass or graphkit.Rewrite"
+    return (f"'{place}' has no '{kind}'" if found is None else f"'{kind}' is no Pass"), hint
+
 
 NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"
 STEP = re.compile(rf"\s*(?P<name>{NAME})\s*(?:\{{(?P<options>[^{{}}]*)\}})?\s*(?:,|$)")

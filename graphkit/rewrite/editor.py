@@ -26,9 +26,8 @@ from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
-from graphkit.rewrite.edits import Edits, NewNode
-from graphkit.rewrite.fusions import fused_nodes
-from graphkit.rewrite.rebuild import INITIALIZERS_SINCE, rebuilt
+from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuilt
+from graphkit.rewrite.onnxruntime_fusions import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.registration import forget_on_registration
 from graphkit.shapes.tensor import numbers

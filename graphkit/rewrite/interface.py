@@ -19,15 +19,9 @@ from graphkit.rewrite.renaming import with_value_names
 from graphkit.shapes import Expr
 
 __all__ = [
-    "NewInput",
-    "drop_dead_inputs",
-    "with_exposed",
-    "with_first_output",
-    "with_inputs",
-    "with_interface",
-    "with_names",
+    "NewInput", "drop_dead_inputs", "with_exposed", "with_first_output", "with_inputs", "with_interface", "with_names",
     "with_outputs",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from onnx import AttributeProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.order import in_order
+from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.context import InferenceContext

@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from graphkit.constraints.assignment_search import Variable
 from graphkit.constraints.evaluate import Assignment
 from graphkit.constraints.legal_sizes import LegalSizes
-from graphkit.constraints.search import Variable
 from graphkit.constraints.symbol_sizes import Role
 from graphkit.verify.lengths import Lengths
 

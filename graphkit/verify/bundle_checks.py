@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.graph.in_place import readers_beside
+from graphkit.graph.uses import readers_beside
 from graphkit.host.bundle import Bundle
 from graphkit.host.bundle_state import BundleState
 from graphkit.model import load

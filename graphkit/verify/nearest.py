@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from graphkit.constraints.symbol_sizes import symbol_roles
-from graphkit.constraints.violated import SizeCheck
+from graphkit.constraints.triggers import SizeCheck
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 

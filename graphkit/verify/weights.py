@@ -17,7 +17,7 @@ from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.io.tensors import element_count
 from graphkit.model import Model
-from graphkit.passes.clean_up.strip_merged_suffixes import SUFFIX
+from graphkit.passes.control_flow.split_merged import SUFFIX
 from graphkit.verify.evidence import WeightProof
 from graphkit.verify.same_bytes import Place, first_difference, place_of
 

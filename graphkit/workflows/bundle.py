@@ -15,7 +15,7 @@ from graphkit import host
 from graphkit.analysis.bundle import BundleOverview, overview_of
 from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
-from graphkit.constraints.violated import check_sizes
+from graphkit.constraints.triggers import check_sizes
 from graphkit.contract.bundle import BundleContract
 from graphkit.contract.default_sizes import BUNDLED, SOURCE
 from graphkit.errors import UsageError

@@ -26,9 +26,9 @@ from graphkit.contract.bundle import (
 from graphkit.contract.checks import BYTES
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.in_place import readers_beside
 from graphkit.graph.roles import Axis
 from graphkit.graph.types import Dim, declared_type
+from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import Expr, Shapes, infer

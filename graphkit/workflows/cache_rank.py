@@ -11,7 +11,7 @@ from onnx import helper
 
 from graphkit.graph.names import free_name, names_in
 from graphkit.model import Model
-from graphkit.passes.npu.reduce_interface_rank import ReduceInterfaceRank, interface_axes
+from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.shapes import infer

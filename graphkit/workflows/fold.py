@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from graphkit.analysis.remaining_shapes import RemainingShapes, remaining_shapes
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, changes_table
-from graphkit.constraints.violated import check_sizes
+from graphkit.constraints.triggers import check_sizes
 from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model

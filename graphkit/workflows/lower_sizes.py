@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
-from graphkit.constraints.violated import SizeCheck
+from graphkit.constraints.triggers import SizeCheck
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model

@@ -23,13 +23,12 @@ from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.cache_growth import growths
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
-from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
-from graphkit.passes.npu.extract_embedding import ExtractEmbedding, embeddings
+from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, ExtractEmbedding, embeddings
 from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
-from graphkit.passes.npu.reduce_interface_rank import ReduceInterfaceRank
+from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Pass, copy_proto, keep

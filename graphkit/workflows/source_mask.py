@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphkit.constraints.violated import SizeCheck
+from graphkit.constraints.triggers import SizeCheck
 from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
 from graphkit.model import Model

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from graphkit.constraints import find_triggers
 from graphkit.constraints.broadcast import Broadcast, Concatenated
-from graphkit.constraints.candidates import candidates, free_symbols, pools, ties_of
 from graphkit.constraints.collect import collect
+from graphkit.constraints.grid import candidates, free_symbols, pools, ties_of
 from graphkit.constraints.precondition import FAILS, FINE, WRONG, Precondition
-from graphkit.constraints.reshape import Reshaped
-from graphkit.constraints.slice import Sliced
+from graphkit.constraints.rules.data_movement import Reshaped, Sliced
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.session import Session

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from graphkit.constraints.assignment_search import Variable, nearest
 from graphkit.constraints.broadcast import Broadcast
 from graphkit.constraints.evaluate import Constraint
-from graphkit.constraints.search import Variable, nearest
 from graphkit.shapes import Expr, Relation, const, symbol
 
 INFINITE = float("inf")

@@ -10,9 +10,8 @@ import pytest
 from onnx import AttributeProto, SparseTensorProto, TensorProto, helper
 
 from graphkit.graph.attributes import attribute_value
-from graphkit.graph.build import build_scopes
 from graphkit.graph.types import TensorType, declared_type
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphkit.errors import ModelError
-from graphkit.graph.build import MAX_NESTING, build_scopes
+from graphkit.graph.view import MAX_NESTING, build_scopes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "custom" : 3]>'
 
@@ -28,7 +28,7 @@ def test_bodies_may_nest_up_to_the_limit() -> None:
 
 
 def test_deeper_bodies_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphkit.graph.build.MAX_NESTING", 5)
+    monkeypatch.setattr("graphkit.graph.view.MAX_NESTING", 5)
     with pytest.raises(
         ModelError, match=r"^deep\.onnx: graphs are nested more than 5 deep, which is more than protobuf can "
     ):

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from onnx import TensorProto, helper
 
-from graphkit.graph.build import build_scopes
 from graphkit.graph.kv import CacheEntry, Slot, cache_entries, growing_axis, parse, tokens
 from graphkit.graph.types import Dim, TensorType
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.view import Scope, Value, build_scopes
 from graphkit.model import Model
 
 Dims = Sequence[Dim] | None

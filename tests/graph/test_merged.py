@@ -6,10 +6,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.graph.build import build_scopes
-from graphkit.graph.find_roles import find_roles
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition, zero_length_outputs
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.roles import find_roles
+from graphkit.graph.view import Scope, Value, build_scopes
 from graphkit.model import Model
 
 INPUTS = "bool use, float use_float, float[B,2,P,4] past_key_0, float[B,E,8] enc"

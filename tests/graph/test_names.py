@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from onnx import helper
 
-from graphkit.graph.build import build_scopes
 from graphkit.graph.names import SCOPES_KEY, module_path
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, build_scopes
 
 
 def node(**metadata: str) -> Node:

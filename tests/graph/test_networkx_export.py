@@ -6,9 +6,8 @@ import networkx as nx
 import onnx
 import onnx.parser
 
-from graphkit.graph.build import build_scopes
 from graphkit.graph.networkx_export import Network, cone, to_networkx
-from graphkit.graph.view import Node, Scope, all_nodes
+from graphkit.graph.view import Node, Scope, all_nodes, build_scopes
 from graphkit.model import Model
 
 CHAIN = "g (float[N] x, float[N] z) => (y, w) { a = Relu(x)  y = Add(a, x)  w = Neg(z) }"

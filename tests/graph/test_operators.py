@@ -12,7 +12,6 @@ from onnx.defs import OpSchema
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from graphkit.graph import operators
-from graphkit.graph.build import build_scopes
 from graphkit.graph.operators import (
     BROADCASTING,
     MOVING,
@@ -24,10 +23,10 @@ from graphkit.graph.operators import (
     UNIDIRECTIONAL,
     broadcasts,
     is_elementwise,
+    joined,
 )
-from graphkit.graph.tables import joined
 from graphkit.graph.value_inputs import VALUE_INPUTS
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, build_scopes
 
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas() if not schema.domain and not schema.deprecated}
 OF_ONNX = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}

@@ -5,9 +5,8 @@ import onnx.defs
 import pytest
 from onnx import helper
 
-from graphkit.graph.build import build_scopes
 from graphkit.graph.value_inputs import VALUE_INPUTS, value_inputs
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, build_scopes
 
 # Where the specification writes a name in another way.
 SPECIFIED = {("ConstantOfShape", "shape"): "input", ("TopK", "k"): "K"}

@@ -8,8 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 from real_models import MODEL_NAMES
 
-from graphkit.graph.build import build_scopes
-from graphkit.graph.view import Scope, all_nodes, all_scopes
+from graphkit.graph.view import Scope, all_nodes, all_scopes, build_scopes
 from graphkit.model import Model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "custom" : 3]>'

@@ -4,10 +4,8 @@ import onnx
 from onnx import TensorProto, helper, parser
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
-from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
-from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
-from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
+from graphkit.passes.clean_up.eliminate_dead_code import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
+from graphkit.passes.control_flow.split_merged import StripMergedSuffixes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 

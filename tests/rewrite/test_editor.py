@@ -11,8 +11,7 @@ from rewriting import check, constants, lines, model_of, reasons
 
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.passes.clean_up.fold_constants import FoldConstants
-from graphkit.passes.shapes.fold_shapes import FoldShapes
+from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import MAX_ROUNDS, Rewrite, run_to_fixpoint

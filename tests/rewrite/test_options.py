@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from graphkit.errors import UsageError
-from graphkit.passes.clean_up.fold_constants import FoldConstants
+from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
 from graphkit.passes.pipeline import parse_pipeline
-from graphkit.passes.shapes.fold_shapes import FoldShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.options import parse_bounds, parse_shape, parse_size, read_option
+from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size, read_option
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import CONV, KERNEL, model
 
+from graphkit.constraints.assignment_search import Variable
 from graphkit.constraints.evaluate import Values
 from graphkit.constraints.legal_sizes import LegalSizes, legal_sizes
-from graphkit.constraints.search import Variable
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Relation, const, symbol
 from graphkit.verify.assignments import assignments

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphkit.constraints.rules import arithmetic, attention, movement
-from graphkit.constraints.rules.common import PreconditionRule
-from graphkit.graph.tables import joined
+from graphkit.constraints.broadcast import PreconditionRule
+from graphkit.constraints.rules import arithmetic, data_movement
+from graphkit.graph.operators import joined
 
 __all__ = ["RULES"]
 
-RULES: Mapping[str, PreconditionRule] = joined(movement.RULES, arithmetic.RULES, attention.RULES)
+RULES: Mapping[str, PreconditionRule] = joined(data_movement.RULES, arithmetic.RULES)

@@ -1,4 +1,4 @@
-"""Evaluate nodes that depend only on constants."""
+"""Evaluate nodes that depend only on constants, and shape tensors whose elements are all known."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from graphkit.graph.operators import DIVIDING, MOVING, RANDOM
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.edits import INITIALIZERS_SINCE, NewNode
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.rebuild import INITIALIZERS_SINCE
 from graphkit.runtime.loading import open_model
 from graphkit.shapes import Expr, lower
+from graphkit.shapes.tensor import numbers
 
-__all__ = ["FoldConstants"]
+__all__ = ["FoldConstants", "FoldShapes"]
 
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
 MAX_RESULTS = 64  # as large as the largest, that all results together add
@@ -296,3 +296,52 @@ def _run(editor: Editor, nodes: Sequence[Node], wanted: Sequence[Value]) -> list
         if array.shape != known.sizes():  # some pool windows that do not fit
             raise ModelError(f"onnxruntime gives it dims {list(array.shape)}, not {known}", tensor=value.name)
     return arrays
+
+
+@dataclass(frozen=True)
+class FoldShapes(Rewrite):
+    """Replace integer and boolean tensors whose elements the shape engine knows as numbers by constants.
+
+    The elements may come, through any number of operators, from the shape of a tensor whose other dims are dynamic.
+    Legality: every element is a number at all legal input dims.
+
+    Before:
+
+        agraph (float[N, 4, 8] x) => (int64[2] y) <int64[2] at = {1, 2}> {
+            s = Shape (x)
+            y = Gather (s, at)
+        }
+
+    After:
+
+        agraph (float[N, 4, 8] x) => (int64[2] y) <int64[2] y_value = {4, 8}> {
+            y = Identity (y_value)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                if node.is_op("Constant", "Identity") or not editor.is_free(node):
+                    continue
+                for index, value in enumerate(node.outputs):
+                    if value is not None and (array := numbers(editor.shapes[value])) is not None:
+                        _use_elements(editor, value, index, array)
+
+
+def _use_elements(editor: Editor, value: Value, index: int, array: np.ndarray) -> None:
+    node = value.producer
+    if node is None or editor.has_alias(value):
+        return
+    if editor.is_output(value) and len(node.outputs) == 1:
+        editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
+    elif any(not _vanishes(editor, consumer) for consumer, _ in value.consumers):
+        editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
+    else:
+        return
+    editor.note("shape tensor(s) made constant")
+
+
+def _vanishes(editor: Editor, node: Node) -> bool:
+    found = [value for value in node.outputs if value is not None]
+    return bool(found) and all(numbers(editor.shapes[value]) is not None for value in found)

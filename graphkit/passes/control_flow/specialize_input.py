@@ -12,13 +12,12 @@ import onnx.numpy_helper
 
 from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.build import build_scopes
 from graphkit.graph.types import TensorType, declared_type, shape_text
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
+from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
-from graphkit.rewrite.inline_branches import decide, inline_branches, why_undecided
 from graphkit.suggest import did_you_mean
 
 __all__ = ["SpecializeInput"]

@@ -2,28 +2,90 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+import onnx
 from onnx import TensorProto
 
 from graphkit import __version__
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.merged import MergedDecoder, captures, trace_condition
+from graphkit.graph.names import counted
 from graphkit.graph.types import declared_type
-from graphkit.graph.view import Node, all_nodes, branch_fault
+from graphkit.graph.view import Node, all_nodes, all_scopes, body_graphs, branch_fault
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.passes.clean_up.drop_empty_outputs import DropEmptyOutputs
-from graphkit.passes.clean_up.drop_unused_inputs import DropUnusedInputs
-from graphkit.passes.clean_up.eliminate_dead_code import EliminateDeadCode
-from graphkit.passes.clean_up.strip_merged_suffixes import StripMergedSuffixes
+from graphkit.passes.clean_up.eliminate_dead_code import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
-from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
-from graphkit.rewrite.base import Outcome, run_passes
+from graphkit.passes.shapes.declare_shapes import InferOutputShapes
+from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto, run_passes
 from graphkit.shapes import Declarations, declarations
 from graphkit.suggest import did_you_mean
 
-__all__ = ["Split", "split_merged"]
+__all__ = ["Split", "StripMergedSuffixes", "split_merged"]
+
+SUFFIX = re.compile(r"_merged(_\d+)?(?=$|_(scale|zero_point|quantized)$)")
+
+
+@dataclass(frozen=True)
+class StripMergedSuffixes(Pass):
+    """Strip the `_merged_0` and `_merged` that exporters append to weights that two decoders share.
+
+    Legality: no other value in the model has the shorter name. Names that a quantiser derived from such a name
+    (`..._merged_0_scale`) are shortened too. Inputs and outputs keep their names.
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) <float[1] w_merged_0 = {2.0}> {
+            y = Add (x, w_merged_0)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) <float[1] w = {2.0}> {
+            y = Add (x, w)
+        }
+    """
+
+    def run(self, model: Model) -> Outcome:
+        proto = copy_proto(model)
+        used = {name for scope in all_scopes(model.scopes) for name in scope.values}
+        ports = {info.name for info in [*proto.graph.input, *proto.graph.output]}
+        names: dict[str, str] = {}
+        declined = []
+        for tensor in [*proto.graph.initializer, *(sparse.values for sparse in proto.graph.sparse_initializer)]:
+            short = SUFFIX.sub("", tensor.name)
+            if short == tensor.name or tensor.name in ports:
+                continue
+            if short in used:
+                declined.append(Declined(tensor.name, f"'{short}' is in use"))
+                continue
+            used.add(short)
+            names[tensor.name] = short
+        if names:
+            _rename_graph(proto.graph, names)
+        changes = (counted(len(names), "initializer(s) renamed"),) if names else ()
+        return Outcome(model.with_proto(proto), changes, tuple(declined))
+
+
+def _rename_graph(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    """Rename main-graph values, also where bodies read them; nothing else has these names."""
+    for tensor in [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for info in graph.value_info:
+        info.name = names.get(info.name, info.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
+        for entry in annotation.quant_parameter_tensor_names:
+            entry.value = names.get(entry.value, entry.value)
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name in names:
+                node.input[index] = names[name]
+        for _, body in body_graphs(node):
+            _rename_graph(body, names)
+
 
 MADE_BY = "graphkit.made_by"
 

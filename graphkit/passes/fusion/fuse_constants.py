@@ -10,16 +10,45 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
-from graphkit.passes.fusion.moved_channels import moved
-from graphkit.rewrite.affine import AFFINE_OPERATORS, Affine, Channels, Reason, affine_of
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.linear import LINEAR_OPERATORS, Linear, linear_of
-from graphkit.rewrite.weights import PrecisionError, read, rounded, scaled, spread, summed
+from graphkit.rewrite.linear_operators import (
+    AFFINE_OPERATORS,
+    LINEAR_OPERATORS,
+    Affine,
+    Channels,
+    Linear,
+    Reason,
+    affine_of,
+    linear_of,
+)
+from graphkit.rewrite.weight_arithmetic import PrecisionError, read, rounded, scaled, spread, summed
+from graphkit.shapes import Shapes
 
-__all__ = ["FuseConstants"]
+__all__ = ["FuseConstants", "moved"]
+
+MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def moved(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Channels | None:
+    """Return the channels of a node's output, None where the node does more than move the elements of a tensor."""
+    out = node.outputs[0] if len(node.outputs) == 1 else None
+    if out is None or not node.is_op(*MOVING) or node.inputs[0] is not value or value in node.inputs[1:]:
+        return None
+    found = shapes[out]
+    if found.dims is None:
+        return None
+    rank, axis = len(found.dims), channels.axis
+    if axis is None or node.is_op("Identity"):
+        return Channels(rank, axis, channels.count)
+    if node.is_op("Transpose"):
+        perm = node.attr("perm", tuple(reversed(range(channels.rank))))
+        return Channels(rank, perm.index(axis), channels.count) if perm and axis in perm else None
+    keeps_last = node.is_op("Reshape") and axis == channels.rank - 1 and rank > 0 and channels.count > 0
+    is_last = keeps_last and found.dims[-1] == channels.count
+    return Channels(rank, rank - 1 if is_last else None, channels.count)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
-from graphkit.rewrite.affine import Affine, Reason, affine_of
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.linear import Linear, linear_of
-from graphkit.rewrite.weights import joined, read, rounded
+from graphkit.rewrite.linear_operators import Affine, Linear, Reason, affine_of, linear_of
+from graphkit.rewrite.weight_arithmetic import joined, read, rounded
 
 __all__ = ["MergeSiblingMatmuls"]
 

@@ -5,16 +5,238 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.operators import RESHAPING, UNARY, broadcasts
 from graphkit.graph.view import Node, Value
-from graphkit.passes.fusion.repeat_readers import MATRIX, Product, RepeatReaders
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.paths import output_of
-from graphkit.rewrite.repeats import COPYING, RANK, Repeat, repeat_of
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.shapes import const
+from graphkit.shapes.tensor import Dims, numbers
 
-__all__ = ["ShareKvHeads"]
+__all__ = ["COPYING", "HEADS", "MATRIX", "RANK", "Product", "Repeat", "RepeatReaders", "ShareKvHeads", "repeat_of"]
+
+HEADS = 1  # the axis of heads in [batch, heads, ...]
+RANK = 4
+COPYING = ("Reshape", "Expand", "Tile", "Concat", "Gather")  # what may be the last node of a repeat
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A tensor `[batch, heads * count, ...]` in which each head comes `count` times.
+
+    Attributes:
+        node: What gives it.
+        source: The heads once, in the order of elements of `dims`.
+        dims: `[batch, heads, ...]`.
+        count: How often each head comes.
+        is_in_turn: Whether all heads come in turn (0, 1, 0, 1), instead of each one and its copies (0, 0, 1, 1).
+    """
+
+    node: Node
+    source: Value
+    dims: Dims
+    count: int
+    is_in_turn: bool = False
+
+    @property
+    def heads(self) -> int:
+        """How many heads there are."""
+        number = self.dims[HEADS].constant
+        assert number is not None
+        return number
+
+
+def repeat_of(editor: Editor, node: Node) -> Repeat | None:
+    """Return a node's output as a repeat, None where it is no known one."""
+    out = node.outputs[0] if node.outputs else None
+    after = editor.shapes[out].dims if out is not None else None
+    if after is None or len(after) != RANK:
+        return None
+    if node.is_op("Reshape"):
+        return _reshaped(editor, node, after)
+    if node.is_op("Gather"):
+        return _gathered(editor, node, after)
+    return _copied_heads(editor, node, after)
+
+
+def _reshaped(editor: Editor, node: Node, after: Dims) -> Repeat | None:
+    """[batch, heads, 1, ...], grown to [batch, heads, count, ...], with both axes made one."""
+    grown = node.input(0)
+    dims = editor.shapes[grown].dims if grown is not None else None
+    if grown is None or grown.producer is None or dims is None or len(dims) != RANK + 1:
+        return None
+    batch, first, second, *rest = dims
+    if after != (batch, first * second, *rest):
+        return None
+    for heads, count, axis in ((first, second, HEADS + 1), (second, first, HEADS)):
+        source = _copied(editor, grown.producer, dims, axis)
+        if source is not None and heads.constant is not None and count.constant is not None:
+            once = (batch, heads, *rest)
+            is_in_turn = axis == HEADS and heads != const(1)
+            return Repeat(node, _unwrapped(editor, source, once), once, count.constant, is_in_turn)
+    return None
+
+
+def _copied_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
+    """Heads that are copied without another axis: all in turn, or the only one."""
+    data = node.input(0)
+    before = editor.shapes[data].dims if data is not None else None
+    if data is None or before is None or (before[:HEADS], before[HEADS + 1 :]) != (after[:HEADS], after[HEADS + 1 :]):
+        return None
+    heads, total = before[HEADS].constant, after[HEADS].constant
+    if not heads or not total or total % heads or not _is_copying(node, data, HEADS, RANK):
+        return None
+    return Repeat(node, data, before, total // heads, is_in_turn=heads > 1)
+
+
+def _copied(editor: Editor, node: Node, after: Dims, axis: int) -> Value | None:
+    """Return the value that a node copies along an axis of length 1, and along no other."""
+    data = node.input(0)
+    if data is None or editor.shapes[data].dims != (*after[:axis], const(1), *after[axis + 1 :]):
+        return None
+    return data if _is_copying(node, data, axis, len(after)) else None
+
+
+def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
+    """Whether a node whose output is longer on that axis only copies its input."""
+    if node.is_op("Concat"):
+        return node.attr("axis", int) in (axis, axis - rank) and all(each is data for each in node.inputs)
+    return node.is_op("Expand", "Tile")
+
+
+def _gathered(editor: Editor, node: Node, after: Dims) -> Repeat | None:
+    """Heads taken by constant indices: 0, 0, 1, 1."""
+    data, indices = node.input(0), node.input(1)
+    before = editor.shapes[data].dims if data is not None else None
+    taken = numbers(editor.shapes[indices]) if indices is not None else None
+    if data is None or before is None or taken is None or len(before) != RANK or taken.ndim != 1:
+        return None
+    heads, total = before[HEADS].constant, after[HEADS].constant
+    if node.attr("axis", 0) not in (HEADS, HEADS - RANK) or not heads or not total or total % heads:
+        return None
+    count = total // heads
+    return Repeat(node, data, before, count) if [*taken] == [i // count for i in range(total)] else None
+
+
+def _unwrapped(editor: Editor, value: Value, dims: Dims) -> Value:
+    """Return a value of these dims that only another axis was put into, or the value itself."""
+    maker = value.producer
+    source = maker.input(0) if maker is not None and maker.is_op(*RESHAPING) else None
+    return source if source is not None and editor.shapes[source].dims == dims else value
+
+
+SHAPE_SLICE_SINCE = 15  # of Shape: a part of the dims
+MATRIX = 2  # the first axis of a matrix, behind batch and heads
+
+
+@dataclass(frozen=True)
+class Product:
+    """A MatMul whose right operand is repeated.
+
+    Attributes:
+        node: The MatMul.
+        rows: The shape that makes rows of the queries of a group; None where it is not constant.
+        back: The shape that makes heads of these rows in what it gives; None where it is not constant.
+    """
+
+    node: Node
+    rows: tuple[int, ...] | None
+    back: tuple[int, ...] | None
+
+
+class RepeatReaders:
+    """All readers of a repeat's copies, direct or behind nodes that treat all heads alike.
+
+    Attributes:
+        products: The MatMuls.
+        movers: What treats all heads alike, in the order of reading.
+        shapes: What asks for the dims.
+        once: The shape that gives the heads once.
+        obstacle: Why the copies are needed, "" where they are not.
+        is_operand: Whether a MatMul reads them.
+        is_waiting: Whether another edit has to come first.
+    """
+
+    def __init__(self, editor: Editor, repeat: Repeat) -> None:
+        self.editor, self.repeat = editor, repeat
+        self.products: list[Product] = []
+        self.movers: list[Node] = []
+        self.shapes: list[Node] = []
+        self.once = reshape_spec(editor.shapes[repeat.source].dims or (), repeat.dims)
+        self.obstacle = "" if self.once is not None else "no constant shape gives its heads, which may be empty"
+        if repeat.is_in_turn:
+            self.obstacle = "its heads come in turn, and those of a group have to be neighbours"
+        self.is_operand = self.is_waiting = False
+        self._follow(repeat.node.outputs[0])
+        for mover in self.movers:
+            self._follow(mover.outputs[0])  # which adds to the movers
+
+    def _follow(self, copies: Value | None) -> None:
+        if copies is None:
+            return
+        if self.editor.is_output(copies):
+            self.obstacle = self.obstacle or f"'{copies.name}' is an output"
+        self.is_waiting = self.is_waiting or self.editor.has_alias(copies)
+        for node, index in copies.consumers:
+            self.is_waiting = self.is_waiting or not self.editor.is_free(node)
+            need = self._read(copies, node, index)
+            self.obstacle = self.obstacle or need
+
+    def _read(self, copies: Value, node: Node, index: int) -> str:
+        """Sort a reader in, or return why it needs the copies."""
+        if not self.editor.is_visible(self.repeat.source, node.scope):
+            return f"{node.label} cannot read '{self.repeat.source.name}' by that name"
+        if node.is_op("MatMul") and index == 1:
+            self.is_operand = True
+            product = self._product(copies, node)
+            if isinstance(product, str):
+                return product
+            self.products.append(product)
+        elif node.is_op("Shape"):
+            self.shapes.append(node)
+        elif _is_alike(self.editor, copies, node, index):
+            self.movers.append(node)
+        else:
+            return f"{node.label} needs its copies"
+        return ""
+
+    def _product(self, copies: Value, node: Node) -> Product | str:
+        queries = node.input(0)
+        left = self.editor.shapes[queries].dims if queries is not None else None
+        right = self.editor.shapes[copies].dims
+        if left is None or right is None or len(left) != len(right) or left[:MATRIX] != right[:MATRIX]:
+            return f"the left operand of {node.label} is not known to be of the same batch and heads"
+        batch, heads, count, size = left
+        rows = (batch, const(self.repeat.heads), count * self.repeat.count)
+        to_rows = reshape_spec(left, (*rows, size))
+        to_heads = reshape_spec((*rows, right[-1]), (batch, heads, count, right[-1]))
+        if (to_rows is None or to_heads is None) and node.scope.opset() < SHAPE_SLICE_SINCE:
+            return f"{node.label} may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
+        return Product(node, to_rows, to_heads)
+
+
+def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
+    """Whether a node does the same with each head, and keeps batch and heads where they are."""
+    out, dims = node.outputs[0], editor.shapes[copies].dims
+    if out is None or len(node.outputs) != 1 or node.domain or dims is None:
+        return False
+    if node.is_op("Transpose"):
+        return (node.attr("perm", tuple) or ())[:MATRIX] == (0, HEADS)
+    if editor.shapes[out].dims != dims:
+        return False
+    if node.is_op(*UNARY):
+        return index == 0
+    others = [value for value in node.inputs if value is not copies]
+    return broadcasts(node) and len(others) == len(node.inputs) - 1 and all(_has_no_heads(editor, v) for v in others)
+
+
+def _has_no_heads(editor: Editor, value: Value | None) -> bool:
+    dims = editor.shapes[value].dims if value is not None else None
+    return dims is not None and (len(dims) <= MATRIX or dims[-MATRIX - 1].constant == 1)
+
 
 RESHAPE_SINCE = 5  # from which its shape is an input
 

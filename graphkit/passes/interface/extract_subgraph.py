@@ -17,11 +17,11 @@ from graphkit.graph.names import counted, free_name, names_in
 from graphkit.graph.types import Dim, declared_dims, declared_type, type_text
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
+from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.interface import drop_dead_inputs
-from graphkit.rewrite.options import Names
+from graphkit.rewrite.pass_options import Names
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 
 __all__ = ["ExtractSubgraph", "cut_values"]

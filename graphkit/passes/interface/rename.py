@@ -12,10 +12,10 @@ from graphkit.graph.lookup import find_value
 from graphkit.graph.types import declared_dims
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
+from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
 from graphkit.rewrite.interface import with_names
-from graphkit.rewrite.options import Renames
+from graphkit.rewrite.pass_options import Renames
 from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols
 from graphkit.shapes import Expr, lower, parse, symbol, upper
 from graphkit.suggest import did_you_mean

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from graphkit.constraints.dim_equalities import forced_sizes
-from graphkit.constraints.violated import check_sizes, impossible
+from graphkit.constraints.triggers import check_sizes, impossible
 from graphkit.model import Model
+from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.passes.shapes.infer_output_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, Premise
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.dim_spec import InputShapes, SymbolSizes

@@ -10,8 +10,7 @@ from graphkit.passes.npu.expand_to_broadcast import ExpandToBroadcast
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.reduce_rank import ReduceRank
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
-from graphkit.passes.shapes.canonicalize_reshape import CanonicalizeReshape
-from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.passes.shapes.simplify_reshape import CanonicalizeReshape, MergeChains
 from graphkit.rewrite.fixpoint import Rewrite
 
 __all__ = ["NPU_PASSES"]

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.view import Node, Value
-from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts
+from graphkit.passes.shapes.simplify_expand import DropBroadcasts
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite

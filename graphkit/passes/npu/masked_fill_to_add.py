@@ -13,7 +13,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.view import Node, Value
 from graphkit.passes.npu.mask_floors import FLOOR, NO_BFLOAT16, MaskFloors, elements, floor_of
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
-from graphkit.passes.shapes.drop_broadcasts import broadcast
+from graphkit.passes.shapes.simplify_expand import broadcast
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite

@@ -11,7 +11,7 @@ from onnx import helper
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
-from graphkit.passes.shapes.drop_broadcasts import broadcast
+from graphkit.passes.shapes.simplify_expand import broadcast
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite

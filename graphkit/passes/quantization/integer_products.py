@@ -9,8 +9,8 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value, unwrapped
-from graphkit.rewrite.affine import Reason
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.linear_operators import Reason
 
 __all__ = ["DYNAMIC", "PRODUCTS", "Data", "Factors", "Result", "data_of", "result_of"]
 

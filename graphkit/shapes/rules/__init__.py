@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit.graph.tables import joined
+from graphkit.graph.operators import joined
 from graphkit.shapes.context import Rule
 from graphkit.shapes.rules import (
     attention,

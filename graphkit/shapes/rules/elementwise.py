@@ -8,8 +8,7 @@ from math import prod
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL, names
-from graphkit.graph.tables import joined
+from graphkit.graph.operators import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
 from graphkit.shapes import value_propagation
 from graphkit.shapes.context import InferenceContext, Rule
 from graphkit.shapes.expr import const

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from graphkit.graph.slice_bounds import INT32_MAX, INT64_MAX, is_to_the_end
+from graphkit.graph.value_inputs import INT32_MAX, INT64_MAX, is_to_the_end
 from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.context import InferenceContext, Rule

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import UsageError
-from graphkit.graph.order import in_order, values_read
+from graphkit.graph.topological_order import in_order, values_read
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model

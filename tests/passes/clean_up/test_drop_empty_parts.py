@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from rewriting import SIZES, check, feeds_of, lines, model_of
 
-from graphkit.passes.clean_up.drop_empty_parts import DropEmptyParts
 from graphkit.passes.fold import fold
+from graphkit.passes.shapes.simplify_concat import DropEmptyParts
 
 PASS = DropEmptyParts()
 INITS = "int64[1] zero = {0}, int64[1] four = {4}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}"

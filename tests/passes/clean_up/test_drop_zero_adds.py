@@ -7,7 +7,7 @@ from rewriting import SIZES, check, feeds_of, lines, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.drop_zero_adds import BLIND, FAITHFUL, DropZeroAdds
+from graphkit.passes.clean_up.drop_zeros import BLIND, FAITHFUL, DropZeroAdds
 
 PASS = DropZeroAdds()
 SIGN = "it adds zeros, but a later node may depend on the sign of a zero"

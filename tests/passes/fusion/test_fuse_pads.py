@@ -6,7 +6,7 @@ from rewriting import lines, reasons
 
 from graphkit.model import Model
 from graphkit.passes.fold import fold
-from graphkit.passes.fusion.fuse_pads import FusePads
+from graphkit.passes.fusion.fuse_into_linear import FusePads
 
 PASS = FusePads()
 IMAGE = "g (float[N, 2, 5, 4] x) => (float[n, m, h, w] y) "

@@ -5,7 +5,7 @@ from fusing import check_close, operators, random_model
 from rewriting import reasons
 
 from graphkit.model import Model
-from graphkit.passes.fusion.matmul_add_to_gemm import MatmulAddToGemm
+from graphkit.passes.fusion.fuse_into_linear import MatmulAddToGemm
 
 PASS = MatmulAddToGemm()
 MATRIX = "g (float[N, 4] x) => (y) "

@@ -12,8 +12,7 @@ from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
-from graphkit.passes.npu.dequantize_after_gather import DequantizeAfterGather
-from graphkit.passes.npu.extract_embedding import ExtractEmbedding
+from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, ExtractEmbedding
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv

@@ -14,9 +14,7 @@ from graphkit.graph.types import declared_type
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
-from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
-from graphkit.passes.npu.neg_to_mul import NegToMul
-from graphkit.passes.npu.pow_to_mul import PowToMul
+from graphkit.passes.npu.spell_plainly import LayerNormToPrimitives, NegToMul, PowToMul
 from graphkit.passes.pipeline import find_pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer

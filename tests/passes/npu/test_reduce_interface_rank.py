@@ -11,7 +11,7 @@ from sessions import run
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
-from graphkit.passes.npu.reduce_interface_rank import ReduceInterfaceRank, interface_axes
+from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 

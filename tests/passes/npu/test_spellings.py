@@ -9,9 +9,7 @@ from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
-from graphkit.passes.npu.layer_norm_to_primitives import LayerNormToPrimitives
-from graphkit.passes.npu.neg_to_mul import NegToMul
-from graphkit.passes.npu.pow_to_mul import PowToMul
+from graphkit.passes.npu.spell_plainly import LayerNormToPrimitives, NegToMul, PowToMul
 from graphkit.rewrite.base import Pass
 
 

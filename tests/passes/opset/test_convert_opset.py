@@ -13,8 +13,7 @@ from rewriting import check, lines, model_of, reasons
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes.opset.adapters import ADAPTERS
-from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.passes.opset.steps import NEWEST, steps
+from graphkit.passes.opset.convert_opset import NEWEST, ConvertOpset, steps
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.verify import verify_rewrite
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rewriting import check, constants, lines, model_of
 
-from graphkit.passes.shapes.canonicalize_expand import CanonicalizeExpand, expand_spec
+from graphkit.passes.shapes.simplify_expand import CanonicalizeExpand, expand_spec
 from graphkit.shapes import Expr, parse
 
 PASS = CanonicalizeExpand()

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import check, constants, lines, model_of
 
-from graphkit.graph.slice_bounds import INT64_MAX
-from graphkit.passes.shapes.canonicalize_slice import CanonicalizeSlice
+from graphkit.graph.value_inputs import INT64_MAX
+from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice
 
 PASS = CanonicalizeSlice()
 EVERY = [{"N": n, "L": length, "past": past} for n, length, past in ((1, 1, 0), (2, 2, 1), (3, 4, 5), (1, 6, 2))]

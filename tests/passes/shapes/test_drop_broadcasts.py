@@ -6,7 +6,7 @@ from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.graph.operators import BROADCASTING
 from graphkit.model import Model
-from graphkit.passes.shapes.drop_broadcasts import DropBroadcasts, broadcast
+from graphkit.passes.shapes.simplify_expand import DropBroadcasts, broadcast
 from graphkit.shapes import Expr, parse
 
 PASS = DropBroadcasts()

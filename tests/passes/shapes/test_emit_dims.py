@@ -11,7 +11,7 @@ from rewriting import lines, model_of
 from sessions import session_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.emit_dims import DimsEmitter
+from graphkit.passes.shapes.rematerialize_shapes import DimsEmitter
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr, const, maximum, minimum, symbol

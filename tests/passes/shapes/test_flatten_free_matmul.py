@@ -15,7 +15,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
-from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.passes.shapes.simplify_reshape import MergeChains
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.verify.rewrite import verify_rewrite

@@ -6,7 +6,7 @@ import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.fold_shapes import FoldShapes, numbers
+from graphkit.passes.clean_up.fold_constants import FoldShapes, numbers
 from graphkit.shapes import symbol
 from graphkit.shapes.tensor import Tensor, array_of
 

@@ -4,7 +4,7 @@ import pytest
 from rewriting import check, constants, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.merge_chains import MergeChains
+from graphkit.passes.shapes.simplify_reshape import MergeChains
 
 PASS = MergeChains()
 INITS = (

@@ -6,7 +6,7 @@ import pytest
 from rewriting import check, constants, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.merge_slices import MergeSlices
+from graphkit.passes.shapes.simplify_slice import MergeSlices
 
 PASS = MergeSlices()
 INITS = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {99}, int64[1] last = {-1}"

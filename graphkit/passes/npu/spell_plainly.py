@@ -1,4 +1,4 @@
-"""Spell LayerNormalization and RMSNormalization with the operators that any NPU has."""
+"""Spell Neg, Pow and the normalizations of layers with the operators that any NPU has."""
 
 from __future__ import annotations
 
@@ -9,12 +9,96 @@ from typing import ClassVar
 import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 
-__all__ = ["LayerNormToPrimitives"]
+__all__ = ["LayerNormToPrimitives", "NegToMul", "PowToMul"]
+
+
+@dataclass(frozen=True)
+class NegToMul(Rewrite):
+    """Spell each Neg of floats as a Mul by -1, for targets without Neg.
+
+    The results are equal, signed zeros too. Legality: the dtype is a float; the least integer has no opposite, and
+    what a Neg of it gives differs between runtimes, so a Neg of integers is left.
+
+    Before:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) {
+            y = Neg (x)
+        }
+
+    After:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) <float[1] minus_one = {-1.0}> {
+            y = Mul (x, minus_one)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("Neg"):
+            data, out = node.input(0), node.outputs[0]
+            if data is None or out is None:
+                continue
+            dtype, rank = editor.shapes[data].dtype, editor.shapes[data].rank
+            if dtype not in FLOATS or rank is None:
+                editor.decline(node, "it is not known to be a Neg of floats of a known rank")
+                continue
+            array = np.full([1] * min(rank, 1), -1, tensor_dtype_to_np_dtype(dtype))
+            minus_one = editor.constant(array, "minus_one")
+            editor.replace(node, NewNode("Mul", [data, minus_one], [out.name], like=node))
+            editor.note("Neg(s) spelled as Muls")
+
+
+EXPONENTS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class PowToMul(Rewrite):
+    """Spell a Pow by 2 or 3 as products, and drop a Pow by 1, for targets without Pow.
+
+    onnxruntime computes such a Pow in this way too. Legality: the exponent is a constant whose elements are all the
+    same and whose dims add none to the base's; the base is a float.
+
+    Before:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) <float two = {2.0}> {
+            y = Pow (x, two)
+        }
+
+    After:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) {
+            y = Mul (x, x)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("Pow"):
+            base, power, out = node.input(0), node.input(1), node.outputs[0]
+            if base is None or power is None or out is None:
+                continue
+            exponent = editor.uniform(power)
+            if exponent not in EXPONENTS:
+                editor.decline(node, "its exponent is not a constant 1, 2 or 3")
+            elif editor.shapes[base].dtype not in FLOATS:
+                editor.decline(node, "its base is not a float")
+            elif editor.shapes[base].dims is None or editor.shapes[base].dims != editor.shapes[out].dims:
+                editor.decline(node, "its exponent has dims that its base lacks")
+            elif exponent == 1:
+                editor.bypass(node, base)
+                editor.note("Pow(s) by 1 removed")
+            else:
+                square = out.name if exponent == 2 else editor.unique_name(f"{out.name}_square")
+                made = [NewNode("Mul", [base, base], [square], like=node if exponent == 2 else None)]
+                if exponent == 3:
+                    made.append(NewNode("Mul", [square, base], [out.name], like=node))
+                editor.replace(node, *made)
+                editor.note("Pow(s) spelled as Muls")
+
 
 AXES_INPUT_SINCE = 18  # of ReduceMean
 NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
