@@ -17,11 +17,12 @@ import onnx
 
 from graphkit.errors import GraphkitError, PassError
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.rewrite.outcome import Declined, Outcome, PassChange
+from graphkit.rewrite.outcome import Declined, Matched, Outcome, PassChange
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec
 
 __all__ = [
-    "ALWAYS", "ROUNDING", "Declined", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "keep", "run_passes",
+    "ALWAYS", "ROUNDING", "Declined", "Matched", "Outcome", "Pass", "Premise", "copy_proto", "drop_inputs", "keep",
+    "run_passes",
 ]  # fmt: skip
 
 ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 from onnx import helper
 
 from graphkit.graph.lookup import find_value
@@ -19,7 +21,8 @@ from graphkit.rewrite.renaming import with_value_names
 from graphkit.shapes import Expr
 
 __all__ = [
-    "NewInput", "drop_dead_inputs", "with_exposed", "with_first_output", "with_inputs", "with_interface", "with_names",
+    "NewInput", "drop_dead_inputs", "with_constants", "with_exposed", "with_first_output", "with_inputs",
+    "with_interface", "with_names",
     "with_outputs",
 ]  # fmt: skip
 
@@ -65,6 +68,17 @@ def _give(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[st
         for node in proto.graph.node:
             node.output[:] = [before if out == name else out for out in node.output]
         proto.graph.node.append(helper.make_node("Identity", [names[name]], [name]))
+
+
+def with_constants(model: Model, arrays: Mapping[str, np.ndarray]) -> Model:
+    """Return a model in which some inputs are constants."""
+    if not arrays:
+        return model
+    proto = copy_proto(model)
+    drop_inputs(proto.graph, arrays.keys())
+    for name, array in arrays.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+    return model.with_proto(proto)
 
 
 def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from graphkit.graph.families import families, in_short
 from graphkit.graph.names import counted
@@ -12,9 +12,10 @@ from graphkit.model import Model
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 
-__all__ = ["Declined", "Outcome", "PassChange", "change_blocks", "declined_blocks", "grouped"]
+__all__ = ["Declined", "Matched", "Outcome", "PassChange", "change_blocks", "declined_blocks", "grouped"]
 
 SHOWN_DECLINED = 20
+MatchT = TypeVar("MatchT")
 
 
 class PassChange(str):
@@ -87,6 +88,17 @@ class Outcome(Result):
         if self.declined:
             yield Heading("What stays")
             yield from declined_blocks([str(declined) for declined in self.declined])
+
+
+@dataclass(frozen=True, repr=False)
+class Matched(Outcome, Generic[MatchT]):
+    """The outcome of a pass, with its matches in the model that it was given: a workflow goes on with these.
+
+    Attributes:
+        matches: The places that the pass changed, in the order of the graph; none where it declined.
+    """
+
+    matches: tuple[MatchT, ...] = ()
 
 
 def grouped(declined: Iterable[str]) -> tuple[str, ...]:

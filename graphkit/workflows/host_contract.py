@@ -9,6 +9,7 @@ import numpy as np
 
 from graphkit.contract import Contract, Method, Source, Table
 from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry
 from graphkit.model import Model
 from graphkit.workflows.lower_sizes import LowerSizes
 from graphkit.workflows.lowering import Lowered
@@ -20,11 +21,11 @@ __all__ = ["build_contract", "collect_tables", "linked"]
 UNBOUNDED = (1 << 31) - 1  # tokens that a model without a cache takes: as many as hosts count
 
 
-def linked(method: Method, encoder: Lowered, first: Model, step: Model) -> Method:
+def linked(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step: Model) -> Method:
     """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
     hidden = encoder.method.outputs[0]
     pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
-    slots = {entry.present.name: entry.slot for entry in first.roles.cache if entry.present is not None}
+    slots = {entry.present.name: entry.slot for entry in caches if entry.present is not None}
     inputs = []
     for port in method.inputs:
         is_hidden = port.source is not None and port.source.kind == "user" and port.shape == hidden.shape

@@ -1,29 +1,31 @@
-"""The tables and rules by which a host makes values, found by running the part of the model that computed them."""
+"""The tables and rules by which a host makes values, found by running the part of the model that computed them.
+
+A mask is told by the formula that it follows, where it follows one: a host then needs no table for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.roles import Role
+from graphkit.host.masks import slots_mask, source_mask
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput
-from graphkit.rewrite.interface import NewInput, with_outputs
-from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
-from graphkit.shapes import Expr, Shapes
+from graphkit.shapes import Expr
 from graphkit.workflows.compared_tokens import compared_tokens
-from graphkit.workflows.host_feeds import By, is_of_source, other_tokens, run_feed
-from graphkit.workflows.host_masks import MASKED, columns_of, in_slots, is_bias_and_mask, raised, window_of
+from graphkit.workflows.host_feeds import By, HostPart, host_part, is_of_source
 from graphkit.workflows.lower_sizes import Setting
 
-__all__ = ["HostTable", "host_tables"]
+__all__ = ["HostTable", "host_tables", "is_bias_and_mask"]
 
 Kind = Literal["mask", "rows", "constant"]
+MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class HostTable:
     """The rule by which a host makes an input.
 
     Attributes:
-        name: The input.
+        input: The input, and the value of the model that it takes the place of.
         kind: `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`.
         by: What chooses the row or says what counts.
         window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
@@ -40,7 +42,7 @@ class HostTable:
         bias: What the model adds to a mask by itself, such as T5's biases of relative positions; None for nothing.
     """
 
-    name: str
+    input: HostInput
     kind: Kind
     by: By
     window: int
@@ -48,72 +50,65 @@ class HostTable:
     shape: tuple[int, ...] = ()
     bias: np.ndarray | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the input."""
+        return self.input.name
 
-def host_tables(model: Model, shapes: Shapes, found: Sequence[HostInput], setting: Setting) -> list[HostTable]:
-    """Return the rules by which a host makes the values that become inputs.
+
+def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> list[HostTable]:
+    """Return the rules by which a host makes the values that become inputs, in their order.
 
     Args:
         model: The model in which they are still computed.
-        shapes: What is known of its shapes.
-        found: The values.
+        host_inputs: The values.
         setting: The sizes.
 
     Raises:
         UsageError: A value depends on both the position and the valid length, or differs where it must not.
         ModelError: onnxruntime cannot run the part that computes them.
     """
-    if not found:
+    if not host_inputs:
         return []
-    outputs = [(each.source.value.name, _named(each, shapes)) for each in found]
-    part = with_outputs(model, outputs)
-    roles = {value.name: role for value, role in model.roles.inputs.items()}
-    by = {each.name: _chosen_by(each, model, setting) for each in found}
-    tables = []
-    with IsolatedSession(part) as session:
+    by = {host_input.name: _chosen_by(host_input, model, setting) for host_input in host_inputs}
+    tables: dict[str, HostTable] = {}
+    with host_part(model, host_inputs, setting) as part:
         counts: dict[By, Sequence[int]] = {
             "position": range(setting.capacity + 1),
             "valid_length": range(1 if setting.is_padded else setting.source, setting.source + 1),
         }
         for which, numbers in counts.items():
-            wanted = [each for each in found if by[each.name] == which]
-            if not wanted:
+            chosen = [host_input for host_input in host_inputs if by[host_input.name] == which]
+            if not chosen:
                 continue
-            _check_tokens(session, part, roles, setting, which, wanted)
-            biased = _biased(session, part, roles, setting, [each for each in wanted if each.is_mask], which)
-            tables += [_of_batch(biased[each.name], each, shapes, setting) for each in wanted if each.name in biased]
-            wanted = [each for each in wanted if each.name not in biased]
-            if not wanted:
+            _check_tokens(part, which, chosen)
+            masks = [host_input for host_input in chosen if host_input.is_mask]
+            biased = _biased(part, masks) if which == "valid_length" else {}
+            tables |= biased
+            plain = [host_input for host_input in chosen if host_input.name not in biased]
+            if not plain:
                 continue
-            runs = _runs(session, part, roles, setting, which, numbers, [each.name for each in wanted])
+            runs = _runs(part, which, numbers)
             if which == "valid_length" and setting.sound is not None:
-                _check_sound(runs, session, part, roles, setting, wanted)
-            for each in wanted:
-                arrays = [run[each.name] for run in runs]
-                table = _table(each, shapes, setting, which, arrays)
-                tables.append(_of_batch(table, each, shapes, setting))
-    order = {each.name: index for index, each in enumerate(found)}
-    return sorted(tables, key=lambda table: order[table.name])
+                _check_sound(part, runs, plain)
+            for host_input in plain:
+                tables[host_input.name] = _table(host_input, setting, which, [run[host_input.name] for run in runs])
+    return [_of_batch(tables[host_input.name], setting) for host_input in host_inputs]
 
 
-def _runs(
-    session: IsolatedSession,
-    part: Model,
-    roles: Mapping[str, Role],
-    setting: Setting,
-    which: By,
-    numbers: Sequence[int],
-    names: Sequence[str],
-) -> list[dict[str, np.ndarray]]:
-    """Return values that the part gives for each number; where its positions end with the slots, not for the last."""
-    runs: list[dict[str, np.ndarray]] = []
+Run = dict[str, np.ndarray]
+
+
+def _runs(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
+    """Return the values for each number; where the positions of the model end with the slots, not for the last."""
+    runs: list[Run] = []
     for number in numbers:
         try:
-            outputs = session.run(run_feed(part, roles, setting, which, number))
-            runs.append({name: outputs[name] for name in names})
+            runs.append(part.run(by, number))
         except RunError as error:
-            if which == "position" and number == setting.capacity > 0:
+            if by == "position" and number == part.setting.capacity > 0:
                 break
-            if which == "position" and number > 0:
+            if by == "position" and number > 0:
                 raise UsageError(
                     f"the model has no position {number}, so its cache has at most {number} slots - "
                     f"give --max-cache-len {number}"
@@ -122,28 +117,22 @@ def _runs(
     return runs
 
 
-def _biased(
-    session: IsolatedSession,
-    part: Model,
-    roles: Mapping[str, Role],
-    setting: Setting,
-    masks: Sequence[HostInput],
-    which: By,
-) -> dict[str, HostTable]:
+def _biased(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
     """Return the masks over the source that are one array plus a mask of the length alone, by name.
 
     As rows for each length, which is what other masks become, they would be as large as the length to the power of 3.
     """
-    if which == "position" or not masks or not setting.is_padded or setting.source < 2:
+    setting = part.setting
+    if not masks or not setting.is_padded or setting.source < 2:
         return {}
-    full = session.run(run_feed(part, roles, setting, which, setting.source))
-    left = [each.name for each in masks if _may_be_bias(full[each.name], setting)]
-    for valid in range(1, setting.source) if left else ():
-        found = session.run(run_feed(part, roles, setting, which, valid))
-        left = [name for name in left if is_bias_and_mask(found[name], full[name], valid)]
-        if not left:
+    full = part.run("valid_length", setting.source)
+    candidates = [mask for mask in masks if _may_be_bias(full[mask.name], setting)]
+    for valid in range(1, setting.source) if candidates else ():
+        run = part.run("valid_length", valid)
+        candidates = [mask for mask in candidates if is_bias_and_mask(run[mask.name], full[mask.name], valid)]
+        if not candidates:
             return {}
-    return {name: _with_bias(name, full[name]) for name in left}
+    return {mask.name: _with_bias(mask, full[mask.name]) for mask in candidates}
 
 
 def _may_be_bias(full: np.ndarray, setting: Setting) -> bool:
@@ -151,117 +140,96 @@ def _may_be_bias(full: np.ndarray, setting: Setting) -> bool:
     return full.ndim > 1 and full.shape[-1] == setting.source and bool(full.any()) and bool((full > MASKED).all())
 
 
-def _with_bias(name: str, full: np.ndarray) -> HostTable:
+def is_bias_and_mask(mask: np.ndarray, full: np.ndarray, valid: int) -> bool:
+    """Whether an additive mask equals the one without padding at valid columns, and hides all columns that pad."""
+    if mask.shape != full.shape or not bool((mask[..., valid:] <= MASKED).all()):
+        return False
+    return np.array_equal(mask[..., :valid], full[..., :valid])
+
+
+def _with_bias(host_input: HostInput, full: np.ndarray) -> HostTable:
     mask = np.zeros((1, *[1] * (full.ndim - 1), full.shape[-1]), full.dtype)
-    return HostTable(name, "mask", "valid_length", 0, mask, bias=full)
+    return HostTable(host_input, "mask", "valid_length", 0, mask, bias=full)
 
 
-def _check_tokens(
-    session: IsolatedSession,
-    part: Model,
-    roles: Mapping[str, Role],
-    setting: Setting,
-    which: By,
-    wanted: Sequence[HostInput],
-) -> None:
+def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> None:
     """Check that values depend on which tokens pad, and not on which tokens the others are.
 
     Raises:
         UsageError: One does.
     """
-    if not any(roles.get(value.name) in ("tokens", "encoder tokens") for value in part.graph.inputs):
+    if not part.takes_tokens:
         return
-    number = 1 if which == "position" else setting.source
-    plain = other_tokens(setting)
-    special = [token for token in compared_tokens(part) if token != setting.pad]
+    number, plain = 1 if by == "position" else part.setting.source, part.tokens
+    special = [token for token in compared_tokens(part.model) if token != part.setting.pad]
     tokens: list[int | Sequence[int]] = [*plain, plain, plain[::-1], *special, *([token, *plain] for token in special)]
     tokens += [[*plain, token] for token in special]
-    runs = [session.run(run_feed(part, roles, setting, which, number, each)) for each in tokens]
-    for each in wanted:
-        if any(not np.array_equal(run[each.name], runs[0][each.name]) for run in runs):
+    runs = [part.run(by, number, ids) for ids in tokens]
+    for host_input in host_inputs:
+        if any(not np.array_equal(run[host_input.name], runs[0][host_input.name]) for run in runs):
             raise UsageError(
-                f"'{each.source.value.name}' depends on which tokens there are - a host that knows positions and "
+                f"'{host_input.source.value.name}' depends on which tokens there are - a host that knows positions and "
                 "lengths cannot make it"
             )
 
 
-def _check_sound(
-    runs: Sequence[Mapping[str, np.ndarray]],
-    session: IsolatedSession,
-    part: Model,
-    roles: Mapping[str, Role],
-    setting: Setting,
-    wanted: Sequence[HostInput],
-) -> None:
+def _check_sound(part: HostPart, runs: Sequence[Run], host_inputs: Sequence[HostInput]) -> None:
     """Check that values follow from how many positions are valid, however long the sound is that makes so many.
 
     Raises:
         UsageError: One does not.
     """
-    for valid, run in enumerate(runs, 1):
-        other = session.run(run_feed(part, roles, setting, "valid_length", valid, least=True))
-        for each in wanted:
-            if not np.array_equal(run[each.name], other[each.name]):
+    for valid, longest in enumerate(runs, 1):
+        shortest = part.run("valid_length", valid, least=True)
+        for host_input in host_inputs:
+            if not np.array_equal(longest[host_input.name], shortest[host_input.name]):
                 raise UsageError(
-                    f"'{each.source.value.name}' differs between sounds of which {valid} positions are valid - a host "
-                    "that knows how many are cannot make it"
+                    f"'{host_input.source.value.name}' differs between sounds of which {valid} positions are valid - a "
+                    "host that knows how many are cannot make it"
                 )
 
 
-def _named(each: HostInput, shapes: Shapes) -> NewInput:
-    value = each.source.value
-    dims = shapes[value].dims
-    assert dims is not None
-    return NewInput(each.name, shapes[value].dtype, dims)
-
-
-def _chosen_by(each: HostInput, model: Model, setting: Setting) -> By:
-    known = each.source.dependence
-    growing = setting.past | setting.total
-    by_position = bool(known.symbols & growing)
-    by_length = False
-    for name in known.inputs:
-        if is_of_source(model.roles.of(model.graph.values[name]), setting):
-            by_length = True
-        else:
-            by_position = True
+def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
+    dependence = host_input.source.dependence
+    roles = [model.roles.of(model.graph.values[name]) for name in dependence.inputs]
+    by_length = any(is_of_source(role, setting) for role in roles)
+    by_position = bool(dependence.symbols & (setting.past | setting.total)) or not all(
+        is_of_source(role, setting) for role in roles
+    )
     if by_position and by_length:
         raise UsageError(
-            f"'{each.source.value.name}' depends on the position and on the valid length of the source - "
+            f"'{host_input.source.value.name}' depends on the position and on the valid length of the source - "
             "one input cannot follow both"
         )
     return "position" if by_position else "valid_length"
 
 
-def _table(each: HostInput, shapes: Shapes, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
-    dims = shapes[each.source.value].dims
-    assert dims is not None
-    varies = any(not np.array_equal(found, arrays[-1]) for found in arrays)
+def _table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
+    varies = any(not np.array_equal(array, arrays[-1]) for array in arrays)
     if not varies and (by == "valid_length" or len(arrays) > 1):
-        return HostTable(each.name, "constant", by, 0, raised(arrays[-1], setting) if each.is_mask else arrays[-1])
+        constant = _raised(arrays[-1], setting) if host_input.is_mask else arrays[-1]
+        return HostTable(host_input, "constant", by, 0, constant)
     if by == "position":
-        shapes_seen = zip(*(found.shape for found in arrays), strict=True)  # an axis may grow that no symbol tells of
-        slots = [axis for axis, seen in enumerate(shapes_seen) if len(set(seen)) > 1]
+        sizes = zip(*(array.shape for array in arrays), strict=True)  # an axis may grow that no symbol tells of
+        slots = [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]
         if slots:
-            if not each.is_mask or len(slots) > 1:
-                raise UsageError(f"'{each.source.value.name}' is as long as the cache, and is not a mask")
-            arrays = [in_slots(found, slots[0], past, setting) for past, found in enumerate(arrays)]
+            if not host_input.is_mask or len(slots) > 1:
+                raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and is not a mask")
+            arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
     else:
-        lengths = [axis for axis, dim in enumerate(dims) if _is_source(dim, setting)]
-        is_added = all(node.is_op("Add") for node, _ in each.source.uses)
-        if not each.is_mask and is_added and _same_where_valid(arrays, lengths):
-            return HostTable(each.name, "constant", by, 0, arrays[-1])
+        lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]
+        is_added = all(node.is_op("Add") for node, _ in host_input.source.uses)
+        if not host_input.is_mask and is_added and _same_where_valid(arrays, lengths):
+            return HostTable(host_input, "constant", by, 0, arrays[-1])
     rows = np.stack(arrays)
-    if not each.is_mask:
-        return HostTable(each.name, "rows", by, 0, rows)
-    rows = raised(rows, setting)
-    window: int | None = window_of(rows, setting) if by == "position" else columns_of(rows, setting)
-    if window is None:
-        return HostTable(each.name, "rows", by, 0, rows)
-    return HostTable(each.name, "mask", by, window, rows)
+    if not host_input.is_mask:
+        return HostTable(host_input, "rows", by, 0, rows)
+    rows = _raised(rows, setting)
+    window = _window(rows, setting) if by == "position" else 0 if _hides_padding(rows, setting) else None
+    return HostTable(host_input, "rows" if window is None else "mask", by, window or 0, rows)
 
 
-def _of_batch(table: HostTable, each: HostInput, shapes: Shapes, setting: Setting) -> HostTable:
+def _of_batch(table: HostTable, setting: Setting) -> HostTable:
     """Return a table with the shape that its input has for all sequences of a batch.
 
     Raises:
@@ -270,13 +238,14 @@ def _of_batch(table: HostTable, each: HostInput, shapes: Shapes, setting: Settin
     is_constant = table.kind == "constant"
     single = table.array.shape if is_constant else table.array.shape[1:]
     count = max((setting.dims[name] for name in setting.batch), default=1)
-    dims = shapes[each.source.value].dims or ()
+    dims = [Expr.of(dim) for dim in table.input.declared.dims]
     axes = [axis for axis, dim in enumerate(dims) if dim.symbols & setting.batch]
     if count == 1 or (not axes and (is_constant or table.by == "position")):
         return replace(table, shape=single)
     if len(axes) != 1 or (not is_constant and any(size != 1 for size in single[: axes[0]])):
+        declared = f"{dtype_name(table.input.declared.dtype)}[{', '.join(map(str, dims))}]"
         raise UsageError(
-            f"'{each.source.value.name}', {shapes[each.source.value]}, does not hold the sequences of a batch one "
+            f"'{table.input.source.value.name}', {declared}, does not hold the sequences of a batch one "
             "behind the other - lower with --batch 1"
         )
     (axis,) = axes
@@ -295,8 +264,50 @@ def _is_source(dim: Expr, setting: Setting) -> bool:
 def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
     """Whether the arrays for fewer valid positions agree, at these, with that for all of them."""
     full = arrays[-1]
-    for valid, found in enumerate(arrays, 1):
+    for valid, array in enumerate(arrays, 1):
         part = tuple(slice(valid) if axis in axes else slice(None) for axis in range(full.ndim))
-        if not np.array_equal(found[part], full[part]):
+        if not np.array_equal(array[part], full[part]):
             return False
     return True
+
+
+def _raised(mask: np.ndarray, setting: Setting) -> np.ndarray:
+    """Return a mask with the floor where nothing counts."""
+    return np.where(mask <= MASKED, np.float32(setting.floor), mask).astype(mask.dtype)
+
+
+def _in_slots(mask: np.ndarray, axis: int, past: int, setting: Setting) -> np.ndarray:
+    """Return an additive mask moved to the slots: the past first, the new token last, the floor between."""
+    if mask.shape[axis] != past + 1:
+        raise UsageError(f"a mask has {mask.shape[axis]} keys after {past} tokens, not {past + 1}")
+    moved = np.moveaxis(mask, axis, -1)
+    fixed = np.full((*moved.shape[:-1], setting.capacity + 1), setting.floor, mask.dtype)
+    fixed[..., :past] = moved[..., :past]
+    fixed[..., -1] = moved[..., -1]
+    return np.moveaxis(fixed, -1, axis)
+
+
+def _window(rows: np.ndarray, setting: Setting) -> int | None:
+    """Return the window of a mask over slots, 0 for none, None where it is another function of the position."""
+    if rows.shape[-1] != setting.capacity + 1:
+        return None
+    for window in range(setting.capacity + 1):
+        masks = (slots_mask(past, setting.capacity, window, setting.floor) for past in range(len(rows)))
+        if all(_is_broadcast(mask, row) for mask, row in zip(masks, rows, strict=True)):
+            return window
+    return None
+
+
+def _hides_padding(rows: np.ndarray, setting: Setting) -> bool:
+    """Whether a mask hides the columns past the valid ones, at all valid rows, and no others."""
+    if rows.shape[-1] != setting.source:  # of a source that convolutions have made shorter
+        return False
+    for valid, row in enumerate(rows, 1):
+        queries = valid if row.ndim > 1 and row.shape[-2] == setting.source else row.shape[-2] if row.ndim > 1 else 1
+        if not _is_broadcast(source_mask(valid, setting.source, setting.floor), row[..., :queries, :]):
+            return False
+    return True
+
+
+def _is_broadcast(mask: np.ndarray, array: np.ndarray) -> bool:
+    return np.array_equal(array, np.broadcast_to(mask.astype(array.dtype), array.shape))

@@ -22,7 +22,7 @@ from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
-from graphkit.passes.npu.split_cross_kv import split_cross_kv
+from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, check_targets, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
@@ -225,8 +225,9 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
     lowered = lower_model("step", step, sizes)
     if first is not None and first is not step and parts:
         progress("lowering the cross-attention cache")
-        kv = lower_model("cross_kv", split_cross_kv(fold(first, keep_fusions=False).model), sizes)
-        parts.append(replace(kv, method=linked(kv.method, parts[0], first, step)))
+        projection = SplitCrossKv().run(fold(first, keep_fusions=False).model)
+        kv = lower_model("cross_kv", projection.model, sizes)
+        parts.append(replace(kv, method=linked(kv.method, parts[0], projection.matches, step)))
     return [*parts, lowered]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from graphkit.shapes import Shapes, infer
 __all__ = ["Interface"]
 
 FIXED = "nothing: its value is fixed"
+MASKS = {
+    "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
+    "source": "0 at the valid positions of the source, and the floor at its padding; added to scores",
+}
 
 
 @dataclass
@@ -43,6 +48,14 @@ class Interface:
     def becomes(self, original: str, name: str) -> None:
         """Note that an input takes the place of one of the original, or of a part of it."""
         self.became.setdefault(original, []).append(name)
+
+    def make(self, name: str, source: Source, meaning: str) -> None:
+        """Note who makes an input that is new."""
+        self.sources[name] = source, meaning
+
+    def make_mask(self, name: str, over: Literal["slots", "source"], window: int = 0) -> None:
+        """Note that the host makes an input that masks slots or a source."""
+        self.make(name, Source("slots_mask" if over == "slots" else "source_mask", window=window), MASKS[over])
 
     def method(self, name: str, model: Model, when: When) -> Method:
         """Return the place of a lowered model in the contract.

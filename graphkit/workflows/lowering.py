@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -21,25 +21,24 @@ from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold import fold
 from graphkit.passes.npu import NPU_PASSES
-from graphkit.passes.npu.cache_growth import growths
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
-from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, ExtractEmbedding, embeddings
-from graphkit.passes.npu.extract_host_values import ExtractHostValues, host_inputs
-from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask, missing_masks
+from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, ExtractEmbedding
+from graphkit.passes.npu.extract_host_values import ExtractHostValues
+from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Pass, copy_proto, keep
+from graphkit.rewrite.base import Declined, Outcome, copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
-from graphkit.rewrite.interface import drop_dead_inputs, with_first_output
+from graphkit.rewrite.interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
 from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.dynamic_ranges import check_ranges
 from graphkit.workflows.host_tables import HostTable, host_tables
-from graphkit.workflows.lower_sizes import LowerSizes, Sound, setting_of
+from graphkit.workflows.lower_sizes import LowerSizes, Setting, Sound, setting_of
 from graphkit.workflows.lowered_interface import Interface
 from graphkit.workflows.pooling import pool_by_product
 from graphkit.workflows.recurrence import check_recurrence, is_step
@@ -49,10 +48,6 @@ __all__ = ["Lowered", "lower_model"]
 
 MAX_ROUNDS = 8
 ERROR = 1e-4  # the largest that a pass may make unasked
-MASKS = {
-    "slots_mask": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
-    "source_mask": "0 at the valid positions of the source, and the floor at its padding; added to scores",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +91,8 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     """
     check_recurrence(model)
     lowering = _Lowering(name, model, sizes)
+    lowering.normalize()
+    lowering.fix_sizes()
     lowering.extract_embeddings()
     lowering.insert_masks()
     lowering.pool()
@@ -108,46 +105,58 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
 
 
 class _Lowering:
-    """A model in work, with the facts about the inputs that it got."""
+    """A model in work, with the facts about the inputs that it got.
+
+    Attributes:
+        model: The model so far.
+        passes: The names of the passes that have run.
+        interface: The sources of its inputs, and the uses of its outputs.
+        setting: The sizes of its symbols, from `fix_sizes` on.
+    """
+
+    setting: Setting
 
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
-        self.name, self.original, self.sizes = name, model, sizes
-        inlined = InlineFunctions().run(model)
-        self.model = fold(inlined.model, keep_fusions=False).model
-        self.passes = {InlineFunctions.name(), DecomposeAttention.name()}  # those that have run
-        self.changes: list[str] = [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
-        self.declined = list(inlined.declined)
-        self._decompose_attention()
-        self._rewrite(MaskedFillToAdd(sizes.floor), DropNanGuard(), DequantizeAfterGather())
+        self.name, self.original, self.sizes, self.model = name, model, sizes, model
+        self.passes = set[str]()
+        self.changes, self.declined = list[str](), list[Declined]()
         self.interface = Interface(model)
-        self.setting = setting_of(self.model, model, sizes, is_decoder=self.is_decoder)
-        if self.setting.is_padded:
-            check_ranges(model)
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
-
-    def _decompose_attention(self) -> None:
-        """Compute attentions by plain operators.
-
-        Raises:
-            UsageError: One on a cache stays a node.
-        """
-        before, step = self.model, DecomposeAttention()
-        outcome = run_to_fixpoint(self.model, [step])
-        if self.is_decoder and outcome.declined:
-            raise UsageError(
-                f"{self.original.name}: {step.name()}: {outcome.declined[0]} - export attention in plain operators"
-            )
-        self.changes += outcome.changes
-        self.declined += outcome.declined
-        if outcome.model is not before:  # lengths that each layer takes from its own cache are computed once
-            self.model = fold(outcome.model, keep_fusions=False).model
 
     @property
     def is_decoder(self) -> bool:
         """Whether it runs at each step, on a cache or on recurrent state."""
         roles = self.original.roles
         return bool(roles.pasts) or is_step(self.original)
+
+    def normalize(self) -> None:
+        """Inline functions, fold, and compute attentions by plain operators.
+
+        Raises:
+            UsageError: An attention on a cache stays a node.
+        """
+        inlined = InlineFunctions().run(self.model)
+        self.model = fold(inlined.model, keep_fusions=False).model
+        self.passes.add(InlineFunctions.name())
+        self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
+        self.declined += inlined.declined
+        folded = self.model
+        outcome = self._rewrite(DecomposeAttention())
+        if self.is_decoder and outcome.declined:
+            raise UsageError(
+                f"{self.original.name}: {DecomposeAttention.name()}: {outcome.declined[0]} - export attention in plain "
+                "operators"
+            )
+        if self.model is not folded:  # lengths that each layer takes from its own cache are computed once
+            self.model = fold(self.model, keep_fusions=False).model
+        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard(), DequantizeAfterGather())
+
+    def fix_sizes(self) -> None:
+        """Choose the number of each symbol, and check that padding changes no results."""
+        self.setting = setting_of(self.model, self.original, self.sizes, is_decoder=self.is_decoder)
+        if self.setting.is_padded:
+            check_ranges(self.original)
 
     def extract_embeddings(self) -> None:
         """Let the host look up rows of tables.
@@ -157,31 +166,27 @@ class _Lowering:
         """
         if not self.is_decoder:
             self._fix_positions()
-        for found in embeddings(self.model, infer(self.model)):
-            tensor = found.table.constant
+        before, outcome = self.model, ExtractEmbedding().run(self.model)
+        for lookup in outcome.matches:
+            tensor = lookup.table.constant
             assert tensor is not None
-            table = f"{self.name}.{found.name}"
-            self.tables[table] = self.model.array(tensor)
-            meaning = f"the rows of '{found.table.name}' at '{found.ids.name}'"
-            self.interface.becomes(found.ids.name, found.name)
-            role = self.model.roles.of(found.ids)
-            if role == "other":
+            table = f"{self.name}.{lookup.name}"
+            self.tables[table] = before.array(tensor)
+            if lookup.role == "other":
                 raise UsageError(
-                    f"'{found.ids.name}' chooses rows of a table, and is not known to be tokens - rename it"
+                    f"'{lookup.ids.name}' chooses rows of a table, and is not known to be tokens - rename it"
                 )
-            by: By = "type" if role == "token types" else "token" if self.is_decoder else "source"
-            if self.is_decoder and role == "positions":
-                self.interface.sources[found.name] = Source("rows", table, "position"), meaning
-            else:
-                self.interface.sources[found.name] = Source("embedding", table, by), meaning
-        self._run(ExtractEmbedding())
+            by: By = "type" if lookup.role == "token types" else "token" if self.is_decoder else "source"
+            is_position = self.is_decoder and lookup.role == "positions"
+            source = Source("rows", table, "position") if is_position else Source("embedding", table, by)
+            self.interface.becomes(lookup.ids.name, lookup.name)
+            self.interface.make(lookup.name, source, f"the rows of '{lookup.table.name}' at '{lookup.ids.name}'")
+        self._adopt(outcome, ExtractEmbedding.name())
 
     def _fix_positions(self) -> None:
         """Make the positions of a model that runs once a constant: they count from 0."""
         positions = [value for value, role in self.model.roles.inputs.items() if role == "positions"]
-        if not positions:
-            return
-        proto, shapes = copy_proto(self.model), infer(self.model)
+        shapes, arrays = infer(self.model), dict[str, np.ndarray]()
         for value in positions:
             dims = [dim.substitute(self.setting.dims) for dim in shapes[value].dims or ()]
             sizes = [dim.constant for dim in dims if dim.constant is not None]
@@ -190,32 +195,24 @@ class _Lowering:
                     f"{self.original.name}: '{value.name}' has no fixed shape: {shapes[value]} - "
                     "give its dims with --dim"
                 )
-            array = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
-            keep(proto.graph.input, [info.name != value.name for info in proto.graph.input])
-        self.model = self.model.with_proto(proto)
+            arrays[value.name] = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
+        self.model = with_constants(self.model, arrays)
 
     def insert_masks(self) -> None:
         """Insert the masks that the export lacks; of a sound it reads all that the encoder gives without one."""
-        step = InsertAttentionMask(per_sequence=self.sizes.batch > 1)
-        missing = missing_masks(self.model, infer(self.model))
-        for found in missing:
-            kind = "slots_mask" if found.over == "slots" else "source_mask"
-            self.interface.sources[found.name] = (
-                Source("slots_mask" if kind == "slots_mask" else "source_mask"),
-                MASKS[kind],
-            )
-        self._run(step)
-        if self.setting.sound is not None and any(found.over == "source" for found in missing):
-            self._fill_with_zeros({found.name for found in missing if found.over == "source"})
-
-    def _fill_with_zeros(self, names: Set[str]) -> None:
-        shapes = infer(self.model)
+        outcome = InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
+        for attention in outcome.matches:
+            self.interface.make_mask(attention.name, attention.over)
+        self._adopt(outcome, InsertAttentionMask.name())
+        over_source = {attention.name for attention in outcome.matches if attention.over == "source"}
+        if self.setting.sound is None or not over_source:
+            return
+        shapes, zeros = infer(self.model), dict[str, np.ndarray]()
         for value in self.model.graph.inputs:
             dims = [dim.substitute(self.setting.dims).constant for dim in shapes[value].dims or ()]
-            if value.name in names and None not in dims:
-                zeros = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
-                self._bake(HostTable(value.name, "constant", "valid_length", 0, zeros))
+            if value.name in over_source and None not in dims:
+                zeros[value.name] = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
+        self.model = with_constants(self.model, zeros)
 
     def pool(self) -> None:
         """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
@@ -223,58 +220,61 @@ class _Lowering:
         of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
         vocabulary = min((rows[name] for name in of), default=0)
         self.model, pooled = pool_by_product(self.model, self.setting, vocabulary)
-        for each in pooled:
-            name = f"{self.name}.{each.name}"
-            self.tables[name] = np.eye(each.shape[-1], dtype=helper.tensor_dtype_to_np_dtype(each.dtype))
-            meaning = f"1 at {each.words}, 0 elsewhere"
-            self.interface.sources[each.name] = Source("rows", name, each.by), meaning
-            self.changes.append(f"'{each.out}' is the product of '{each.name}', made by the host, and the states")
-            if each.token is not None:
-                self.tokens["pooled"] = each.token
+        for pooling in pooled:
+            name = f"{self.name}.{pooling.name}"
+            self.tables[name] = np.eye(pooling.shape[-1], dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
+            self.interface.make(pooling.name, Source("rows", name, pooling.by), f"1 at {pooling.words}, 0 elsewhere")
+            self.changes.append(f"'{pooling.out}' is the product of '{pooling.name}', made by the host, and the states")
+            if pooling.token is not None:
+                self.tokens["pooled"] = pooling.token
 
     def extract_host_values(self) -> None:
         """Let the host make the values that depend on positions, lengths and masks alone."""
-        shapes = infer(self.model)
-        found = host_inputs(self.model, shapes)
+        before, outcome = self.model, ExtractHostValues().run(self.model)
         if not self.is_decoder and self.setting.sound is None:
-            self.setting = with_sound(self.model, shapes, found, self.setting)
-        tables = host_tables(self.model, shapes, found, self.setting)
-        self._run(ExtractHostValues())
+            self.setting = with_sound(before, outcome.matches, self.setting)
+        tables = host_tables(before, outcome.matches, self.setting)
+        self._adopt(outcome, ExtractHostValues.name())
         looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
-        for table, each in zip(tables, found, strict=True):
-            original = each.source.value.name
-            self._fix_dims(table)
-            if table.kind == "constant":
-                self._bake(table)
-                continue
-            for name in each.source.dependence.inputs - looked_up:
-                self.interface.becomes(name, table.name)
-            if table.kind == "mask" and table.by == "position":
-                self.interface.sources[table.name] = Source("slots_mask", window=table.window), MASKS["slots_mask"]
-            elif table.kind == "mask":
-                self.interface.sources[table.name] = Source("source_mask"), MASKS["source_mask"]
-                if table.bias is not None:
-                    self._add_bias(table.name, table.bias)
-            else:
-                rows = f"{self.name}.{table.name}"
-                self.tables[rows] = table.array
-                self.interface.sources[table.name] = Source("rows", rows, table.by), f"'{original}' at this {table.by}"
+        for table in tables:
+            self._take(table, looked_up)
+
+    def _take(self, table: HostTable, looked_up: Set[str]) -> None:
+        """Let the host make an input by its table, or make it a constant."""
+        if table.kind == "constant":
+            self.model = with_constants(self.model, {table.name: table.array})
+            return
+        declared = replace(table.input.declared, dims=table.shape)  # its dims need not follow from others
+        self.model = with_interface(self.model, {table.name: declared}, {})
+        for name in table.input.source.dependence.inputs - looked_up:
+            self.interface.becomes(name, table.name)
+        if table.kind == "mask":
+            self.interface.make_mask(table.name, "slots" if table.by == "position" else "source", table.window)
+            if table.bias is not None:
+                self._add_bias(table.name, table.bias)
+            return
+        rows, original = f"{self.name}.{table.name}", table.input.source.value.name
+        self.tables[rows] = table.array
+        self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
 
     def fix_cache(self) -> None:
-        """Give the cache its slots."""
+        """Give the cache its slots.
+
+        Raises:
+            UsageError: It does not grow by one Concat.
+        """
         if not self.original.roles.pasts:
             return
-        for found in growths(self.model, infer(self.model), []):
-            assert found.entry.past is not None
-            self.interface.axes[found.entry.past.name] = found.axis
-            self.interface.writes[found.given] = found.entry.past.name
-        step = StaticKvCache(self.sizes.capacity)
-        outcome = step.run(self.model)
+        outcome = StaticKvCache(self.sizes.capacity).run(self.model)
         if outcome.declined:
             raise UsageError(
-                f"{self.original.name}: {step.name()}: {outcome.declined[0]} - export a decoder that joins each cache "
-                "and what is new along one axis"
+                f"{self.original.name}: {StaticKvCache.name()}: {outcome.declined[0]} - export a decoder that joins "
+                "each cache and what is new along one axis"
             )
+        for growth in outcome.matches:
+            assert growth.entry.past is not None
+            self.interface.axes[growth.entry.past.name] = growth.axis
+            self.interface.writes[growth.given] = growth.entry.past.name
         self.model = outcome.model
         self.changes += outcome.changes
 
@@ -288,9 +288,11 @@ class _Lowering:
     def freeze(self) -> None:
         """Give all dims their number, and fold."""
         shapes = infer(self.model)
-        left = {name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols}
+        symbols = {
+            name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols
+        }
         growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
-        numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in left}
+        numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, keep_fusions=False).model)
         self._reduce_interface()
@@ -311,8 +313,8 @@ class _Lowering:
         self.interface.axes, self.interface.writes = dict(found.axes), dict(found.writes)
         self.changes += found.changes
         sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
-        if made := tuple(name for name, kind in sources if kind in ("rows", *MASKS)):
-            self._run(ReduceInterfaceRank(limit.value, made))
+        if made := tuple(name for name, kind in sources if kind in ("rows", "slots_mask", "source_mask")):
+            self._adopt(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
 
     def _remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove the remaining blockers, without those that change results."""
@@ -341,23 +343,6 @@ class _Lowering:
             sound=self.setting.sound,
         )
 
-    def _fix_dims(self, table: HostTable) -> None:
-        """Declare the dims of an input as they are: not all of them need follow from the dims of others."""
-        proto = copy_proto(self.model)
-        for info in proto.graph.input:
-            if info.name == table.name:
-                kind = info.type.tensor_type.elem_type
-                info.CopyFrom(helper.make_tensor_value_info(table.name, kind, table.shape, info.doc_string))
-        self.model = self.model.with_proto(proto)
-
-    def _bake(self, table: HostTable) -> None:
-        proto = copy_proto(self.model)
-        kept = [info for info in proto.graph.input if info.name != table.name]
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(table.array), table.name))
-        self.model = self.model.with_proto(proto)
-
     def _add_bias(self, mask: str, bias: np.ndarray) -> None:
         """Let the readers of a mask that the host makes read its sum with a constant."""
         proto = copy_proto(self.model)
@@ -372,16 +357,14 @@ class _Lowering:
         self.model = self.model.with_proto(proto)
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
-    def _rewrite(self, *rewrites: Rewrite) -> None:
-        self.passes.update(rewrite.name() for rewrite in rewrites)
+    def _rewrite(self, *rewrites: Rewrite) -> Outcome:
         outcome = run_to_fixpoint(self.model, rewrites)
-        self.model = outcome.model
-        self.changes += outcome.changes
-        self.declined += outcome.declined
+        self._adopt(outcome, *(rewrite.name() for rewrite in rewrites))
+        return outcome
 
-    def _run(self, step: Pass) -> None:
-        self.passes.add(step.name())
-        outcome = step.run(self.model)
+    def _adopt(self, outcome: Outcome, *passes: str) -> None:
+        """Go on with the model that passes made."""
+        self.passes.update(passes)
         self.model = outcome.model
         self.changes += outcome.changes
         self.declined += outcome.declined

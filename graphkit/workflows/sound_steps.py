@@ -12,16 +12,14 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput
-from graphkit.rewrite.interface import NewInput, with_outputs
-from graphkit.runtime.isolated import IsolatedSession
-from graphkit.shapes import Shapes
-from graphkit.workflows.host_feeds import run_feed
+from graphkit.shapes import Shapes, infer
+from graphkit.workflows.host_feeds import host_part
 from graphkit.workflows.lower_sizes import Setting, Sound
 
-__all__ = ["sound_mask", "with_sound"]
+__all__ = ["with_sound"]
 
 
-def sound_mask(model: Model) -> Value | None:
+def _sound_mask(model: Model) -> Value | None:
     """Return the input that says which samples or frames of a sound are valid, None for a model without one."""
     mask = model.roles.first("mask")
     declared = declared_type(mask) if mask is not None else None
@@ -31,40 +29,30 @@ def sound_mask(model: Model) -> Value | None:
     return mask
 
 
-def with_sound(model: Model, shapes: Shapes, found: Sequence[HostInput], setting: Setting) -> Setting:
+def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> Setting:
     """Return the setting of an encoder of sound: its source is its output, of which a part is valid.
 
     The valid positions of a sound of `length` samples or frames are `(length + offset) // stride`.
 
     Args:
         model: The encoder.
-        shapes: What is known of its shapes.
-        found: The values that the host is to make.
+        host_inputs: The values that the host is to make.
         setting: As for a source all of which counts; the same is returned where the mask makes nothing.
 
     Raises:
         UsageError: Valid positions follow from the length by no such rule.
         ModelError: onnxruntime cannot run what makes the mask.
     """
-    mask = sound_mask(model)
-    wanted = [
-        each for each in found if each.is_mask and mask is not None and mask.name in each.source.dependence.inputs
-    ]
-    if mask is None or not wanted:
+    mask = _sound_mask(model)
+    masks = [each for each in host_inputs if each.is_mask]
+    masks = [each for each in masks if mask is not None and mask.name in each.source.dependence.inputs]
+    if mask is None or not masks:
         return setting
+    shapes = infer(model)
     length, states = _size(mask, shapes, setting), _size(model.graph.outputs[0], shapes, setting)
     whole = replace(setting, source=states, is_padded=True, sound=Sound(length, 1, 0))
-    outputs = [(each.source.value.name, _typed(each, shapes)) for each in wanted]
-    part = with_outputs(model, outputs)
-    roles = {value.name: role for value, role in model.roles.inputs.items()}
-    probed = replace(whole, source=length, sound=None)
-    with IsolatedSession(part) as session:
-
-        def masks(valid: int) -> list[np.ndarray]:
-            run = session.run(run_feed(part, roles, probed, "valid_length", valid))
-            return [run[each.name] for each in wanted]
-
-        steps = _Steps(masks, length)
+    with host_part(model, masks, replace(whole, source=length, sound=None)) as part:
+        steps = _Steps(lambda valid: list(part.run("valid_length", valid).values()), length)
         return replace(whole, sound=steps.rule(states, model.name))
 
 
@@ -104,8 +92,3 @@ def _size(value: Value, shapes: Shapes, setting: Setting) -> int:
     if size is None or size < 1:
         raise UsageError(f"how long '{value.name}' is is not known: {shapes[value]} - give its dims with --dim")
     return size
-
-
-def _typed(each: HostInput, shapes: Shapes) -> NewInput:
-    value = each.source.value
-    return NewInput(each.name, shapes[value].dtype, shapes[value].dims or ())

@@ -22,7 +22,7 @@ from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.cache_slots import cache_slots, most_positions
-from graphkit.workflows.host_feeds import run_feed
+from graphkit.workflows.host_feeds import HostPart
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.lower_sizes import Setting
 
@@ -156,7 +156,7 @@ def test_what_would_take_gigabytes_to_find_out_is_declined() -> None:
     with pytest.raises(
         UsageError, match=r"'ids' is .* is fed here to find out what the host makes - give smaller sizes"
     ):
-        run_feed(part, {"ids": "tokens"}, setting, "valid_length", 1)
+        HostPart(part, {"ids": "tokens"}, setting).feed("valid_length", 1)
 
 
 def test_state_of_a_dtype_that_hosts_have_no_arrays_of_is_declined(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.host import Host, numpy_host
 from graphkit.model import load
 from graphkit.shapes import infer
-from graphkit.workflows.host_masks import is_bias_and_mask
+from graphkit.workflows.host_tables import is_bias_and_mask
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 EXAMPLE = MODELS.parents[1] / "examples" / "host-cpp"

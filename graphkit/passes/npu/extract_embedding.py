@@ -15,14 +15,14 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain_end
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.base import Declined, Matched, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
 from graphkit.shapes import Shapes, infer
 
-__all__ = ["DequantizeAfterGather", "Embedding", "ExtractEmbedding", "embeddings", "id_input"]
+__all__ = ["DequantizeAfterGather", "Embedding", "ExtractEmbedding", "id_input"]
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,14 @@ class Embedding:
         node: The Gather or GatherND.
         table: The constant of rank 2 whose rows it gives.
         ids: The graph input that says which.
+        role: Of these ids.
         name: The input that takes its place.
     """
 
     node: Node
     table: Value
     ids: Value
+    role: Role
     name: str
 
 
@@ -150,15 +152,15 @@ class ExtractEmbedding(Pass):
 
     changes_interface: ClassVar[bool] = True
 
-    def run(self, model: Model) -> Outcome:
+    def run(self, model: Model) -> Matched[Embedding]:
         before = model
         model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
         shapes = infer(model)
         declined: list[Declined] = []
-        found = list(embeddings(model, shapes, declined))
+        found = tuple(_embeddings(model, shapes, declined))
         declined += _in_bodies(model, shapes)
         if not found:
-            return Outcome(before, declined=tuple(declined))
+            return Matched(before, declined=tuple(declined))
         replaced = {}
         for each in found:
             value = each.node.outputs[0]
@@ -168,10 +170,10 @@ class ExtractEmbedding(Pass):
             text = f"rows of '{each.table.name}' at '{each.ids.name}'"
             replaced[value] = NewInput(each.name, shapes[each.table].dtype, dims, text)
         changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in found)
-        return Outcome(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined))
+        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), found)
 
 
-def embeddings(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> Iterator[Embedding]:
+def _embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> Iterator[Embedding]:
     """Yield the lookups of rows by integer inputs, in node order; other lookups are declined with their reasons."""
     names: dict[tuple[Value, Value], str] = {}
     for node in model.graph.nodes:
@@ -179,8 +181,7 @@ def embeddings(model: Model, shapes: Shapes, declined: list[Declined] | None = N
             continue
         reason = _why_not(node, shapes)
         if reason:
-            if declined is not None:
-                declined.append(Declined(node.path, reason))
+            declined.append(Declined(node.path, reason))
             continue
         table, indices, out = node.inputs[0], node.inputs[1], node.outputs[0]
         ids = id_input(indices, node.op_type == "GatherND")
@@ -189,7 +190,7 @@ def embeddings(model: Model, shapes: Shapes, declined: list[Declined] | None = N
         if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
             continue
         name = names.setdefault((table, ids), _name(ids, set(names.values()), model))
-        yield Embedding(node, table, ids, name)
+        yield Embedding(node, table, ids, model.roles.of(ids), name)
 
 
 def _in_bodies(model: Model, shapes: Shapes) -> Iterator[Declined]:

@@ -10,12 +10,12 @@ from graphkit.graph.view import Node
 from graphkit.graph.walk import chain
 from graphkit.model import Model
 from graphkit.passes.npu.scores import readers
-from graphkit.rewrite.base import Declined, Outcome, Pass
+from graphkit.rewrite.base import Declined, Matched, Pass
 from graphkit.rewrite.host_values import HostValue, host_values
 from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
 from graphkit.shapes import Shapes, infer
 
-__all__ = ["ExtractHostValues", "HostInput", "freezable_symbols", "host_inputs"]
+__all__ = ["ExtractHostValues", "HostInput", "freezable_symbols"]
 
 ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Sub", "Reshape", "Transpose", "Cast", "Concat")
 
@@ -26,13 +26,18 @@ class HostInput:
 
     Attributes:
         source: The value, what it depends on, and where it meets data.
-        name: The input that takes its place.
+        declared: The input that takes its place.
         is_mask: Whether it is added to the scores of an attention.
     """
 
     source: HostValue
-    name: str
+    declared: NewInput
     is_mask: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the input."""
+        return self.declared.name
 
 
 @dataclass(frozen=True)
@@ -66,36 +71,31 @@ class ExtractHostValues(Pass):
 
     changes_interface: ClassVar[bool] = True
 
-    def run(self, model: Model) -> Outcome:
+    def run(self, model: Model) -> Matched[HostInput]:
         shapes = infer(model)
         declined: list[Declined] = []
-        replaced = {}
-        found = host_inputs(model, shapes, declined)
-        for each in found:
-            value = each.source.value
-            dims = shapes[value].dims
-            assert dims is not None
-            replaced[value] = NewInput(each.name, shapes[value].dtype, dims, f"'{value.name}' of the original")
+        found = _host_inputs(model, shapes, declined)
+        replaced = {host_input.source.value: host_input.declared for host_input in found}
         if not replaced:
-            return Outcome(model, declined=tuple(declined))
-        changes = tuple(f"'{each.source.value.name}' is an input, '{each.name}'" for each in found)
-        return Outcome(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined))
+            return Matched(model, declined=tuple(declined))
+        changes = tuple(f"'{value.name}' is an input, '{declared.name}'" for value, declared in replaced.items())
+        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), found)
 
 
-def host_inputs(model: Model, shapes: Shapes, declined: list[Declined] | None = None) -> tuple[HostInput, ...]:
+def _host_inputs(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[HostInput, ...]:
     """Return the values that would become inputs, in node order; others are declined with their reasons."""
     names = names_in(model.scopes)
     found = []
     for source in host_values(model, shapes, freezable_symbols(model, shapes)):
         value = source.value
-        if shapes[value].dims is None or not shapes[value].dtype:
-            if declined is not None:
-                declined.append(Declined(value.name, f"its type is not known: {shapes.reason(value)}"))
+        dims, dtype = shapes[value].dims, shapes[value].dtype
+        if dims is None or not dtype:
+            declined.append(Declined(value.name, f"its type is not known: {shapes.reason(value)}"))
             continue
         is_mask = any(_reaches_softmax(node, index) for node, index in source.uses)
         name = free_name("attention_bias" if is_mask else "position_values", names)
         names.add(name)
-        found.append(HostInput(source, name, is_mask))
+        found.append(HostInput(source, NewInput(name, dtype, dims, f"'{value.name}' of the original"), is_mask))
     return tuple(found)
 
 

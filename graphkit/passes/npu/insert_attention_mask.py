@@ -13,12 +13,12 @@ from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import freezable_symbols
-from graphkit.rewrite.base import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Matched, Pass, copy_proto
 from graphkit.rewrite.host_values import Dependence, dependences
 from graphkit.rewrite.interface import NewInput
 from graphkit.shapes import Expr, Shapes, const, infer
 
-__all__ = ["InsertAttentionMask", "MissingMask", "missing_masks"]
+__all__ = ["InsertAttentionMask", "MissingMask"]
 
 SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where")
 Over = Literal["slots", "source"]
@@ -82,11 +82,11 @@ class InsertAttentionMask(Pass):
     changes_interface: ClassVar[bool] = True
     per_sequence: bool = False
 
-    def run(self, model: Model) -> Outcome:
+    def run(self, model: Model) -> Matched[MissingMask]:
         shapes = infer(model)
-        found = list(missing_masks(model, shapes))
+        found = tuple(_missing_masks(model, shapes))
         if not found:
-            return Outcome(model)
+            return Matched(model)
         proto, taken = copy_proto(model), names_in(model.scopes) | {each.name for each in found}
         changed = {each.softmax.index: each for each in found}
         nodes = []
@@ -104,10 +104,10 @@ class InsertAttentionMask(Pass):
             first = each.sequences if self.per_sequence and each.over == "source" else const(1)
             dims = (*(first, *[const(1)] * each.rank)[: each.rank - 1], each.keys)
             proto.graph.input.append(NewInput(name, each.dtype, dims).info())
-        return Outcome(model.with_proto(proto), (counted(len(found), "attention(s) given a mask"),))
+        return Matched(model.with_proto(proto), (counted(len(found), "attention(s) given a mask"),), matches=found)
 
 
-def missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
+def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
     """Yield the attentions over a cache or a source that nothing masks, in node order."""
     known = dependences(model, shapes)
     frozen = freezable_symbols(model, shapes)

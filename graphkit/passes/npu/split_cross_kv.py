@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.errors import UsageError
+from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import counted
 from graphkit.model import Model
-from graphkit.rewrite.base import Outcome, Pass
+from graphkit.rewrite.base import Matched, Pass
 from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.shapes import infer
 
-__all__ = ["SplitCrossKv", "split_cross_kv"]
+__all__ = ["SplitCrossKv"]
 
 
 @dataclass(frozen=True)
@@ -43,32 +44,28 @@ class SplitCrossKv(Pass):
 
     changes_interface: ClassVar[bool] = True
 
-    def run(self, model: Model) -> Outcome:
-        part = split_cross_kv(model)
-        return Outcome(part, (counted(len(part.graph.outputs), "output(s) kept, which depend on the encoder alone"),))
+    def run(self, model: Model) -> Matched[CacheEntry]:
+        """Return the part of a first-step decoder that makes the cross-attention cache.
 
-
-def split_cross_kv(model: Model) -> Model:
-    """Return the part of a first-step decoder that makes the cross-attention cache.
-
-    Raises:
-        UsageError: There is no such cache, or it depends on something else.
-    """
-    shapes = infer(model)
-    outputs = []
-    for entry in model.roles.cache:
-        if entry.present is None or not model.roles.is_cross(entry):
-            continue
-        present = entry.present
-        dims = shapes[present].dims
-        if dims is None:
-            raise UsageError(f"the rank of '{entry.present.name}' is not known: {shapes.reason(present)}")
-        outputs.append((present.name, NewInput(present.name, shapes[present].dtype, dims)))
-    if not outputs:
-        raise UsageError(f"{model.name} gives no cross-attention cache")
-    part = with_outputs(model, outputs)
-    encoder = {value.name for value in model.roles.all("encoder state", "encoder mask")}
-    others = [value.name for value in part.graph.inputs if value.name not in encoder]
-    if others:
-        raise UsageError(f"the cross-attention cache of {model.name} depends on '{others[0]}'")
-    return part
+        Raises:
+            UsageError: There is no such cache, or it depends on something else.
+        """
+        shapes, entries, outputs = infer(model), list[CacheEntry](), list[tuple[str, NewInput]]()
+        for entry in model.roles.cache:
+            if entry.present is None or not model.roles.is_cross(entry):
+                continue
+            present = entry.present
+            dims = shapes[present].dims
+            if dims is None:
+                raise UsageError(f"the rank of '{present.name}' is not known: {shapes.reason(present)}")
+            entries.append(entry)
+            outputs.append((present.name, NewInput(present.name, shapes[present].dtype, dims)))
+        if not outputs:
+            raise UsageError(f"{model.name} gives no cross-attention cache")
+        part = with_outputs(model, outputs)
+        encoder = {value.name for value in model.roles.all("encoder state", "encoder mask")}
+        others = [value.name for value in part.graph.inputs if value.name not in encoder]
+        if others:
+            raise UsageError(f"the cross-attention cache of {model.name} depends on '{others[0]}'")
+        change = counted(len(outputs), "output(s) kept, which depend on the encoder alone")
+        return Matched(part, (change,), matches=tuple(entries))

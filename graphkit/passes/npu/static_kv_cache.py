@@ -17,7 +17,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth, growths
 from graphkit.passes.npu.extract_host_values import freezable_symbols
 from graphkit.passes.shapes.freeze_dims import FreezeDims
-from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Declined, Matched, Pass, copy_proto
 from graphkit.rewrite.host_values import dependences
 from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.shapes import Expr, Shapes, infer
@@ -61,18 +61,18 @@ class StaticKvCache(Pass):
 
     max_cache_len: int
 
-    def run(self, model: Model) -> Outcome:
+    def run(self, model: Model) -> Matched[Growth]:
         shapes = infer(model)
         declined: list[Declined] = []
         found = growths(model, shapes, declined)
         if declined or not found:
-            return Outcome(model, declined=tuple(declined))
+            return Matched(model, declined=tuple(declined))
         symbols = _lengths(found, shapes)
         frozen = freezable_symbols(model, shapes)
         for value, known in dependences(model, shapes).items():
             if not known.data and known.symbols & symbols and not known.symbols <= frozen and _is_float(shapes, value):
                 reason = "it depends on the length of the past, which must not become a constant"
-                return Outcome(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
+                return Matched(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
         news = {growth.entry.present: growth for growth in found}
         outputs = []
         for value in model.graph.outputs:
@@ -80,7 +80,7 @@ class StaticKvCache(Pass):
             source = value if growth is None or growth.new is None else growth.new
             dims = shapes[source].dims
             if dims is None:
-                return Outcome(model, declined=(Declined(value.name, shapes.reason(source)),))
+                return Matched(model, declined=(Declined(value.name, shapes.reason(source)),))
             given = source.name
             if growth is not None and growth.new is None:
                 given = growth.given
@@ -90,7 +90,8 @@ class StaticKvCache(Pass):
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
         cut = _with_ends(model, [growth for growth in found if growth.new is None], self.max_cache_len)
         frozen_model = FreezeDims(numbers).run(with_outputs(cut, outputs)).model
-        return Outcome(frozen_model, (counted(len(found), f"cache(s) fixed at {self.max_cache_len:,} slots"),))
+        change = counted(len(found), f"cache(s) fixed at {self.max_cache_len:,} slots")
+        return Matched(frozen_model, (change,), matches=found)
 
 
 def _lengths(found: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:

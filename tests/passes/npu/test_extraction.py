@@ -309,3 +309,16 @@ def test_names_that_are_taken_are_left_alone(case: str) -> None:
     outcome.model.check_soundness()
     names = [name for node in outcome.model.proto.graph.node for name in node.output]
     assert len({*names}) == len(names)
+
+
+def test_passes_return_their_matches() -> None:
+    lookups = ExtractEmbedding().run(model_of(LOOKUPS["plain"])).matches
+    assert [(match.table.name, match.ids.name, match.role, match.name) for match in lookups] == [
+        ("table", "input_ids", "tokens", "inputs_embeds")
+    ]
+    cache = StaticKvCache(3).run(model_of(TAKEN["of what is new in a cache"][1]))
+    assert [(match.axis, match.given) for match in cache.matches] == [(2, "present_key_0_new_2")]
+    assert cache.matches[0].given in {value.name for value in cache.model.graph.outputs}
+    masks = InsertAttentionMask().run(model_of(TAKEN["of a mask, which two attentions add to the same scores"][1]))
+    assert {(match.over, match.name) for match in masks.matches} == {("source", "source_mask_3d_2")}
+    assert StaticKvCache(3).run(model_of(LOOKUPS["plain"])).matches == ()
