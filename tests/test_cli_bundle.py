@@ -147,7 +147,10 @@ def refused(folder: Path, model_file: ModelFile) -> dict[str, tuple[list[object]
     return {
         "no decoder": ([audio, "-o", out], "audio: it has no decoder with a cache, so that there is no state to share"),
         "no encoder": ([alone, "-o", out], "it has a decoder that reads an encoder, and no encoder - export it too"),
-        "the same folder": ([source, "-o", source], "is the folder of the export - name another one"),
+        "the same folder": (
+            [source, "-o", source],
+            "is the folder of the export, whose models it would be mixed with - name another one",
+        ),
         "files that exist": (
             [source, "-o", existing],
             "init.onnx: exists - name another output with -o, or replace it",

@@ -59,7 +59,9 @@ def lowered(
     source: Path, folder: Path, source_length: int, slots: int, sources: int
 ) -> tuple[list[Case], Host, tuple[str, ...]]:
     """Lower a pipeline, record what the reference host feeds its models for some sources; and what lowering finds."""
-    options = LowerOptions("ethos-u85", source_length, slots, mask_floor=FLOOR, overwrite=True)
+    options = LowerOptions(
+        target="ethos-u85", src_len=source_length, max_cache_len=slots, mask_floor=FLOOR, overwrite=True
+    )
     report = lower_folder(source, folder, options)
     recorder = Host(folder)
     cases = {}

@@ -19,7 +19,6 @@ from graphkit.constraints.triggers import check_sizes
 from graphkit.contract.bundle import BundleContract
 from graphkit.contract.default_sizes import BUNDLED, SOURCE
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_dims
 from graphkit.io.tensors import walk_tensors
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
@@ -27,7 +26,7 @@ from graphkit.passes.state.slots import Update
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.limits import Limits
 from graphkit.save import check_targets, save_models
 from graphkit.shapes import DimSpec
 from graphkit.verify.bundle import verify_bundle
@@ -39,9 +38,9 @@ from graphkit.workflows.bundle_generated import init_method, reorder_method
 from graphkit.workflows.bundle_initial import Initial, with_initial
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_recurrent import method_chains
-from graphkit.workflows.bundle_state import BundleSizes, build_bundle
+from graphkit.workflows.bundle_state import build_bundle
 from graphkit.workflows.bundle_toml import described_methods
-from graphkit.workflows.cache_slots import cache_slots
+from graphkit.workflows.deploy_sizes import DeployOptions, DeploySizes, SizeRequest, check_dtypes, check_output
 from graphkit.workflows.originals import Pipeline, find_pipeline, special_tokens
 from graphkit.workflows.recording import record_stage
 
@@ -52,34 +51,38 @@ JAVASCRIPT_HOST = Path(host.__file__).with_name("bundle.mjs")
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
 
 
-@dataclass(frozen=True)
-class BundleOptions:
+@dataclass(frozen=True, kw_only=True)
+class BundleOptions(DeployOptions):
     """How to make a bundle.
 
     Attributes:
         max_cache: Slots of the cache: the most tokens that the decoder sees; None for 2,048, or as many as the model
             has positions where these are fewer.
         max_source: The longest source, as the encoder's input counts it.
-        batch: The most rows: sequences at a time, or beams.
         update: What writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
-        dims: The largest numbers of other symbols, such as `(("height", 224),)`.
-        verify: Whether to run the proof.
         dry_run: Whether only to say what would be made: nothing is written or run, and the weights need not be there.
-        overwrite: Replace files that exist.
-        limits: What a model may take of time and memory.
         copy_host: Whether to put `bundle.mjs`, the host in JavaScript, beside the models.
     """
 
     max_cache: int | None = None
     max_source: int = SOURCE
-    batch: int = 1
     update: Update = "tensor-scatter"
-    dims: tuple[tuple[str, int], ...] = ()
-    verify: bool = True
     dry_run: bool = False
-    overwrite: bool = False
-    limits: Limits = DEFAULT_LIMITS
     copy_host: bool = False
+
+    @property
+    def sizes(self) -> SizeRequest:
+        """The sizes that are asked for."""
+        return SizeRequest(
+            batch=self.batch,
+            slots=self.max_cache,
+            source=self.max_source,
+            dims=self.dims,
+            slots_flag="--max-cache",
+            source_flag="--max-source",
+            default_slots=BUNDLED,
+            default_source=SOURCE,
+        )
 
 
 @dataclass(frozen=True)
@@ -148,16 +151,19 @@ def bundle_folder(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
-    _check(path, output, options)
+    options.sizes.check()
+    check_output(path, output)
     if output.is_dir() and not options.dry_run:
         check_targets([output / CONTRACT], [], overwrite=options.overwrite)
     progress("reading")
     export = _Export.of(path)
     progress("making the methods")
-    slots = export.slots(options)
+    if options.verify and not options.dry_run:
+        check_dtypes(export.models)
+    sizes = export.sizes(options.sizes)
     with isolation(options.limits):
-        methods = export.methods(options, slots)
-    contract, arrays = with_initial(_contract(methods, export, options, slots), export.initial)
+        methods = export.methods(sizes, options.update)
+    contract, arrays = with_initial(_contract(methods, export, sizes), export.initial)
     contract, models = _completed(contract, methods, arrays)
     exact, proofs = all(method.is_exact for method in methods), list[BundleProof]()
 
@@ -204,22 +210,22 @@ class _Export:
     def ends(self) -> tuple[int, ...]:
         return self.special[1] if self.pipeline is None else self.pipeline.ends
 
-    def methods(self, options: BundleOptions, slots: int) -> tuple[MethodModel, ...]:
-        if self.pipeline is not None and self.pipeline.encoder is not None:
-            _check_encoder(self.pipeline.encoder, options)
+    @property
+    def models(self) -> Sequence[Model]:
+        if self.pipeline is not None:
+            return self.pipeline.models
+        return [model for chain in self.chains for model in chain.models]
+
+    def sizes(self, request: SizeRequest) -> DeploySizes:
+        encoder, step = (self.pipeline.encoder, self.pipeline.step) if self.pipeline is not None else (None, None)
+        return request.resolve(self.models, encoder=encoder, step=step)
+
+    def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
         if self.pipeline is None:
-            _check_dims(self.chains, dict(options.dims))
-            return described_methods(self.chains, slots, options.update)
-        return derive_methods(self.pipeline, slots, options.update)
-
-    def slots(self, options: BundleOptions) -> int:
-        """Return how many slots the cache gets.
-
-        Raises:
-            UsageError: The user asks for more than the model has positions.
-        """
-        step = self.pipeline.step if self.pipeline is not None else None
-        return cache_slots(step, options.max_cache, BUNDLED, "--max-cache")
+            return described_methods(self.chains, sizes.slots, update)
+        if self.pipeline.encoder is not None:
+            _check_encoder(self.pipeline.encoder, sizes)
+        return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
 
     def prove(self, folder: Path, *, exact: bool, limits: Limits, progress: Callable[[str], None]) -> BundleProof:
         if self.pipeline is None:
@@ -230,16 +236,7 @@ class _Export:
         return verify_bundle(originals, folder, exact=exact, limits=limits, progress=progress)
 
 
-def _check(path: Path, output: Path, options: BundleOptions) -> None:
-    for what, size in (("slots", options.max_cache or 1), ("source", options.max_source), ("batch", options.batch)):
-        if size < 1:
-            raise UsageError(f"{what} {size}: give at least 1")
-    if path.is_dir() and output.resolve() == path.resolve():
-        raise UsageError(f"{output} is the folder of the export - name another one")
-
-
-def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOptions, slots: int) -> BundleContract:
-    sizes = BundleSizes(options.batch, slots, options.max_source, dict(options.dims))
+def _contract(methods: Sequence[MethodModel], export: _Export, sizes: DeploySizes) -> BundleContract:
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
@@ -247,22 +244,14 @@ def _contract(methods: Sequence[MethodModel], export: _Export, options: BundleOp
     return replace(contract, ends=export.ends)
 
 
-def _check_encoder(encoder: Model, options: BundleOptions) -> None:
+def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
     """Raise UsageError for dims at which an encoder does not run."""
     roles = symbol_roles(encoder)
-    dims = {name: size for name, size in options.dims if name in roles}
+    dims = {name: size for name, size in sizes.dims.items() if name in roles}
     if dims:
         forced = {name: int(size) for name, size in forced_sizes(encoder, dims).items() if size >= 1}
-        rows = {name: options.batch for name, role in roles.items() if role == "batch"}
+        rows = {name: sizes.batch for name, role in roles.items() if role == "batch"}
         check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
-
-
-def _check_dims(chains: Sequence[Chain], dims: Mapping[str, int]) -> None:
-    """Raise UsageError for a dim that no input of the models has."""
-    inputs = [value for chain in chains for model in chain.models for value in model.graph.inputs]
-    known = sorted({dim for value in inputs for dim in declared_dims(value) or () if isinstance(dim, str)})
-    if unknown := sorted(set(dims) - set(known)):
-        raise UsageError(f"no input has a dim '{unknown[0]}': they have {', '.join(known) or 'no symbol'}")
 
 
 def _completed(

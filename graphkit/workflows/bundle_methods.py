@@ -11,7 +11,6 @@ from graphkit.graph.roles import dim_at
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.opset.convert_opset import ConvertOpset
@@ -24,7 +23,6 @@ from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.interface import with_names
 from graphkit.workflows.bundle_encoder import joined
 from graphkit.workflows.originals import Pipeline
-from graphkit.workflows.source_mask import with_mask_length
 
 __all__ = ["MethodModel", "derive_methods"]
 
@@ -67,7 +65,7 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     """Return the methods of an encoder-decoder, `encode` and `step`, or of a decoder-only model, `prefill` and `step`.
 
     Args:
-        pipeline: The models of the export, with a decoder.
+        pipeline: The models of the export, with its decoders apart.
         slots: Slots of the cache.
         update: What writes into them.
 
@@ -77,12 +75,8 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     first, step = pipeline.first, pipeline.step
     assert first is not None
     assert step is not None
-    if pipeline.merged:
-        split = split_merged(step)
-        first, step = split.first, split.with_past
     if pipeline.encoder is None:
         return _pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
-    first, step = (with_mask_length(pipeline.encoder, decoder) for decoder in (first, step))
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 

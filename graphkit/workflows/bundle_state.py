@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -33,9 +33,10 @@ from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.workflows.bundle_methods import MethodModel
+from graphkit.workflows.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.workflows.source_mask import MASK_LENGTH
 
-__all__ = ["BundleSizes", "build_bundle"]
+__all__ = ["build_bundle"]
 
 SIZE_NAMES: Mapping[Axis, str] = {"batch": "batch", "encoder": "source", "sequence": "tokens"}
 MEANINGS: Mapping[FeedKind, str] = {
@@ -49,25 +50,8 @@ MEANINGS: Mapping[FeedKind, str] = {
 }
 
 
-@dataclass(frozen=True)
-class BundleSizes:
-    """The largest sizes of a bundle.
-
-    Attributes:
-        batch: Rows.
-        slots: Slots of the cache.
-        source: Positions of a source, as the encoder's input counts them.
-        dims: Of other symbols of the inputs.
-    """
-
-    batch: int
-    slots: int
-    source: int
-    dims: Mapping[str, int]
-
-
 def build_bundle(
-    methods: Sequence[MethodModel], sizes: BundleSizes, tokens: Mapping[str, int | None], data: str, opset: int
+    methods: Sequence[MethodModel], sizes: DeploySizes, tokens: Mapping[str, int | None], data: str, opset: int
 ) -> BundleContract:
     """Return the contract of these methods.
 
@@ -136,7 +120,7 @@ def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
 class _Part:
     """A method, and the known facts of its shapes."""
 
-    def __init__(self, method: MethodModel, sizes: BundleSizes) -> None:
+    def __init__(self, method: MethodModel, sizes: DeploySizes) -> None:
         self.method, self.sizes = method, sizes
         self.model = method.model
         self.shapes = infer(self.model)
@@ -239,10 +223,10 @@ class _Part:
         size = self._size_there(value, axis) if size is None else size
         if size is None:
             open_sizes = [name for name in self._free if name not in self.largest]
-            missing = sorted(dim.symbols.intersection(open_sizes)) or open_sizes
-            hint = f" - give the largest with {' '.join(f'--dim {name}=N' for name in missing)}" if missing else ""
-            why = "" if missing else f": {self._there.reason(value)}"
-            raise UsageError(f"{self.model.label}: how large state '{state}' can be is not known{why}{hint}")
+            if missing := sorted(dim.symbols.intersection(open_sizes)) or open_sizes:
+                raise missing_sizes(self.model, missing)
+            reason = self._there.reason(value)
+            raise UsageError(f"{self.model.label}: how large state '{state}' can be is not known: {reason}")
         if size < 1:
             raise UsageError(
                 f"state '{state}' is {dim} long, which is {size} at these sizes - give larger ones with --max-source "

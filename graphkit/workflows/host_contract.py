@@ -90,8 +90,8 @@ def build_contract(
     known = {
         "batch": sizes.batch,
         "source": source,
-        "capacity": sizes.capacity if has_cache else 0,
-        "positions": min((sizes.capacity + 1 if has_cache else UNBOUNDED, *_rows(parts, tables))) if is_decoder else 0,
+        "capacity": sizes.slots if has_cache else 0,
+        "positions": min((sizes.slots + 1 if has_cache else UNBOUNDED, *_rows(parts, tables))) if is_decoder else 0,
         **_cache_sizes(parts, pipeline),
     }
     if (sound := parts[0].sound) is not None:
@@ -182,7 +182,7 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int) -> Iterat
         if any(grow):
             yield (
                 "Write each new key and value into slot `position` of its state, unless `position` is "
-                f"{sizes.capacity}: there is no such slot. Add 1 to `position`."
+                f"{sizes.slots}: there is no such slot. Add 1 to `position`."
             )
         full = "" if positions == UNBOUNDED else f", or where `position` is {positions}"
         yield (

@@ -13,13 +13,10 @@ import numpy as np
 from graphkit.analysis.architecture import architecture
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.contract import Contract
-from graphkit.contract.default_sizes import LOWERED
 from graphkit.contract.guide import guide
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
 from graphkit.io.transaction import made_folder
-from graphkit.model import Model
-from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
@@ -28,20 +25,20 @@ from graphkit.save import Placement, check_targets, fits_inline, save_models, un
 from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
-from graphkit.workflows.cache_slots import cache_slots
+from graphkit.workflows.deploy_sizes import check_dtypes, check_output
 from graphkit.workflows.dynamic_ranges import check_scales
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
-from graphkit.workflows.judge import Judgement, Judgements, judge
+from graphkit.workflows.judge import Judgement, Judgements, judge, judge_words
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_changes import AskedChanges, asked_changes
-from graphkit.workflows.lower_options import DEFAULTS, LowerOptions, check_options
+from graphkit.workflows.lower_options import DEFAULTS, LowerOptions
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
-from graphkit.workflows.lower_sizes import LowerSizes, fixed_length
+from graphkit.workflows.lower_sizes import LowerSizes
 from graphkit.workflows.lowering import Lowered, lower_model
 from graphkit.workflows.originals import Pipeline, find_pipeline
 from graphkit.workflows.recording import record_stage
 from graphkit.workflows.score_range import largest_score
-from graphkit.workflows.source_mask import with_mask_length
+from graphkit.workflows.source_mask import has_shorter_output
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 
@@ -75,7 +72,10 @@ def lower_folder(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
-    check_options(path, output, options)
+    for command in options.judges:
+        judge_words(command)
+    options.sizes.check()
+    check_output(path, output)
     if output.is_dir():
         check_targets([output / CONTRACT, output / GUIDE], [], overwrite=options.overwrite)
     progress("reading")
@@ -173,40 +173,21 @@ def _check_pad(contract: Contract, pad: int) -> None:
 
 
 def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
-    pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
+    check_dtypes(pipeline.models)
+    sizes = options.sizes.resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
-    models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
-    values = [value for model in models for scope in all_scopes(model.scopes) for value in scope.values.values()]
-    dtypes = {value.constant.data_type for value in values if value.constant is not None}
+    scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
+    constants = [value.constant for scope in scopes for value in scope.values.values()]
+    dtypes = {constant.data_type for constant in constants if constant is not None}
     wanted = mask_floor(target, options.mask_floor)
     floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
-    source = _source(pipeline, options)
-    slots = cache_slots(pipeline.step, options.max_cache_len, LOWERED, "--max-cache-len")
-    return LowerSizes(
-        batch=options.batch, source=source, capacity=slots, dims=dict(options.dims), floor=floor, pad=pad, target=target
-    )
-
-
-def _source(pipeline: Pipeline, options: LowerOptions) -> int:
-    """Return the positions of the source, those that an export of a fixed length has.
-
-    Raises:
-        UsageError: The user asks for others.
-    """
-    fixed = fixed_length(pipeline.encoder) if pipeline.encoder is not None else None
-    if fixed is None or options.src_len == fixed:
-        return options.src_len
-    if options.src_len != DEFAULTS.src_len:
-        assert pipeline.encoder is not None
-        raise UsageError(
-            f"{pipeline.encoder.name} takes {fixed} tokens, not {options.src_len} - leave out --src-len, or export it "
-            "with a dynamic length"
-        )
-    return fixed
+    pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
+    return LowerSizes(**vars(sizes), floor=floor, pad=pad, target=target)
 
 
 def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
     parts = []
+    pipeline = pipeline.with_decoders()
     if pipeline.encoder is not None:
         progress("lowering the encoder")
         parts.append(lower_model(_once_name(pipeline), pipeline.encoder, sizes))
@@ -216,9 +197,15 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
             own = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in own}
             sizes = replace(sizes, source=_states(parts[0]), dims=dims, sound=parts[0].sound)
-    first, step = _decoders(pipeline, sizes)
+    first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
     if step is None:
         return parts
+    masks = [model for model in (first, step) if model is not None and model.roles.first("encoder mask") is not None]
+    if encoder is not None and sizes.sound is None and masks and has_shorter_output(encoder):
+        raise UsageError(
+            f"{encoder.name}: its mask changes nothing in it that a host could make, so that nothing says how many of "
+            "its positions are valid - export it with a mask that does, or without one"
+        )
     if first is not None and first is not step:
         check_scales(first, step)
     progress("lowering the step")
@@ -251,23 +238,6 @@ def _states(encoder: Lowered) -> int:
             "states [batch, length, size] - export an encoder that gives these first"
         )
     return port.shape[1]
-
-
-def _decoders(pipeline: Pipeline, sizes: LowerSizes) -> tuple[Model | None, Model | None]:
-    """Return the decoder of the first step and that of later ones, whose masks of the source have their own length."""
-    first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
-    if pipeline.merged and step is not None:
-        made = split_merged(step)
-        first, step = made.first, made.with_past
-    if encoder is None or first is None or step is None:
-        return first, step
-    told = with_mask_length(encoder, first), with_mask_length(encoder, step)
-    if sizes.sound is None and told != (first, step):
-        raise UsageError(
-            f"{encoder.name}: its mask changes nothing in it that a host could make, so that nothing says how many of "
-            "its positions are valid - export it with a mask that does, or without one"
-        )
-    return told
 
 
 def _tables(draft: _Draft) -> dict[str, bytes]:

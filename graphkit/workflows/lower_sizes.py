@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from onnx import TensorProto
 
 from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.triggers import SizeCheck
 from graphkit.errors import UsageError
-from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.targets import Target, load_target
+from graphkit.workflows.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.workflows.source_mask import MASK_LENGTH
 
-__all__ = ["LowerSizes", "Setting", "Sound", "fixed_length", "setting_of"]
+__all__ = ["LowerSizes", "Setting", "Sound", "setting_of"]
 
 MAX_REACH = 4096  # how far a length is looked for at which a model runs
 
@@ -41,25 +38,17 @@ class Sound:
         return max(1, positions * self.stride - self.offset)
 
 
-@dataclass(frozen=True)
-class LowerSizes:
-    """The sizes for which models are lowered.
+@dataclass(frozen=True, kw_only=True)
+class LowerSizes(DeploySizes):
+    """The sizes for which models are lowered, whose source is padded.
 
     Attributes:
-        batch: Sequences at a time.
-        source: Positions of a padded source.
-        capacity: Slots of the cache.
-        dims: Numbers for other symbols.
         floor: What is added to scores that do not count.
         pad: The token that pads.
         target: What is to take the models.
         sound: What the valid positions of the source follow from, where it is a sound with a mask.
     """
 
-    batch: int
-    source: int
-    capacity: int
-    dims: Mapping[str, int] = field(default_factory=dict)
     floor: float = -1e9
     pad: int = 0
     target: Target = field(default_factory=lambda: load_target("generic-npu"))
@@ -112,14 +101,6 @@ class Setting:
         return {**self.dims, **dict.fromkeys(self.batch, 1), **new, **dict.fromkeys(self.total, past + 1)}
 
 
-def fixed_length(model: Model) -> int | None:
-    """Return how many tokens a model takes where its export fixes that, else None."""
-    ids = model.roles.first("tokens")
-    declared = declared_type(ids) if ids is not None else None
-    dims = declared.dims if declared is not None else None
-    return dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
-
-
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
     """Return the size of each symbol of a model's inputs, by its role.
 
@@ -132,7 +113,6 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     Raises:
         UsageError: One is not known, or the model cannot be run here to find out what its host makes.
     """
-    _check_dtypes(original)
     roles = symbol_roles(model)
     by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
     if not is_decoder:
@@ -147,7 +127,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     for name, size in sizes.dims.items() if is_padded else ():
         if size != of_role.get(name, size):
-            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give lengths with --src-len")
+            flag = "--batch" if roles[name] == "batch" else "--src-len"
+            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give {flag} {size}")
     past, total = (
         frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
         for wanted in ("past", "total")
@@ -156,13 +137,10 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:
-        names = ", ".join(f"'{name}'" for name in unknown)
-        words = " ".join(f"--dim {shlex.quote(name)}=NUMBER" for name in unknown)
-        have = "has no number - give it" if len(unknown) == 1 else "have no numbers - give them"
-        raise UsageError(f"{model.name}: {names} {have} with {words}")
+        raise missing_sizes(model, unknown)
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
-    capacity = sizes.capacity if has_cache else 0
+    capacity = sizes.slots if has_cache else 0
     batch = frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims)
     return Setting(
         dims=numbers,
@@ -176,16 +154,6 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         pad=sizes.pad,
         sound=sizes.sound,
     )
-
-
-def _check_dtypes(model: Model) -> None:
-    for value in (*model.graph.inputs, *model.graph.initializers):
-        declared = declared_type(value)
-        if declared is not None and declared.dtype == TensorProto.BFLOAT16:
-            raise UsageError(
-                f"{model.name}: '{value.name}' is bfloat16, in which onnxruntime runs nothing on a CPU - export it in "
-                "float16 or float32"
-            )
 
 
 def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:

@@ -265,7 +265,7 @@ class _Lowering:
         """
         if not self.original.roles.pasts:
             return
-        outcome = StaticKvCache(self.sizes.capacity).run(self.model)
+        outcome = StaticKvCache(self.sizes.slots).run(self.model)
         if outcome.declined:
             raise UsageError(
                 f"{self.original.name}: {StaticKvCache.name()}: {outcome.declined[0]} - export a decoder that joins "

@@ -13,10 +13,12 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.uses import readers
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
+from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.extract_embedding import id_input
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.shapes import infer
 from graphkit.shapes.tensor import number
+from graphkit.workflows.source_mask import with_mask_length
 
 __all__ = ["Pipeline", "changed_by", "find_pipeline", "special_tokens"]
 
@@ -56,6 +58,25 @@ class Pipeline:
     merged: bool
     tokens: Mapping[str, int | None]
     ends: tuple[int, ...] = ()
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Its models, each once."""
+        return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+
+    def with_decoders(self) -> Pipeline:
+        """Return the pipeline with its merged decoder split, and with masks of the source as long as the encoder's.
+
+        Raises:
+            UsageError: The merged decoder cannot be split, or a decoder needs another mask.
+        """
+        first, step = self.first, self.step
+        if self.merged and step is not None:
+            branches = split_merged(step)
+            first, step = branches.first, branches.with_past
+        if self.encoder is not None and first is not None and step is not None:
+            first, step = (with_mask_length(self.encoder, decoder) for decoder in (first, step))
+        return replace(self, first=first, step=step, merged=False)
 
 
 def find_pipeline(path: Path) -> Pipeline:
@@ -97,8 +118,7 @@ def _reads_encoder(model: Model | None) -> bool:
 
 def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
     """Return a pipeline whose models a rewrite has changed; the same where it changes nothing."""
-    models = [model for model in (pipeline.encoder, pipeline.first, pipeline.step) if model is not None]
-    made = {model: run_to_fixpoint(model, [rewrite]).model for model in dict.fromkeys(models)}
+    made = {model: run_to_fixpoint(model, [rewrite]).model for model in pipeline.models}
     if all(model is before for before, model in made.items()):
         return pipeline
     encoder, first, step = (

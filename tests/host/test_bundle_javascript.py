@@ -96,7 +96,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("bundles")
     for name in BUNDLES:
         export = unpacked(name, folder / f"{name}.export")
-        bundle_folder(export, folder / name, BundleOptions(SLOTS, 20, 4, verify=False))
+        bundle_folder(export, folder / name, BundleOptions(max_cache=SLOTS, max_source=20, batch=4, verify=False))
     return {name: folder / name for name in BUNDLES}
 
 

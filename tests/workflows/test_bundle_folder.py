@@ -21,7 +21,8 @@ from graphkit.model import Model
 from graphkit.passes.state.slots import Update
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.bundle_methods import MethodModel
-from graphkit.workflows.bundle_state import BundleSizes, build_bundle
+from graphkit.workflows.bundle_state import build_bundle
+from graphkit.workflows.deploy_sizes import DeploySizes
 
 BundleOf = Callable[[str], Path]
 
@@ -161,7 +162,7 @@ def test_state_in_slots_is_written_into_them() -> None:
         model = Model.from_proto(onnx.parser.parse_model(text))
         state = {"past": "past"}, {"past_after": "past"}
         method = MethodModel("step", "step", model, "step.onnx", *state, {"new": "user"}, whole)
-        return build_bundle([method], BundleSizes(1, 8, 1, {}), {}, "", 24).states[0].update
+        return build_bundle([method], DeploySizes(batch=1, slots=8, source=1), {}, "", 24).states[0].update
 
     assert bundle(WRITTEN) == "slots"
     assert bundle(JOINED, frozenset({"past"})) == "swap"

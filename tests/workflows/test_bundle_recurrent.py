@@ -346,7 +346,7 @@ def test_a_cache_beside_other_state_is_proven(tmp_path: Path, is_described: bool
 
 
 def test_a_dim_that_no_input_has_is_refused(export: Path) -> None:
-    error = "no input has a dim 'frames': they have batch"
+    error = "no input has a dim 'frames' - there are batch"
     with pytest.raises(UsageError, match=re.escape(error)):
         made(described(export), dims=(("frames", 8),), verify=False)
 

@@ -56,7 +56,7 @@ def places(folder: Path) -> int:
 
 def test_an_encoder_of_images_needs_their_largest_sizes(tmp_path: Path) -> None:
     export = with_encoder(VISION, (WIDTH, 3, 4, 4), tmp_path / "model")
-    with pytest.raises(UsageError, match=r"is not known - give the largest with --dim height=N --dim width=N$"):
+    with pytest.raises(UsageError, match="'height', 'width' have no numbers - give them with --dim height=NUMBER"):
         bundle_folder(export, tmp_path / "out", OPTIONS)
     with pytest.raises(UsageError, match=r"encoder_model.onnx: it cannot run with .*height=12, width=12: "):
         bundle_folder(export, tmp_path / "out", replace(OPTIONS, dims=(("height", 12), ("width", 12))))

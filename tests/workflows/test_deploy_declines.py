@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from graphkit.contract.reading import read_bundle
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.cache_slots import cache_slots, most_positions
+from graphkit.workflows.deploy_sizes import most_positions
 from graphkit.workflows.host_feeds import HostPart
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.lower_sizes import Setting
@@ -114,7 +115,7 @@ def test_positions_are_rows_without_those_that_an_exporter_shifts(body: str, pos
     model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 8), np.float32), "table"))
     found = Model.from_proto(model)
     assert most_positions(found) == positions
-    assert cache_slots(found, None, BUNDLED, "--max-cache") == (positions or BUNDLED)
+    assert BundleOptions().sizes.resolve([found], encoder=None, step=found).slots == (positions or BUNDLED)
 
 
 def test_help_says_how_many_slots_there_are_by_default() -> None:
@@ -181,3 +182,33 @@ def test_a_pass_that_has_run_is_not_proposed(tmp_path: Path) -> None:
     alone = blockers(load(tmp_path / "out" / report.files[0].name), LOWER.target)
     assert "masked-fill-to-add" in {obstacle.pass_name for obstacle in alone.blockers}
     assert found == {"Greater": None, "Where": None}
+
+
+NAMES = {"slots": ("max_cache_len", "max_cache"), "source": ("src_len", "max_source")}
+SAME_MISTAKES = {
+    "a dim that no input has": ("dims", (("tokens", 3),), "no input has a dim 'tokens' - there are "),
+    "sequences as a dim": ("dims", (("batch", 2),), "model.onnx: 'batch' is 1, not 2 - give --batch 2"),
+    "slots as a dim": ("dims", (("past", 2),), "model.onnx: 'past' grows with the cache - give SLOTS"),
+    "a dim of 0": ("dims", (("batch", 0),), "--dim batch=0: give at least 1"),
+    "no sequence": ("batch", 0, "--batch 0: give at least 1"),
+    "no slot": ("slots", 0, "SLOTS 0: give at least 1"),
+    "no source": ("source", 0, "SOURCE 0: give at least 1"),
+}
+
+
+@pytest.mark.parametrize("mistake", SAME_MISTAKES)
+def test_both_commands_say_the_same_of_a_mistake(mistake: str, tmp_path: Path) -> None:
+    option, size, message = SAME_MISTAKES[mistake]
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    of_lower, of_bundle = NAMES.get(option, (option, option))
+    with pytest.raises(UsageError, match=message.replace("SLOTS", "--max-cache-len").replace("SOURCE", "--src-len")):
+        lower_folder(folder, tmp_path / "out", replace(LOWER, **{of_lower: size}))
+    with pytest.raises(UsageError, match=message.replace("SLOTS", "--max-cache").replace("SOURCE", "--max-source")):
+        bundle_folder(folder, tmp_path / "out", replace(BUNDLE, **{of_bundle: size}))
+
+
+@pytest.mark.parametrize("deploy", [lower_folder, bundle_folder])
+def test_models_are_not_written_into_the_folder_of_the_export(deploy: Callable[..., object], tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "model")
+    with pytest.raises(UsageError, match="is the folder of the export, whose models it would be mixed with"):
+        deploy(folder, folder)

@@ -25,7 +25,7 @@ from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder
 
 PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
-FRAMES, OPTIONS = 9, LowerOptions(PLAIN, src_len=9, max_cache_len=4)
+FRAMES, OPTIONS = 9, LowerOptions(target=PLAIN, src_len=9, max_cache_len=4)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "host-cpp"
 PROGRAM = """
 #include <iostream>

@@ -32,7 +32,7 @@ from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 
 PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
-OPTIONS = LowerOptions(PLAIN, src_len=6, max_cache_len=5)
+OPTIONS = LowerOptions(target=PLAIN, src_len=6, max_cache_len=5)
 
 
 def lowered(model: onnx.ModelProto, folder: Path, options: LowerOptions = OPTIONS) -> LowerReport:
@@ -333,7 +333,7 @@ def test_the_folder_that_one_is_in_has_its_name_in_the_report(tmp_path: Path, mo
 
 
 def test_a_length_of_text_is_given_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'length' is 6, not 9 - give lengths with --src-len"):
+    with pytest.raises(UsageError, match="'length' is 6, not 9 - give --src-len 9"):
         lowered(encoder(TEXT, TABLE, PADDED), tmp_path, replace(OPTIONS, dims=(("length", 9),)))
 
 
@@ -395,13 +395,17 @@ def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path
 @pytest.mark.parametrize(
     ("make", "options", "told"),
     [
-        (decoder, LowerOptions("ethos-u65"), r"Scores reach \S+ in a run of random tokens, and masks add -255\."),
+        (
+            decoder,
+            LowerOptions(target="ethos-u65"),
+            r"Scores reach \S+ in a run of random tokens, and masks add -255\.",
+        ),
         (
             lambda masked: with_large_scores(decoder(masked)),
-            LowerOptions("ethos-u65", mask_floor=-50.0),
+            LowerOptions(target="ethos-u65", mask_floor=-50.0),
             r".*, and masks add -50: what is masked may count - give -\d+ with --mask-floor\.",
         ),
-        (decoder, LowerOptions("generic-npu"), ""),  # it takes float models, whose floor is far below all scores
+        (decoder, LowerOptions(target="generic-npu"), ""),  # it takes float models, whose floor is far below all scores
     ],
 )
 def test_a_floor_that_is_enough_or_that_the_user_gives_stays(
@@ -554,9 +558,9 @@ def test_a_floor_that_is_infinite_is_refused(tmp_path: Path) -> None:
     [
         (
             {"max_cache_len": 10**11},
-            "100,000,000,000 slots: what the host feeds is computed for each - give 1 to 65,536",
+            "--max-cache-len 100,000,000,000: what the host feeds is computed for each - give at most 65,536",
         ),
-        ({"src_len": 0}, "0 source positions"),
+        ({"src_len": 0}, "--src-len 0: give at least 1"),
         ({"pad": 11}, "token 11 pads, but table 'encoder.inputs_embeds' has 11 rows - give another with --pad"),
     ],
 )
