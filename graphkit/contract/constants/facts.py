@@ -6,31 +6,20 @@ import itertools
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from graphkit.contract.contract import By, Contract, Kind, Method, Port, State, Table
+from graphkit.contract.contract import By, Contract, Kind, Method, Port, Source, State, Table
+from graphkit.contract.record import FileRecord
 from graphkit.errors import UsageError
 from graphkit.render.blocks import printable
 
-__all__ = [
-    "Facts",
-    "Group",
-    "Number",
-    "Slots",
-    "comment",
-    "facts",
-    "item_bytes",
-    "place_of",
-    "row_bytes",
-    "single",
-    "slots_of",
-    "state_of",
-    "tensor_bytes",
-]
+__all__ = ["Array", "Facts", "Fields", "Group", "MadeBy", "Number", "Record", "Slots", "comment", "facts", "item_bytes"]
+
+Fields = Mapping[str, Any]  # values by name: text, numbers, dims, `Slots`, `MadeBy`, the `Group` of an array
 
 SIZES = {
     "batch": "Sequences at a time.",
@@ -101,32 +90,70 @@ class Slots:
 
 
 @dataclass(frozen=True)
+class MadeBy:
+    """Who makes an input, with places for names.
+
+    Attributes:
+        kind, by, window: As in the contract.
+        of: The place of the table, the state, or the method; -1 for none.
+        output: The place among the outputs of that method; -1 for none.
+    """
+
+    kind: str
+    by: str
+    window: int
+    of: int
+    output: int
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that this kind has."""
+        if self.kind in ("embedding", "rows"):
+            return {"table": self.of, "by": self.by}
+        known: dict[str, Fields] = {
+            "slots_mask": {"window": self.window},
+            "state": {"state": self.of},
+            "output": {"method": self.of, "output": self.output},
+        }
+        return known.get(self.kind, {})
+
+
+@dataclass(frozen=True)
+class Record:
+    """A constant of several fields, and its meaning, "" where its name says it."""
+
+    fields: Fields
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Array:
+    """Records of one kind, under an identifier in lower case."""
+
+    kind: str
+    name: str
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
 class Facts:
     """The constants to write.
 
     Attributes:
-        contract: The contract.
-        numbers: Its numbers.
+        numbers: The numbers of the contract.
         floor: What is added to scores that do not count, as a float32 has it.
         floor_half: The bits of that as a float16, the nearest finite one.
-        tables, states, methods: Names for their places.
-        inputs, outputs: The same for the ports of each method.
+        max_rank: The most dims of a tensor, at least 1.
+        groups: Names for places: of tables, states, methods, and of the ports of each method.
+        arrays: Files, tables, states, the ports of each method, methods.
     """
 
-    contract: Contract
     numbers: tuple[Number, ...]
     floor: float
     floor_half: int
-    tables: Group
-    states: Group
-    methods: Group
-    inputs: tuple[Group, ...]
-    outputs: tuple[Group, ...]
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """All groups."""
-        return (self.tables, self.states, self.methods, *itertools.chain(*zip(self.inputs, self.outputs, strict=True)))
+    max_rank: int
+    groups: tuple[Group, ...]
+    arrays: tuple[Array, ...]
 
 
 def facts(contract: Contract) -> Facts:
@@ -135,31 +162,83 @@ def facts(contract: Contract) -> Facts:
     Raises:
         UsageError: The floor is not a float32, or a dtype has no size in bytes.
     """
-    sizes = {**NO_SOUND, **contract.sizes}
-    tokens = [Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items()]
-    state = Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
-    version = Number("contract_version", contract.version, "Version of this form.")
-    proven = Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
-    numbers = [
-        version,
-        proven,
-        *(Number(name, sizes[name], text) for name, text in SIZES.items()),
-        *tokens,
-        state,
-    ]
+    numbers, methods, floor = tuple(_numbers(contract)), contract.methods, _single(contract.floor)
     unique = _unique(number.name for number in numbers)
-    methods = contract.methods
+    named = [
+        _group(unique, "table", "tables", [table.name for table in contract.tables]),
+        _group(unique, "state", "states", [state.name for state in contract.states]),
+        _group(unique, "method", "methods", [method.name for method in methods]),
+    ]
+    inputs = [_ports(unique, method, "input", method.inputs) for method in methods]
+    outputs = [_ports(unique, method, "output", method.outputs) for method in methods]
+    ports = [group for pair in zip(inputs, outputs, strict=True) for group in pair]
+    ranks = [len(port.shape) for method in methods for port in (*method.inputs, *method.outputs)]
+    ranks += [len(state.shape) for state in contract.states]
     return Facts(
-        contract=contract,
-        numbers=tuple(numbers),
-        floor=single(contract.floor),
-        floor_half=_half(single(contract.floor)),  # a host rounds masks to float32 first
-        tables=_group(unique, "table", "tables", [table.name for table in contract.tables]),
-        states=_group(unique, "state", "states", [state.name for state in contract.states]),
-        methods=_group(unique, "method", "methods", [method.name for method in methods]),
-        inputs=tuple(_ports(unique, method, "input", method.inputs) for method in methods),
-        outputs=tuple(_ports(unique, method, "output", method.outputs) for method in methods),
+        numbers=numbers,
+        floor=floor,
+        floor_half=_half(floor),  # a host rounds masks to float32 first
+        max_rank=max((1, *ranks)),
+        groups=(*named, *ports),
+        arrays=tuple(_arrays(contract, named, inputs, outputs)),
     )
+
+
+def _numbers(contract: Contract) -> Iterator[Number]:
+    sizes = {**NO_SOUND, **contract.sizes}
+    yield Number("contract_version", contract.version, "Version of this form.")
+    yield Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
+    yield from (Number(name, sizes[name], text) for name, text in SIZES.items())
+    yield from (Number(f"token_{name}", _token(contract, name), text) for name, text in TOKENS.items())
+    yield Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
+
+
+def _arrays(
+    contract: Contract, named: Sequence[Group], inputs: Sequence[Group], outputs: Sequence[Group]
+) -> Iterator[Array]:
+    tables, states, methods = (group.name for group in named)
+    yield Array("RecordedFile", "files", tuple(_file(name, file) for name, file in contract.files.items()))
+    yield Array("Table", tables, tuple(map(_table, contract.tables)))
+    yield Array("State", states, tuple(map(_state, contract.states)))
+    records = []
+    for method, taken, given in zip(contract.methods, inputs, outputs, strict=True):
+        yield Array("Input", taken.name, tuple(_input(contract, port) for port in method.inputs))
+        yield Array("Output", given.name, tuple(_output(contract, port) for port in method.outputs))
+        is_step = method.when == "step"
+        names = {"name": method.name, "file": method.file}
+        records.append(Record({**names, "each_step": is_step, "inputs": taken, "outputs": given}))
+    yield Array("Method", methods, tuple(records))
+
+
+def _file(name: str, file: FileRecord) -> Record:
+    return Record({"name": name, "bytes": file.bytes, "sha256": file.sha256})
+
+
+def _table(table: Table) -> Record:
+    names = {"name": table.name, "file": table.file, "dtype": table.dtype}
+    row = math.prod(table.shape) * item_bytes(table.dtype)
+    return Record({**names, "offset": table.offset, "rows": table.rows, "row_bytes": row}, table.meaning)
+
+
+def _tensor(tensor: Port | State) -> Fields:
+    return {"name": tensor.name, "dtype": tensor.dtype, "dims": tensor.shape}
+
+
+def _state(state: State) -> Record:
+    return Record({**_tensor(state), "slots": _slots(state), "bytes": _bytes(state)})
+
+
+def _input(contract: Contract, port: Port) -> Record:
+    source = port.source
+    assert source is not None
+    of, output = _place_of(contract, source)
+    maker = MadeBy(kind=source.kind, by=source.by, window=source.window, of=of, output=output)
+    return Record({**_tensor(port), "bytes": _bytes(port), "source": maker}, port.meaning)
+
+
+def _output(contract: Contract, port: Port) -> Record:
+    state = next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
+    return Record({**_tensor(port), "bytes": _bytes(port), "writes": state}, port.meaning)
 
 
 def _token(contract: Contract, name: str) -> int:
@@ -167,7 +246,7 @@ def _token(contract: Contract, name: str) -> int:
     return -1 if token is None else token
 
 
-def single(number: float) -> float:
+def _single(number: float) -> float:
     """Return a number as a float32 has it.
 
     Raises:
@@ -200,26 +279,25 @@ def _unique(reserved: Iterable[str]) -> Callable[[str], str]:
         plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
         plain = plain if plain[:1].isalpha() else f"n_{plain}"
         numbered = (f"{plain}_{number}" for number in itertools.count(2))
-        found = next(name for name in itertools.chain([plain], numbered) if name not in taken)
-        taken.add(found)
-        return found
+        name = next(name for name in itertools.chain([plain], numbered) if name not in taken)
+        taken.add(name)
+        return name
 
     return unique
 
 
 def _group(unique: Callable[[str], str], what: str, name: str, names: Sequence[str]) -> Group:
-    return Group(what, unique(name), tuple((unique(f"{what}_{one}"), one) for one in names))
+    return Group(what, unique(name), tuple((unique(f"{what}_{named}"), named) for named in names))
 
 
 def _ports(unique: Callable[[str], str], method: Method, what: str, ports: Sequence[Port]) -> Group:
-    found = _group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", [port.name for port in ports])
-    return replace(found, what=f"{what} of {method.name}")
+    group = _group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", [port.name for port in ports])
+    return replace(group, what=f"{what} of {method.name}")
 
 
-def place_of(contract: Contract, port: Port) -> tuple[int, int]:
-    """Return the place of an input's source, -1 for none; of an output, its method and its place there."""
-    source = port.source
-    if source is None or source.kind not in ("embedding", "rows", "state", "output"):
+def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
+    """Return the place of a source, -1 for none; of an output, its method and its place there."""
+    if source.kind not in ("embedding", "rows", "state", "output"):
         return -1, -1
     if source.kind == "output":
         outputs = [
@@ -228,8 +306,8 @@ def place_of(contract: Contract, port: Port) -> tuple[int, int]:
             for at, output in enumerate(method.outputs)
         ]
         return next((place, at) for name, place, at in outputs if name == source.of)
-    states, tables = [state.name for state in contract.states], [table.name for table in contract.tables]
-    return (states if source.kind == "state" else tables).index(source.of), -1
+    named: Sequence[State | Table] = contract.states if source.kind == "state" else contract.tables
+    return [each.name for each in named].index(source.of), -1
 
 
 def item_bytes(dtype: str) -> int:
@@ -244,28 +322,17 @@ def item_bytes(dtype: str) -> int:
         raise UsageError(f"dtype '{dtype}' has no size that a host program can count on") from error
 
 
-def tensor_bytes(each: Port | State) -> int:
-    """Return the bytes of a tensor."""
-    return math.prod(each.shape) * item_bytes(each.dtype)
+def _bytes(tensor: Port | State) -> int:
+    return math.prod(tensor.shape) * item_bytes(tensor.dtype)
 
 
-def row_bytes(table: Table) -> int:
-    """Return the bytes from one row of a table to the next."""
-    return math.prod(table.shape) * item_bytes(table.dtype)
-
-
-def slots_of(state: State) -> Slots | None:
+def _slots(state: State) -> Slots | None:
     """Return where the slots of a state lie, None where it does not grow."""
     axis = state.axis
     if axis is None:
         return None
     stride = math.prod(state.shape[axis + 1 :]) * item_bytes(state.dtype)
     return Slots(axis, state.shape[axis], stride, math.prod(state.shape[:axis]))
-
-
-def state_of(contract: Contract, port: Port) -> int | None:
-    """Return the place of the state that an output goes to, None for none."""
-    return next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
 
 
 def comment(text: str) -> str:
