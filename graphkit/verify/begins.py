@@ -11,6 +11,7 @@ from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
+from graphkit.verify.comparator import compare
 from graphkit.verify.parts import part_of
 
 __all__ = ["Export", "first_node"]
@@ -61,9 +62,7 @@ def first_node(
 
 def _is_rounding(array: np.ndarray, right: np.ndarray) -> bool:
     """Whether arrays differ in their last digits alone, however large they are: in a model, numbers are of any size."""
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(array.astype(np.float64) - right.astype(np.float64)).max(initial=0.0)
-        return bool(apart <= ROUNDING * np.abs(right).max(initial=0.0))
+    return compare(right, array, any_width=True).scaled <= ROUNDING
 
 
 def _cut(array: np.ndarray, right: np.ndarray, *, is_padded: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -23,10 +23,11 @@ from graphkit.verify.bundle_checks import CHECKS, Subject, start, tried
 from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
 from graphkit.verify.bundle_recording import Recording, Search, record, search_of
-from graphkit.verify.bundle_tolerance import TOLERANCE, Allowed, distance
+from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.counting import numbered
 from graphkit.verify.originals import Originals
 from graphkit.verify.same_weights import wrong_attributes, wrong_weights
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance
 
 __all__ = ["verify_bundle"]
 
@@ -39,7 +40,7 @@ def verify_bundle(
     folder: str | os.PathLike[str],
     *,
     exact: bool,
-    tolerance: float = TOLERANCE,
+    tolerance: float = BUNDLE_TOLERANCE,
     seed: int = 0,
     same_weights: bool = True,
     limits: Limits = DEFAULT_LIMITS,
@@ -75,7 +76,7 @@ def verify_bundle(
     with isolation(limits):
         truth = _plainly(originals, contract, made, progress)
         at_default = record(originals, again, optimize=True, progress=progress)
-    allowed = Allowed.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
+    allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
     notes = [*_sizes_tried(contract), *_notes(made, allowed)]
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
     runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
@@ -120,7 +121,7 @@ def _sizes_tried(contract: BundleContract) -> Iterator[str]:
         yield f"Smaller inputs are not tried: all have {', '.join(told)}."
 
 
-def _notes(made: Sequence[Prompt], allowed: Allowed) -> Iterator[str]:
+def _notes(made: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
     if allowed.is_raised:
         yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
     if last := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
@@ -136,7 +137,7 @@ def _apart(made: Sequence[Prompt], one: Recording, other: Recording) -> float:
     found = 0.0
     for prompt, plain, default in zip(made, one.logits, other.logits, strict=False):  # the longest come last, in one
         for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
-            found = max(found, distance(_counted(logits, prompt, number), _counted(same, prompt, number)))
+            found = max(found, distance_of_spread(_counted(logits, prompt, number), _counted(same, prompt, number)))
     return found
 
 
@@ -158,7 +159,7 @@ def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Cal
     return checks
 
 
-def _within(prompt: Prompt, allowed: Allowed) -> float:
+def _within(prompt: Prompt, allowed: BundleTolerance) -> float:
     """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
     return allowed.plain if prompt.all_logits else allowed.near
 
@@ -167,7 +168,7 @@ def _runs(
     bundle: Bundle,
     made: Sequence[Prompt],
     expected: Recording,
-    allowed: Allowed,
+    allowed: BundleTolerance,
     progress: Callable[[str], None],
     *,
     optimized: bool,
@@ -190,10 +191,9 @@ def _run(
     for steps, logits in enumerate(expected):
         if failure:
             break
-        is_same_shape = logits.shape == actual.shape
-        found = (
-            distance(_counted(logits, prompt, steps), _counted(actual, prompt, steps)) if is_same_shape else math.inf
-        )
+        found = math.inf
+        if logits.shape == actual.shape:
+            found = distance_of_spread(*(_counted(array, prompt, steps) for array in (logits, actual)))
         worst = max(worst, found)
         if not found <= allowed:
             where = "the prompt" if steps == 0 else f"step {steps}"
@@ -259,7 +259,7 @@ def _reordered(bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], a
     start(bundle, prompt)
     bundle.reorder(rows)
     actual = [bundle.step(tokens[rows]) for tokens in prompt.steps[: len(expected)]]
-    worst = max(distance(*pair) for pair in zip(expected, actual, strict=True))
+    worst = max(distance_of_spread(*pair) for pair in zip(expected, actual, strict=True))
     return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
 
 
@@ -269,7 +269,7 @@ def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
     for chosen in (prompt, replace(prompt, all_logits=False)):
         logits = start(bundle, chosen)[:, -1:]
         pairs.append([logits, *(bundle.step(tokens) for tokens in prompt.steps[:1])])
-    worst = max(distance(*pair) for pair in zip(*pairs, strict=True))
+    worst = max(distance_of_spread(*pair) for pair in zip(*pairs, strict=True))
     return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
 
 

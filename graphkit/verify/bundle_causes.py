@@ -19,9 +19,9 @@ from graphkit.verify.begins import first_node
 from graphkit.verify.bundle_calls import Call, calls_of
 from graphkit.verify.bundle_checks import start
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.bundle_tolerance import distance
 from graphkit.verify.bundle_undo import Models, Undo, undos
 from graphkit.verify.cache_order import order
+from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.originals import Originals
 from graphkit.verify.same_weights import WrongAttribute, WrongWeight, mended
 
@@ -119,7 +119,7 @@ class _Scene:
 
     def _is_near(self, call: Call, logits: np.ndarray) -> bool:
         same = call.logits.shape == logits.shape
-        return same and distance(call.counted(call.logits), call.counted(logits)) <= self.near
+        return same and distance_of_spread(call.counted(call.logits), call.counted(logits)) <= self.near
 
     def named(self, suspects: Sequence[WrongWeight]) -> Iterator[str]:
         """Yield what mends the difference and alone does, else where it begins."""
@@ -167,7 +167,7 @@ class _Scene:
         for near in (max(self.near, CLEAR), self.near):  # what is clear first
 
             def differ(array: np.ndarray, right: np.ndarray, near: float = near) -> bool:
-                return not distance(_valid(right, call), _valid(array, call)) <= near
+                return not distance_of_spread(_valid(right, call), _valid(array, call)) <= near
 
             if node := first_node(call.exports, model, call.feed, differ, is_padded=True):
                 return f"it begins at '{node}' of {call.method.file}"
@@ -194,7 +194,7 @@ class _Scene:
             return ""
 
         def differ(array: np.ndarray, right: np.ndarray) -> bool:
-            return not distance(right, array) <= self.near
+            return not distance_of_spread(right, array) <= self.near
 
         part = state[tuple(slice(size) for size in known.shape)]
         if known.dtype.kind != "f":

@@ -18,17 +18,16 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_checks import tried
 from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
-from graphkit.verify.bundle_tolerance import distance
+from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.counting import numbered
-from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.short_state import FEWER_SLOTS, FewerSlots
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["Chain", "verify_methods"]
 
 STEPS = 8
-TOLERANCE = 1e-5
 SIZE = 4  # of a dim that nothing fixes
 
 Arrays = dict[str, np.ndarray]
@@ -65,7 +64,7 @@ def verify_methods(
     *,
     exact: bool,
     initial: Mapping[str, np.ndarray] = {},
-    tolerance: float = TOLERANCE,
+    tolerance: float = BUNDLE_TOLERANCE,
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
@@ -227,13 +226,13 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
         except GraphkitError as error:
             failure = str(error)
         for name, array in actual.items():
-            found = distance(expected[name], array)
+            found = distance_of_spread(expected[name], array)
             worst = max(worst, found)
             if not found <= allowed:
                 failure = f"'{name}' of {method.name} differs by {found:.1e} at run {steps}"
         for state in bundle.contract.states:
             if state.axis is None and state.name in originals.state and not failure:
-                found = distance(originals.state[state.name], bundle.state[state.name])
+                found = distance_of_spread(originals.state[state.name], bundle.state[state.name])
                 if not found <= allowed:
                     failure = f"state '{state.name}' differs by {found:.1e} after run {steps}, of {method.name}"
         if failure:

@@ -5,53 +5,31 @@ what the original gives without optimizations, relative to the largest magnitude
 a tolerance for the types in the model, or `FACTOR` times what the original itself differs by at the default level
 (for a quantised one, `ROUNDED_FACTOR` times what any of its outputs does). The latter is only measured where it
 matters.
-
-Measured on the exports of `tests/models` and their folds: float32 at most 1.6e-6; int4 blocks 0.009 and static 8-bit
-quantisation 0.024, where the originals differ by as much; statically quantised decoders that were calibrated on few
-runs 0.2, where the originals differ by 0.08.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
 from graphkit.errors import ModelError
-from graphkit.graph.operators import MOVING, QUANTIZED
-from graphkit.graph.types import declared_type
-from graphkit.graph.view import Value, all_nodes
-from graphkit.io.tensors import walk_tensors
-from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.compare import Difference, Output, compare_outputs
+from graphkit.verify.comparator import Difference, Output, compare_outputs
 from graphkit.verify.evidence import LevelProof
 from graphkit.verify.running import Run
+from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 __all__ = [
     "FACTOR",
-    "FLOAT32_TOLERANCE",
     "LevelRuns",
-    "float16_tolerance",
-    "has_float16",
     "largest_own_difference",
-    "level_tolerance",
     "prove_level",
-    "rounds_activations",
 ]
 
-FLOAT32_TOLERANCE = 1e-4  # sums of thousands of products in another order, with room for a layer or two that amplify
-FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding
-QUANTIZED_TOLERANCE = 2e-2  # a number that falls on the other side of a rounding to 8 bits is 1/255 off
-UNIT_OF_FLOAT16 = 2.0**-10  # in the last place, of numbers in [1, 2)
 FACTOR = 2.0
 ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
-QUANTIZING = frozenset().union(*QUANTIZED.values())
-ROUNDING = QUANTIZED["dynamic"] | {"QuantizeLinear"}
-IN_8_BITS = 4  # the accuracy level of MatMulNBits at which its data is rounded to 8 bits
 Feed = Mapping[str, np.ndarray]
 
 
@@ -63,47 +41,11 @@ class LevelRuns:
     feed: Callable[[Run], Feed]
 
 
-def has_float16(model: Model) -> bool:
-    """Whether there are tensors of 16-bit floats in a model."""
-    dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
-    dtypes |= {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
-    return bool(dtypes & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
-
-
-def rounds_activations(model: Model) -> bool:
-    """Whether a model rounds activations to 8 bits: a difference in the last digit may become one of 1/255."""
-    return any(
-        node.op_type in ROUNDING or node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)
-    )
-
-
-def float16_tolerance(model: Model) -> float:
-    """Return the tolerance at the plain level for a model with 16-bit floats, of the largest magnitude in an output.
-
-    onnxruntime computes in float32 between the nodes that it finds kernels for, and rounds there. A rounding is off by
-    at most half a unit in the last place; those of nodes one after the other add up as a random walk does.
-    """
-    depth: dict[Value, int] = {}
-    for node in all_nodes(model.scopes):
-        before = max((depth.get(value, 0) for value in node.inputs if value is not None), default=0)
-        for value in node.outputs:
-            if value is not None:
-                depth[value] = before + (node.operator not in MOVING)
-    return min(UNIT_OF_FLOAT16 * math.sqrt(max(1, *depth.values())), FLOAT16_TOLERANCE)
-
-
 def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
     """Return how far a model at the default level is from itself without optimizations, None if it does not run."""
     found = _measured(runs, list(runs[0].expected), original)
     scaled = [one for run in found.differences for one in run.values() if one < float("inf")]
     return max(scaled, default=None)
-
-
-def level_tolerance(model: Model) -> float:
-    """Return the tolerance at the default level for the types in a model."""
-    if any(node.op_type in QUANTIZING for node in all_nodes(model.scopes)):
-        return QUANTIZED_TOLERANCE
-    return FLOAT16_TOLERANCE if has_float16(model) else FLOAT32_TOLERANCE
 
 
 def prove_level(

@@ -11,7 +11,7 @@ from graphkit.constraints.symbol_sizes import Role, Sizes
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
-from graphkit.verify.compare import compare_outputs
+from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.lengths import MARGIN
 from graphkit.verify.running import Feeder, Found

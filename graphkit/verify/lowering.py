@@ -15,16 +15,17 @@ from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.comparator import compare
 from graphkit.verify.counting import numbered
 from graphkit.verify.lowering_facts import facts_of
 from graphkit.verify.lowering_leaks import leaks
 from graphkit.verify.lowering_named import named
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
-from graphkit.verify.lowering_tolerance import TOLERANCE, Allowance, computes_in_half, distance
 from graphkit.verify.one_sequence import OneSequence
 from graphkit.verify.originals import Originals
 from graphkit.verify.sound_padding import padding_note
 from graphkit.verify.special_tokens import placed, places, special_tokens
+from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 __all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
 
@@ -151,7 +152,7 @@ def verify_lowering(
     originals: Originals,
     folder: Path,
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float = LOWERING_TOLERANCE,
     seed: int = 0,
     same_weights: bool = True,
     limits: Limits = DEFAULT_LIMITS,
@@ -191,7 +192,7 @@ class _Proof:
         self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
         self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
-        self.allowance = Allowance(tolerance, is_half=any(map(computes_in_half, originals.models)))
+        self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
         self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
@@ -340,7 +341,7 @@ class _Proof:
                 failure = failure or f"'{name}' is not given"
                 continue
             part = tuple(slice(size) for size in wanted.shape)
-            found = distance(outputs[name][part], wanted)
+            found = _distance(outputs[name][part], wanted)
             difference = max(found, difference or 0.0)
             if self.allowance.differ(outputs[name][part], wanted):
                 failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
@@ -379,7 +380,7 @@ class _Proof:
         self.allowance.learn(expected)
         for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):
             logits = self.host.step(token)
-            found = distance(logits, wanted)
+            found = _distance(logits, wanted)
             worst = max(worst, found)
             if self.allowance.differ(logits, wanted) and not failure:
                 failure = f"logits differ by {found:.1e} at step {number + 1}"
@@ -398,6 +399,13 @@ class _Proof:
             if token not in self.plain:  # it pads: the original would take it for no token
                 break
         return chosen, others, ""
+
+
+def _distance(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference; infinity where the original gives NaN, which proves nothing."""
+    if np.isnan(expected).any():
+        return float("inf")
+    return compare(expected, actual, any_width=True).absolute
 
 
 def vocabulary(contract: Contract) -> int:

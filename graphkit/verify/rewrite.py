@@ -40,24 +40,16 @@ from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.inlined import prove_inlined
 from graphkit.verify.inputs import TooLargeError
 from graphkit.verify.interface import Change, input_changes, narrowed, output_changes
-from graphkit.verify.levels import (
-    FACTOR,
-    FLOAT16_TOLERANCE,
-    FLOAT32_TOLERANCE,
-    float16_tolerance,
-    has_float16,
-    largest_own_difference,
-    level_tolerance,
-    prove_level,
-)
+from graphkit.verify.levels import FACTOR, largest_own_difference, prove_level
 from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
 from graphkit.verify.rounding import Rounding
 from graphkit.verify.running import KINDS, Feeder, Run, at_both_levels, run_original, unsteady_runs
 from graphkit.verify.tally import compared
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_float16, level_tolerance
 from graphkit.verify.two_models import Part, TwoModels
 from graphkit.verify.weights import changed_weights
 
-__all__ = ["FLOAT16_TOLERANCE", "default_tolerance", "error_tolerance", "verify_extract", "verify_rewrite"]
+__all__ = ["verify_extract", "verify_rewrite"]
 
 MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 RUNS = 7  # assignments to run at, for each value of the flags
@@ -385,25 +377,6 @@ def _unprovable(before: Model, after: Model) -> str:
     if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
     return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
-
-
-def default_tolerance(model: Model) -> float:
-    """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round.
-
-    Then it is relative to the largest magnitude in an output: see `float16_tolerance`.
-    """
-    return float16_tolerance(model) if has_float16(model) else 0.0
-
-
-def error_tolerance(model: Model, error: float) -> float:
-    """Return the tolerance, relative to the largest magnitude in an output, for rewrites that change results.
-
-    Args:
-        model: The original.
-        error: The largest error of a node: see `Pass.largest_error`.
-    """
-    tolerance = level_tolerance(model)
-    return error if tolerance <= FLOAT32_TOLERANCE else max(error, tolerance)
 
 
 def _loaded(source: ModelLike) -> Model:

@@ -11,7 +11,7 @@ from graphkit.graph.names import counted
 from graphkit.render.blocks import Block, Prose, Table, table
 from graphkit.render.lines import outcome
 from graphkit.render.result import Result
-from graphkit.verify.compare import Difference
+from graphkit.verify.comparator import Difference
 from graphkit.verify.evidence import LevelProof, WeightProof
 
 __all__ = ["OutputProof", "RewriteProof", "RunProof", "RunSizes", "SkippedRun"]

@@ -23,7 +23,7 @@ from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.compare import LIKE_INFINITY, Difference, Output
+from graphkit.verify.comparator import Difference, Output, elementwise, magnitude
 from graphkit.verify.in_float32 import in_float32
 from graphkit.verify.running import Run
 from graphkit.verify.session_adapters import Called
@@ -152,10 +152,7 @@ def _by_row(exact: Output, array: Output) -> np.ndarray:
     """Return the largest difference of each row of the first axis, relative to the largest magnitude of all."""
     assert isinstance(exact, np.ndarray)
     assert isinstance(array, np.ndarray)
-    one, two = exact.astype(np.float64), array.astype(np.float64)
-    finite = np.isfinite(one) & np.isfinite(two)
-    magnitudes = np.abs(one[finite])
-    largest = float(magnitudes[magnitudes < LIKE_INFINITY].max(initial=0.0)) or 1.0
-    distance = np.abs(np.subtract(one, two, where=finite, out=np.zeros_like(one))) / largest
-    rows: np.ndarray = distance.reshape(len(distance) if distance.ndim else 1, -1).max(axis=1)
+    finite = np.isfinite(exact) & np.isfinite(array)
+    apart = np.where(finite, elementwise(exact, array), 0.0) / (magnitude(exact[finite]) or 1.0)
+    rows: np.ndarray = apart.reshape(len(apart) if apart.ndim else 1, -1).max(axis=1)
     return rows

@@ -17,7 +17,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.assignments import MAX_COST, Proposal, assignments
-from graphkit.verify.compare import Output, compare_outputs, element_counts
+from graphkit.verify.comparator import Output, compare_outputs, element_counts
 from graphkit.verify.defaults import Defaults
 from graphkit.verify.draws import NAMES, USUAL, Draw, Kind
 from graphkit.verify.edge_sizes import MOST, Edge, Edges

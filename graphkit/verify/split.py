@@ -18,14 +18,15 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.branch import Branch, interface_failures
-from graphkit.verify.compare import Difference, compare_outputs
+from graphkit.verify.comparator import Difference, compare_outputs
 from graphkit.verify.counting import Counted, numbered
 from graphkit.verify.coverage import caveats, coverage
 from graphkit.verify.evidence import LevelProof, WeightProof
-from graphkit.verify.levels import LevelRuns, level_tolerance, prove_level
+from graphkit.verify.levels import LevelRuns, prove_level
 from graphkit.verify.loop import DEFAULT_STEPS, Loop
 from graphkit.verify.running import Feeder, Found, Run, at_both_levels, run_with
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
+from graphkit.verify.tolerances import level_tolerance
 from graphkit.verify.weights import foreign_weights
 
 __all__ = ["DEFAULT_STEPS", "BranchProof", "LoopProof", "SplitProof", "verify_split"]

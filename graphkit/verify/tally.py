@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphkit.runtime.session import RunError, Runner
-from graphkit.verify.compare import Difference, Output, compare_outputs, element_counts
+from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof
 from graphkit.verify.rounding import Rounding
 from graphkit.verify.running import Run

@@ -30,13 +30,13 @@ from graphkit.verify.layers.dumps import match_dumps
 from graphkit.verify.layers.feeds import Feed, check_given, feeds, renamed
 from graphkit.verify.layers.first import bisect, first_differing
 from graphkit.verify.layers.matching import match_models, module_of
-from graphkit.verify.layers.measure import distance
+from graphkit.verify.layers.measure import Measured, measure
 from graphkit.verify.layers.pairs import Pair, Reader
 from graphkit.verify.layers.result import ComparedTensor, Divergence, ModelComparison
 from graphkit.verify.layers.side import Side
 from graphkit.verify.layers.stepping import Steps
-from graphkit.verify.layers.sweep import Measured, sweep
-from graphkit.verify.levels import FLOAT16_TOLERANCE, has_float16
+from graphkit.verify.layers.sweep import sweep
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]
 
@@ -238,7 +238,7 @@ class _Comparison:
         masks = padded_masks(a.model, a.feed)
 
         def agrees(changed: Feed) -> bool:
-            return all(distance(*both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
+            return all(measure(pair, *both, tolerance).agrees for both in self._afresh(pair, a, b, changed))
 
         found = list(attributes(case)) or (list(padding(case, masks, agrees)) if b is not None else [])
         if not found:
@@ -285,7 +285,7 @@ def _part(side: Side, value: Value) -> tuple[np.ndarray, Part]:
 
 
 def _compared(one: Measured, side: Side) -> ComparedTensor:
-    node, far = one.pair.a.producer, one.distance
+    node, difference = one.pair.a.producer, one.difference
     dims = side.dims(one.pair.a)
     return ComparedTensor(
         a=one.pair.a.name,
@@ -295,9 +295,9 @@ def _compared(one: Measured, side: Side) -> ComparedTensor:
         operator=node.operator if node is not None else "",
         module=module_of(node) if node is not None else "",
         dims=tuple(dim if dim is not None else -1 for dim in dims or ()),
-        absolute=far.absolute,
-        relative=far.relative,
-        cosine=far.cosine,
-        problem=far.problem,
-        agrees=far.agrees,
+        absolute=difference.absolute if difference is not None and not difference.problem else None,
+        relative=difference.of_magnitude if difference is not None and not difference.problem else None,
+        cosine=one.cosine,
+        problem=difference.problem if difference is not None else "",
+        agrees=one.agrees,
     )

@@ -16,8 +16,9 @@ from graphkit.rewrite.base import ALWAYS, Premise
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, Saved, check_targets, placed, save_models
 from graphkit.shapes import AS_DECLARED, DimSpec
-from graphkit.verify.rewrite import error_tolerance, verify_rewrite
+from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.tolerances import error_tolerance
 
 __all__ = ["RewriteOptions", "check_output", "prove", "written_and_proven"]
 

@@ -18,10 +18,9 @@ from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_chains import verify_methods
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_tokens import equal_tokens
-from graphkit.verify.bundle_tolerance import TOLERANCE
 from graphkit.verify.lowering import LoweringProof, verify_lowering
-from graphkit.verify.lowering_tolerance import TOLERANCE as LOWERING_TOLERANCE
 from graphkit.verify.originals import Originals
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 from graphkit.workflows.bundle_recurrent import method_chains
 from graphkit.workflows.bundle_toml import BUNDLE_TOML
 from graphkit.workflows.lower_changes import changed_export
@@ -167,7 +166,7 @@ def _bundle_proof(
     rate, limits, seed = options.tokens_rate, options.limits, options.seed
     asked = options.tolerance if options.tolerance is not None else contract.proof.tolerance
     exact = asked == 0 and rate is None
-    tolerance = asked or TOLERANCE if rate is None else options.tolerance or math.inf
+    tolerance = asked or BUNDLE_TOLERANCE if rate is None else options.tolerance or math.inf
     chains, initial = method_chains(export)
     if chains:
         if rate is not None:

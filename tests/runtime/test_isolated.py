@@ -28,7 +28,7 @@ from graphkit.runtime.loading import open_model
 from graphkit.runtime.process import ending
 from graphkit.runtime.session import RunError, Session
 from graphkit.runtime.worker import Message
-from graphkit.verify.compare import compare_outputs
+from graphkit.verify.comparator import compare_outputs
 
 X, Z = FATAL
 MEMORY = 300_000_000

@@ -14,9 +14,9 @@ from sessions import run
 from graphkit.contract.reading import read_bundle
 from graphkit.model import Model
 from graphkit.verify import bundle_prompts
-from graphkit.verify.bundle import distance
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_recording import record
+from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.last_logits import with_last_logits
 from graphkit.verify.originals import Originals
 
@@ -135,4 +135,4 @@ def test_long_prompts_run_on_an_export_that_is_cut(
     whole = [record(Originals(None, model, model), [prompt], optimize=False).logits[0] for prompt in made]
     for prompt, expected, actual in zip(made, whole, cut.logits, strict=True):
         assert actual[0].shape[1] == (prompt.tokens.shape[1] if prompt.all_logits else 1)
-        assert max(map(distance, expected, actual)) < 1e-6
+        assert max(map(distance_of_spread, expected, actual)) < 1e-6

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rewriting import model_of
 
-from graphkit.verify.levels import LevelRuns, prove_level, rounds_activations
+from graphkit.verify.levels import LevelRuns, prove_level
 from graphkit.verify.running import Run
+from graphkit.verify.tolerances import rounds_activations
 
 
 @pytest.mark.parametrize(

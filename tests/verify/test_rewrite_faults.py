@@ -15,9 +15,10 @@ from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.loading import runtime_version
 from graphkit.runtime.session import RunError, Session
-from graphkit.verify.levels import LevelRuns, level_tolerance, prove_level
+from graphkit.verify.levels import LevelRuns, prove_level
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.running import Run
+from graphkit.verify.tolerances import level_tolerance
 
 ModelFile = Callable[[str], Path]
 # A decoder of one head: scores of keys that a cache holds, with a bias by distance or a sliding window.

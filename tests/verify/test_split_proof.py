@@ -15,7 +15,7 @@ from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
-from graphkit.verify.compare import compare_outputs
+from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.inputs import InputMaker
 from graphkit.verify.split import verify_split
 from graphkit.workflows.split import split_file

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from graphkit.graph.view import Value
-from graphkit.verify.layers.measure import distance
+from graphkit.verify.layers.measure import Measured, measure
 from graphkit.verify.layers.pairs import Pair, Reader
 from graphkit.verify.layers.side import Side
-from graphkit.verify.layers.sweep import Measured, Progress
+from graphkit.verify.layers.sweep import Progress
 
 __all__ = ["bisect", "first_differing"]
 
@@ -32,12 +32,8 @@ def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
 def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
     """Return the pairs that differ though whatever they are computed from agrees, in topological order."""
     above = _ancestors([one.pair for one in measured], side)
-    bad = sum(1 << place for place, one in enumerate(measured) if not one.distance.agrees)
-    return [
-        one
-        for place, one in enumerate(measured)
-        if not one.distance.agrees and not above[one.pair] & bad & ~(1 << place)
-    ]
+    bad = sum(1 << place for place, one in enumerate(measured) if not one.agrees)
+    return [one for place, one in enumerate(measured) if not one.agrees and not above[one.pair] & bad & ~(1 << place)]
 
 
 def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
@@ -100,8 +96,8 @@ class _Bisection:
             count = f"tensor {len(self.known) + 1:,} of at most {len(self.pairs):,}"
             self.progress(f"comparing {count}: '{fresh[0].a.name}'")
             for pair, both in zip(fresh, self.reader.read(fresh), strict=True):
-                self.known[pair] = Measured(pair, distance(*both, self.tolerance))
-        return next((pair for pair in some if not self.known[pair].distance.agrees), None)
+                self.known[pair] = measure(pair, *both, self.tolerance)
+        return next((pair for pair in some if not self.known[pair].agrees), None)
 
 
 def _of(bits: int, pairs: Sequence[Pair]) -> Iterator[Pair]:

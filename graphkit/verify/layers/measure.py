@@ -1,4 +1,4 @@
-"""How far a tensor is from the one that it matches."""
+"""The measurement of a pair of tensors: their difference, the angle between them, and whether they agree."""
 
 from __future__ import annotations
 
@@ -6,29 +6,53 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Distance", "allowed", "distance", "plain"]
+from graphkit.verify.comparator import BLOCK, Difference, compare, magnitude
+from graphkit.verify.layers.pairs import Pair
+
+__all__ = ["Measured", "allowed", "measure", "plain"]
 
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
-CHUNK = 1 << 20  # elements
 
 
-@dataclass(frozen=True)
-class Distance:
-    """How far two arrays are apart.
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A pair of tensors, and how far the second is from the first.
 
     Attributes:
-        absolute: The largest absolute difference; None where they cannot be compared, or both have no elements.
-        relative: That over the largest magnitude of the first.
-        cosine: Of the angle between them; None where one of them is all zeros.
-        problem: Why they cannot be compared, "" where they can.
-        agrees: Whether they are equal within the tolerance.
+        pair: The tensors.
+        difference: The difference of their elements; None where they have none that are numbers, and agree.
+        cosine: Of the angle between them; None where one of them is all zeros, or they cannot be compared.
+        agrees: Whether no element differs by more than the tolerance, times the largest magnitude of the first where
+            that is above 1. Integers and booleans must be equal.
     """
 
-    absolute: float | None
-    relative: float | None
+    pair: Pair
+    difference: Difference | None
     cosine: float | None
-    problem: str
     agrees: bool
+
+
+def measure(pair: Pair, one: np.ndarray, two: np.ndarray, tolerance: float) -> Measured:
+    """Measure how far the array of B is from that of A."""
+    difference = compare(one, two, any_width=True, floor=FLOOR)
+    if difference.problem:
+        return Measured(pair, difference, None, agrees=False)
+    if one.dtype.kind in "OUS" or not one.size:
+        return Measured(pair, None, None, agrees=True)
+    most = tolerance * max(1.0, difference.magnitude) if one.dtype.kind == "f" else 0.0
+    return Measured(pair, difference, _cosine(one.ravel(), two.ravel()), difference.absolute <= most)
+
+
+def _cosine(one: np.ndarray, two: np.ndarray) -> float | None:
+    product = squares = squares_of_two = 0.0
+    for start in range(0, one.size, BLOCK):
+        x, y = (array[start : start + BLOCK].astype(np.float64) for array in (one, two))
+        known = np.isfinite(x) & np.isfinite(y) & ~((x <= FLOOR) & (y <= FLOOR))
+        x, y = x[known], y[known]
+        product, squares = product + float(x @ y), squares + float(x @ x)
+        squares_of_two += float(y @ y)
+    norm = float(np.sqrt(squares) * np.sqrt(squares_of_two))
+    return min(product / norm, 1.0) if norm else None
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -40,47 +64,4 @@ def plain(array: np.ndarray) -> np.ndarray:
 
 def allowed(one: np.ndarray, tolerance: float) -> float:
     """Return the largest difference from an array that counts as none; 0 for integers."""
-    if one.dtype.kind != "f":
-        return 0.0
-    wide = np.abs(plain(one))
-    return tolerance * max(1.0, float(wide[np.isfinite(wide)].max(initial=0.0)))
-
-
-def distance(one: np.ndarray, two: np.ndarray, tolerance: float) -> Distance:
-    """Return how far an array is from the one that it should be.
-
-    They agree where no element differs by more than the tolerance, times the largest magnitude of the first where that
-    is above 1. Integers and booleans must be equal. Numbers of at most -1e8 stand for minus infinity.
-    """
-    if one.shape != two.shape:
-        return _unlike(f"dims {list(two.shape)}, expected {list(one.shape)}")
-    if one.dtype.kind in "OUS" or two.dtype.kind in "OUS":
-        return Distance(None, None, None, "", True) if np.array_equal(one, two) else _unlike("strings differ")
-    if (one.dtype.kind == "f") != (two.dtype.kind == "f"):
-        return _unlike(f"{two.dtype}, expected {one.dtype}")
-    if not one.size:
-        return Distance(None, None, None, "", True)
-    return _numbers(one.ravel(), two.ravel(), tolerance)
-
-
-def _unlike(problem: str) -> Distance:
-    return Distance(None, None, None, problem, False)
-
-
-def _numbers(one: np.ndarray, two: np.ndarray, tolerance: float) -> Distance:
-    largest = magnitude = product = squares = squares_of_two = 0.0
-    for start in range(0, one.size, CHUNK):
-        x, y = one[start : start + CHUNK].astype(np.float64), two[start : start + CHUNK].astype(np.float64)
-        known = ~(((x <= FLOOR) & (y <= FLOOR)) | (x == y) | (np.isnan(x) & np.isnan(y)))
-        if not np.all(np.isfinite(x[known]) & np.isfinite(y[known])):
-            return _unlike("NaNs or infinities differ")
-        largest = max(largest, float(np.abs(x[known] - y[known]).max(initial=0.0)))
-        finite = np.isfinite(x) & np.isfinite(y) & ~((x <= FLOOR) & (y <= FLOOR))
-        x, y = x[finite], y[finite]
-        magnitude = max(magnitude, float(np.abs(x[x > FLOOR]).max(initial=0.0)))
-        product, squares = product + float(x @ y), squares + float(x @ x)
-        squares_of_two += float(y @ y)
-    norm = float(np.sqrt(squares) * np.sqrt(squares_of_two))
-    cosine = min(product / norm, 1.0) if norm else None
-    most = tolerance * max(1.0, magnitude) if one.dtype.kind == "f" else 0.0
-    return Distance(largest, largest / magnitude if magnitude else largest, cosine, "", largest <= most)
+    return tolerance * max(1.0, magnitude(one, FLOOR)) if one.dtype.kind == "f" else 0.0

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from graphkit.runtime.limits import Limits
-from graphkit.verify.layers.measure import Distance, distance
+from graphkit.verify.layers.measure import Measured, measure
 from graphkit.verify.layers.pairs import Pair, Reader
 from graphkit.verify.layers.side import Dims, Side
 
-__all__ = ["Measured", "Progress", "sweep"]
+__all__ = ["Progress", "sweep"]
 
 MOST_TENSORS = 256  # in one step
 UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
 SHARE = 4  # of what the outputs of a run may take, one part in so many is asked for at a time
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """A pair and how far apart it is."""
-
-    pair: Pair
-    distance: Distance
 
 
 def sweep(
@@ -36,16 +27,14 @@ def sweep(
         pairs: In topological order of A.
         side: The model A.
         reader: Gives the arrays of some pairs.
-        tolerance: Of `distance`.
+        tolerance: Of `measure`.
         limits: What a run may take.
         progress: Called before each step.
     """
     result: list[Measured] = []
     for step in _steps(pairs, side, limits):
         progress(f"comparing tensors {len(result) + 1:,} to {len(result) + len(step):,} of {len(pairs):,}")
-        result += [
-            Measured(pair, distance(*both, tolerance)) for pair, both in zip(step, reader.read(step), strict=True)
-        ]
+        result += [measure(pair, *both, tolerance) for pair, both in zip(step, reader.read(step), strict=True)]
     return result
 
 

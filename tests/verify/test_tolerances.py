@@ -1,20 +1,25 @@
+"""Tolerances: what counts as equal for logits of a lowering, column by column, and for those of a bundle."""
+
 from __future__ import annotations
 
 import warnings
 
 import numpy as np
 import pytest
+from bundles import decoder
 from rewriting import model_of
 
-from graphkit.verify.lowering_tolerance import Allowance, computes_in_half, distance
+from graphkit.model import Model
+from graphkit.verify.comparator import compare
+from graphkit.verify.tolerances import BundleTolerance, ColumnTolerance, computes_in_half
 
 RNG = np.random.default_rng(3)
 STEPS = [RNG.standard_normal(8).astype(np.float32) for _ in range(5)]
 NEVER = np.finfo(np.float32).min
 
 
-def of(steps: list[np.ndarray], *, is_half: bool = False) -> Allowance:
-    allowance = Allowance(1e-4, is_half=is_half)
+def of(steps: list[np.ndarray], *, is_half: bool = False) -> ColumnTolerance:
+    allowance = ColumnTolerance(1e-4, is_half=is_half)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         allowance.learn(steps)
@@ -51,7 +56,7 @@ def test_nor_does_it_in_the_output_of_an_encoder(column: float) -> None:
     hidden[..., 3] = column
     wrong = hidden.copy()
     wrong[0, 1, 2] += 0.01
-    allowance = Allowance(1e-4, is_half=False)
+    allowance = ColumnTolerance(1e-4, is_half=False)
     assert not allowance.differ(hidden, hidden)
     assert allowance.differ(wrong, hidden)
 
@@ -77,14 +82,14 @@ def test_outputs_that_vary_far_may_differ_further() -> None:
 @pytest.mark.parametrize("found", [np.full(8, np.nan, np.float32), np.zeros(7, np.float32), np.full(8, np.inf)])
 def test_numbers_that_are_none_and_other_dims_differ(found: np.ndarray) -> None:
     assert of(STEPS).differ(found, STEPS[0])
-    assert distance(found, STEPS[0]) == np.inf
+    assert compare(STEPS[0], found, any_width=True).absolute == np.inf
 
 
 def test_outputs_without_elements_agree() -> None:
     empty = np.zeros((1, 0, 8), np.float32)
-    assert not Allowance(1e-4, is_half=False).differ(empty, empty)
-    assert not Allowance(1e-4, is_half=False).differ(np.zeros((3, 0)), np.zeros((3, 0)))
-    assert distance(empty, empty) == 0
+    assert not ColumnTolerance(1e-4, is_half=False).differ(empty, empty)
+    assert not ColumnTolerance(1e-4, is_half=False).differ(np.zeros((3, 0)), np.zeros((3, 0)))
+    assert compare(empty, empty).absolute == 0
 
 
 def test_tokens_are_a_tie_only_where_their_own_logits_are_near() -> None:
@@ -109,3 +114,26 @@ def test_tokens_are_a_tie_only_where_their_own_logits_are_near() -> None:
 )
 def test_a_model_that_rounds_to_float16_on_its_way_is_compared_as_one(text: str, rounds: bool) -> None:
     assert computes_in_half(model_of(text)) is rounds
+
+
+def test_an_original_that_gives_nan_proves_nothing() -> None:
+    steps = [*STEPS[:-1], np.append(STEPS[-1][:-1], np.float32(np.nan))]
+    assert of(STEPS).differ(steps[-1], steps[-1])
+
+
+@pytest.mark.parametrize(
+    ("apart", "plain", "fused", "is_raised"),
+    [
+        (0.0, 1e-5, 1e-4, False),
+        (4e-6, 1e-5, 1e-4, False),
+        (3e-5, 6.3e-5, 1e-4, True),
+        (9.2e-5, 1.9e-4, 1.9e-4, True),
+        (1.0, 2.1e-4, 2.1e-4, True),  # a model that the runtime breaks is no licence
+    ],
+)
+def test_it_follows_the_levels_within_bounds(apart: float, plain: float, fused: float, is_raised: bool) -> None:
+    model = Model.from_proto(decoder())
+    allowed = BundleTolerance.of([model], apart, 1e-5, exact=False)
+    assert (allowed.plain, allowed.near, allowed.fused) == (plain, plain, fused)
+    assert allowed.is_raised is is_raised
+    assert BundleTolerance.of([model], apart, 1e-5, exact=True).plain == 0

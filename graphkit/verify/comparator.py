@@ -1,0 +1,213 @@
+"""The comparator of all proofs: how far outputs are from the expected ones, by one rule for NaN and infinities.
+
+Elements are equal where they are the same number, both NaN, or both so small that they stand for minus infinity. A NaN
+or an infinity against anything else is a problem that no tolerance covers, as other dims and dtypes are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = [
+    "BLOCK",
+    "Difference",
+    "Output",
+    "compare",
+    "compare_outputs",
+    "distance_of_spread",
+    "element_counts",
+    "elementwise",
+    "magnitude",
+]
+
+LIKE_INFINITY = 1e30  # numbers from here on stand for infinity, and measure nothing
+BLOCK = 1 << 20  # elements compared at a time: the logits of a long prompt fill gigabytes
+Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far an output is from the expected one.
+
+    Attributes:
+        output: Its name.
+        absolute: The largest absolute difference; infinite where shapes, or NaNs and infinities, differ.
+        relative: The largest difference relative to the larger magnitude of the two.
+        scaled: The largest absolute difference relative to the largest magnitude in the expected output;
+            infinite where integers of more than 8 bits, or booleans, differ.
+        problem: What differs besides numbers, "" if nothing.
+        exact: Whether it is equal to the last bit.
+        magnitude: The largest magnitude in the expected output; not measured where it is exact.
+        spread: The standard deviation of the expected output; not measured where it is exact.
+    """
+
+    output: str
+    absolute: float
+    relative: float
+    scaled: float
+    problem: str = ""
+    exact: bool = False
+    magnitude: float = 0.0
+    spread: float = 0.0
+
+    def __str__(self) -> str:
+        return self.problem or f"differs by {self.absolute:.3g}"
+
+    @property
+    def of_magnitude(self) -> float:
+        """The largest absolute difference, relative to the largest magnitude in the expected output, of any dtype."""
+        return self.absolute / self.magnitude if self.magnitude else self.absolute
+
+    def within(self, tolerance: float, *, of_magnitude: bool = False) -> bool:
+        """Whether the absolute or the relative difference is at most the tolerance, and nothing else differs.
+
+        With `of_magnitude` it is the difference relative to the largest magnitude in the output.
+        """
+        measure = self.scaled if of_magnitude else min(self.absolute, self.relative)
+        return not self.problem and measure <= tolerance
+
+
+def compare_outputs(expected: Mapping[str, Output], actual: Mapping[str, Output]) -> list[Difference]:
+    """Compare the outputs of `actual` with those of the same name in `expected`."""
+    return [
+        compare(expected[name], value, name) if name in expected else _problem(name, "the original has no such output")
+        for name, value in actual.items()
+    ]
+
+
+def compare(
+    expected: Output, actual: Output, name: str = "", *, any_width: bool = False, floor: float = -math.inf
+) -> Difference:
+    """Compare an output with the expected one.
+
+    Args:
+        expected: An output of the original.
+        actual: The same of a candidate.
+        name: Of the output.
+        any_width: Whether floats may have another dtype of floats, and integers another one of integers.
+        floor: Numbers up to this stand for minus infinity.
+    """
+    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
+        return _compare_arrays(name, expected, actual, any_width, floor)
+    if type(expected) is not type(actual):
+        return _problem(name, f"{_kind(actual)}, expected {_kind(expected)}")
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        if list(expected) != list(actual):
+            return _problem(name, "keys differ")
+        return compare(list(expected.values()), list(actual.values()), name)
+    if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
+        return _compare_members(name, expected, actual)
+    if isinstance(expected, (bool, int, float)) and isinstance(actual, (bool, int, float)):
+        return compare(np.asarray(expected), np.asarray(actual), name)
+    return _equal(name) if expected == actual else _problem(name, "values differ")
+
+
+def _equal(name: str) -> Difference:
+    return Difference(name, 0.0, 0.0, 0.0, exact=True)
+
+
+def _problem(name: str, problem: str) -> Difference:
+    return Difference(name, np.inf, np.inf, np.inf, problem)
+
+
+def _kind(value: Output) -> str:
+    return "no value" if value is None else type(value).__name__
+
+
+def _compare_members(name: str, expected: Sequence[Output], actual: Sequence[Output]) -> Difference:
+    if len(expected) != len(actual):
+        return _problem(name, f"{len(actual)} members, expected {len(expected)}")
+    members = [compare(*pair, name) for pair in zip(expected, actual, strict=True)]
+    problem = next((f"member {index}: {member.problem}" for index, member in enumerate(members) if member.problem), "")
+    kinds = ("absolute", "relative", "scaled")
+    absolute, relative, scaled = (max((getattr(m, kind) for m in members), default=0.0) for kind in kinds)
+    return Difference(name, absolute, relative, scaled, problem, all(member.exact for member in members))
+
+
+def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_width: bool, floor: float) -> Difference:
+    is_float = expected.dtype.kind == "f", actual.dtype.kind == "f"
+    if expected.shape != actual.shape or (is_float[0] != is_float[1] if any_width else expected.dtype != actual.dtype):
+        was, now = (f"{a.dtype} {list(a.shape)}" for a in (expected, actual))
+        return _problem(name, f"{now}, expected {was}")
+    if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
+        return _equal(name) if np.array_equal(expected, actual) else _problem(name, "values differ")
+    if not expected.size or _same_bits(expected, actual):
+        return _equal(name)
+    if expected.dtype.kind not in "fiub":
+        return _problem(name, "values differ")
+    return _measured(name, expected.reshape(-1), actual.reshape(-1), floor)
+
+
+def _same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
+    if expected.dtype != actual.dtype:
+        return False
+    one, two = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (expected, actual))
+    return np.array_equal(one, two)
+
+
+def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float) -> Difference:
+    absolute = relative = largest = total = squares = 0.0
+    count = 0
+    for start in range(0, expected.size, BLOCK):
+        one, two = (array[start : start + BLOCK].astype(np.float64) for array in (expected, actual))
+        apart = elementwise(one, two, floor)
+        if not np.isfinite(apart).all():
+            return _problem(name, "NaNs or infinities differ")
+        absolute = max(absolute, float(apart.max()))
+        scale = np.maximum(np.abs(one), np.abs(two))
+        relative = max(relative, float(np.divide(apart, scale, where=apart > 0, out=np.zeros_like(one)).max()))
+        known = _counted(one, floor)
+        largest = max(largest, float(np.abs(known).max(initial=0.0)))
+        count, total, squares = count + known.size, total + float(known.sum()), squares + float((known * known).sum())
+    is_integer = expected.dtype.kind != "f"
+    if is_integer and not absolute and not np.array_equal(expected, actual):  # past 2**53, float64 knows no neighbours
+        absolute, relative = 1.0, 1.0 / max(largest, 1.0)
+    mean = total / count if count else 0.0
+    spread = math.sqrt(max(squares / count - mean * mean, 0.0)) if count else 0.0
+    scaled = absolute / largest if largest else absolute
+    if is_integer:
+        is_rounded = expected.dtype.kind in "iu" and expected.dtype.itemsize == 1
+        scaled = absolute / 255 if is_rounded or not absolute else np.inf
+    return Difference(name, absolute, relative, scaled, magnitude=largest, spread=spread)
+
+
+def distance_of_spread(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the largest absolute difference, relative to the spread of the expected array where that is above 1."""
+    difference = compare(expected, actual, any_width=True)
+    return difference.absolute / max(1.0, difference.spread)
+
+
+def elementwise(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> np.ndarray:
+    """Return the absolute difference of each element, in float64; infinity where a NaN or an infinity differs."""
+    one, two = expected.astype(np.float64, copy=False), actual.astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(one - two)
+        same = (one == two) | (np.isnan(one) & np.isnan(two)) | ((one <= floor) & (two <= floor))
+        return np.asarray(np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)))
+
+
+def magnitude(array: np.ndarray, floor: float = -math.inf) -> float:
+    """Return the largest magnitude in an array, of numbers that do not stand for infinity."""
+    return float(np.abs(_counted(array.astype(np.float64), floor)).max(initial=0.0))
+
+
+def _counted(wide: np.ndarray, floor: float) -> np.ndarray:
+    """Return the elements that are finite numbers, and do not stand for infinity."""
+    return np.asarray(wide[(wide > floor) & (np.abs(wide) < LIKE_INFINITY)])
+
+
+def element_counts(value: Output) -> tuple[int, int]:
+    """Return how many elements an output has, and how many of them are no NaN or infinity."""
+    if isinstance(value, np.ndarray):
+        is_float = value.dtype.kind == "f"
+        return value.size, int(np.isfinite(value).sum()) if is_float else value.size
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        counts = [element_counts(member) for member in value]
+        return sum(count for count, _ in counts), sum(finite for _, finite in counts)
+    return 1, 1  # a number, a text, or that there is no value
