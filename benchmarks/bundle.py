@@ -131,7 +131,9 @@ def prepare(export: Path, options: Namespace, folder: Path) -> None:
         step = graphkit.load(folder / "decoder_with_past_model.onnx")
     slots = max(options.tokens) + 64
     slots = min(slots, most_positions(step) or slots)
-    graphkit.bundle_folder(export, folder / "bundle", graphkit.BundleOptions(slots, options.source, verify=False))
+    graphkit.bundle_folder(
+        export, folder / "bundle", graphkit.BundleOptions(max_cache=slots, max_source=options.source, verify=False)
+    )
     folded = graphkit.fold(step).model
     save_models({folder / "original.onnx": step, folder / "folded.onnx": folded}, weights="shared")
 

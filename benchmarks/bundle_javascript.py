@@ -59,7 +59,7 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
     if step is None:
         raise SystemExit(f"{export}: no decoder with a past")
     slots = options.slots or max(options.tokens) + options.steps + 4
-    made = graphkit.BundleOptions(slots, options.source, verify=False)
+    made = graphkit.BundleOptions(max_cache=slots, max_source=options.source, verify=False)
     graphkit.bundle_folder(export, folder / "bundle", made)
     folded = graphkit.fold(step).model
     save_models({folder / "folded.onnx": folded}, weights="shared")

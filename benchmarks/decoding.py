@@ -136,7 +136,7 @@ def split(scratch: Scratch) -> dict[str, tuple[Path, Path]]:
     for weights in placements:
         folder = scratch.folder if weights == "in-place" else scratch.results / weights
         folder.mkdir(exist_ok=True)
-        split_file(graphkit.load(scratch.model), folder, SplitOptions(weights, verify=False))
+        split_file(graphkit.load(scratch.model), folder, SplitOptions(weights=weights, verify=False))
         pairs[weights] = folder / FIRST_NAME, folder / PAST_NAME
     return pairs
 

@@ -32,6 +32,15 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.host import Host
 from graphkit.host.bundle import Bundle
 from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.options import (
+    BundleOptions,
+    CompareOptions,
+    FolderOptions,
+    FoldOptions,
+    LowerOptions,
+    RewriteOptions,
+    SplitOptions,
+)
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.passes.fold import fold
@@ -53,16 +62,15 @@ from graphkit.verify.layers.result import ModelComparison
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split import SplitProof, verify_split
-from graphkit.workflows.bundle import BundleOptions, BundleReport, bundle_folder
-from graphkit.workflows.compare import CompareOptions, compare_models
+from graphkit.workflows.bundle import BundleReport, bundle_folder
+from graphkit.workflows.compare import compare_models
 from graphkit.workflows.edit import EditReport, edit_file
-from graphkit.workflows.fold import FoldOptions, FoldReport, fold_file
-from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
-from graphkit.workflows.proven import RewriteOptions
+from graphkit.workflows.fold import FoldReport, fold_file
+from graphkit.workflows.lower import LowerReport, lower_folder
 from graphkit.workflows.rewrite import RewriteReport, rewrite_file
 from graphkit.workflows.specialize import Specializer
-from graphkit.workflows.split import SplitOptions, SplitReport, split_file
-from graphkit.workflows.verify_folder import FolderOptions, verify_folder
+from graphkit.workflows.split import SplitReport, split_file
+from graphkit.workflows.verify_folder import verify_folder
 
 __version__: str
 

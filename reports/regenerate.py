@@ -41,8 +41,11 @@ REPORTS = {
 SPLITS = {"nllb-tiny-split": "nllb-tiny/decoder_model_merged_quantized"}
 FOLDS = {"marian-tiny-fold": "marian-tiny/decoder_model_merged"}
 BUNDLES = {
-    "opus-mt-en-fr-bundle": ("opus-mt-en-fr", BundleOptions(128, 64, 4, dry_run=True)),  # there are no weights to prove
-    "marian-tiny-bundle": ("marian-tiny", BundleOptions(16, 12, 2)),
+    "opus-mt-en-fr-bundle": (
+        "opus-mt-en-fr",
+        BundleOptions(max_cache=128, max_source=64, batch=4, dry_run=True),
+    ),  # there are no weights to prove
+    "marian-tiny-bundle": ("marian-tiny", BundleOptions(max_cache=16, max_source=12, batch=2)),
 }
 LOWERED = {"marian-tiny-mt8371": ("marian-tiny", LowerOptions(target="mt8371", src_len=16, max_cache_len=16))}
 

@@ -90,7 +90,7 @@ def test_what_cannot_be_extracted_is_one_error_and_no_file(run: Run, tmp_path: P
 
 def test_rename_writes_other_names_and_proves_them(run: Run, tmp_path: Path) -> None:
     made = tmp_path / "r.onnx"
-    new = ("--input", "x=left", "--output", "y=right", "--dim", "N=rows")
+    new = ("--input-name", "x=left", "--output-name", "y=right", "--dim-name", "N=rows")
     code, out, err = run("rename", small_file(tmp_path), *new, "-o", made)
     assert (code, err) == (0, "")
     assert "x is called left.\n\ny is called right.\n\nN is called rows.\n" in out
@@ -98,6 +98,13 @@ def test_rename_writes_other_names_and_proves_them(run: Run, tmp_path: Path) -> 
     written = load(made).graph
     assert [value.name for value in (*written.inputs, *written.outputs)] == ["left", "right"]
     assert declared_dims(written.inputs[0]) == declared_dims(written.outputs[0]) == ("rows", "L")
+
+
+def test_rename_takes_the_options_of_earlier_versions(run: Run, tmp_path: Path) -> None:
+    made = tmp_path / "r.onnx"
+    old = ("--input", "x=left", "--output", "y=right", "--dim", "N=rows", "--value", "h=middle")
+    assert run("rename", small_file(tmp_path), *old, "-o", made)[0] == 0
+    assert set(load(made).graph.values) == {"left", "middle", "right"}
 
 
 def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -> None:
@@ -114,11 +121,12 @@ def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -
     [
         (
             ("rename", OTHER),
-            "there is nothing to rename - give --input, --output, --dim or --value, such as --dim N=batch",
+            "there is nothing to rename - give one of --input-name, --output-name, --dim-name, --value-name, such as "
+            "--dim-name N=batch",
         ),
         (("set-dims", OTHER), "there is nothing to set - give --dim or --input, such as --dim batch_size=1"),
         (
-            ("rename", OTHER, "--input", "logits=a"),
+            ("rename", OTHER, "--input-name", "logits=a"),
             f"{OTHER}: there is no input 'logits' - there are input_ids",
         ),
         (

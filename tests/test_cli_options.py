@@ -1,24 +1,24 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 import click
 import pytest
 
+from graphkit.analysis.sections import ReportOptions
 from graphkit.cli import COMMANDS
-from graphkit.cli.options import REPORT_FORMATS, SizeWords, choice
+from graphkit.cli.options import REPORT_FORMATS, choice, read_sizes
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
+from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.split import verify_split
 
 OWN = {
-    ("bundle", "batch"),
     ("compare", "tolerance"),
     ("contract", "language"),
     ("lower", "target"),
-    ("rename", "dim"),
-    ("rename", "input"),
     ("report", "format"),
-    ("rewrite", "tolerance"),
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
 }  # what means something else there
@@ -41,10 +41,10 @@ def test_an_option_of_several_commands_is_the_same_in_each() -> None:
 
 
 def test_sizes_are_read_as_one_spec() -> None:
-    words = SizeWords(("a=b=1", "n=8"), ("x=1x3",), ("m=:5", "k=2:"))
+    spec = read_sizes(("a=b=1", "n=8"), ("x=1x3",), ("m=:5", "k=2:"))
     ranges = {"m": (None, 5), "k": (2, None)}
-    assert words.read() == DimSpec.of({"a=b": 1, "n": 8}, {"x": (1, 3)}, ranges)
-    assert SizeWords((), (), ()).read() == AS_DECLARED
+    assert spec == DimSpec.of({"a=b": 1, "n": 8}, {"x": (1, 3)}, ranges)
+    assert read_sizes(()) == AS_DECLARED
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ def test_sizes_are_read_as_one_spec() -> None:
     ],
 )
 def test_spellings_of_sizes(option: str, texts: Sequence[str]) -> None:
-    read = {SizeWords(**{"dim": (), "input": (), "range": (), option: (text,)}).read() for text in texts}
+    read = {read_sizes(**{"dim": (), option: (text,)}) for text in texts}
     assert len(read) == 1
     ((name, *_),) = getattr(read.pop(), {"dim": "dims", "input": "inputs", "range": "ranges"}[option])
     assert name == texts[0].rpartition("=")[0]
 
 
 def test_a_shape_is_that_of_its_spelling() -> None:
-    assert SizeWords((), ("x:[1, 8]",), ()).read().shapes == {"x": (1, 8)}
-    assert SizeWords((), ("x:[]",), ()).read().shapes == {"x": ()}
+    assert read_sizes((), ("x:[1, 8]",), ()).shapes == {"x": (1, 8)}
+    assert read_sizes((), ("x:[]",), ()).shapes == {"x": ()}
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,12 @@ def test_a_choice_that_is_none_may_mean_another(value: str, message: str) -> Non
 
 def test_bounds_that_are_none_name_the_option() -> None:
     with pytest.raises(UsageError, match=r"^--range: '3:2' allows no size - write the smaller bound first$"):
-        SizeWords((), (), ("n=3:2",)).read()
+        read_sizes((), (), ("n=3:2",))
+
+
+def test_defaults_are_those_of_the_functions() -> None:
+    steps = inspect.signature(verify_split).parameters["steps"].default
+    runs = inspect.signature(verify_rewrite).parameters["runs"].default
+    given = {(command.name, option.name): option.default for command in COMMANDS for option in command.params}
+    assert (given["split-merged", "steps"], given["verify", "steps"], given["verify", "runs"]) == (steps, steps, runs)
+    assert given["report", "context"] == ReportOptions().context

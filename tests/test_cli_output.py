@@ -15,8 +15,8 @@ import pytest
 
 import graphkit
 from graphkit.cli import COMMANDS
+from graphkit.cli.listing import schema
 from graphkit.cli.output import put_list
-from graphkit.cli.schemas import schema
 from graphkit.examples import resolve
 from graphkit.workflows.schemas import SCHEMAS
 

@@ -22,6 +22,7 @@ LAYERS = (
     ("glance", "save"),
     ("contract", "model", "targets"),
     ("runtime", "shapes"),
+    ("options",),
     ("host",),
     ("constraints",),
     ("analysis", "rewrite", "surgeon"),
@@ -38,19 +39,11 @@ HOMES = {
     "onnxruntime": {"runtime/loading.py"},
     "rich": {"cli/output.py", "render/layout.py", "render/terminal.py"},
     "click": {
-        "cli/bundling.py",
-        "cli/commands.py",
-        "cli/comparing.py",
-        "cli/completing.py",
-        "cli/editing.py",
-        "cli/lowering.py",
-        "cli/options.py",
-        "cli/output.py",
-        "cli/piping.py",
-        "cli/reading.py",
-        "cli/rewriting.py",
-        "cli/shapes.py",
-        "cli/schemas.py",
+        *(
+            f"cli/{name}.py"
+            for name in ("commands", "completing", "listing", "lowering", "options", "output", "piping")
+        ),
+        *(f"cli/{name}.py" for name in ("proving", "report", "rewriting", "shapes")),
     },
 }
 

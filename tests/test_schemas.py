@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "fold": {"fold-report": (CAUSAL, "-o", "{out}"), "fold-report unverified": (CAUSAL, *FAST)},
     "split-merged": {"split-report": (MERGED, "-o", "{out}")},
     "extract": {"edit-report": (CAUSAL, "--to", "logits", "-o", "{out}")},
-    "rename": {"edit-report": (CAUSAL, "--input", "input_ids=ids", *FAST)},
+    "rename": {"edit-report": (CAUSAL, "--input-name", "input_ids=ids", *FAST)},
     "set-dims": {"edit-report": (CAUSAL, "--dim", "batch_size=2", *FAST)},
     "convert-opset": {"edit-report": (CAUSAL, "--to", "18", *FAST)},
     "lower": {"lower-report": (CAUSAL, "--src-len", "8", "-o", "{out}")},

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from graphkit.contract.default_sizes import BUNDLED, LOWERED, SOURCE
 from graphkit.graph.uses import lookups, table_entries
 from graphkit.graph.view import Value
 from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
+from graphkit.options import BUNDLED, LOWERED, SOURCE
 from graphkit.render.result import Result
 
 if TYPE_CHECKING:

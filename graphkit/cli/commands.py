@@ -5,14 +5,12 @@ from __future__ import annotations
 import click
 
 from graphkit import __version__
-from graphkit.cli.bundling import bundle
-from graphkit.cli.comparing import compare
 from graphkit.cli.completing import completion
-from graphkit.cli.editing import convert_opset, extract, rename, set_dims
-from graphkit.cli.lowering import contract, lower
-from graphkit.cli.reading import examples, report, targets
-from graphkit.cli.rewriting import explain, fold, rewrite, split_merged, verify
-from graphkit.cli.schemas import schema
+from graphkit.cli.listing import examples, explain, schema, targets
+from graphkit.cli.lowering import bundle, contract, lower
+from graphkit.cli.proving import compare, verify
+from graphkit.cli.report import report
+from graphkit.cli.rewriting import convert_opset, extract, fold, rename, rewrite, set_dims, split_merged
 from graphkit.cli.shapes import program, shapes
 
 __all__ = ["app"]

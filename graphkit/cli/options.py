@@ -1,36 +1,50 @@
-"""The options that several commands share, and how their values are parsed."""
+"""Flags of the command line: those of the option table, and those of reports; and how their values are parsed."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
-from graphkit.cli.completing import complete_dim, complete_input, complete_model
+from graphkit.cli.completing import (
+    complete_dim,
+    complete_input,
+    complete_kinds,
+    complete_model,
+    complete_sections,
+    complete_target,
+    complete_tensor,
+)
+from graphkit.options import LIMITS, MAP, NO_VERIFY, SIZES, Flag, as_declared
 
 if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
-    from graphkit.save import Placement
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "PLACEMENTS", "REPORT_FILE", "REPORT_FORMATS", "Format", "SizeWords", "choice", "count_option", "dim_option",
-    "float16_tolerance_option", "format_of", "format_option", "input_option", "limit_options", "model_argument",
-    "no_verify_option", "output_format_option", "output_option", "overwrite_option", "read_limits", "read_pairs",
-    "read_sizes", "rewrite_tolerance_option", "size_options", "steps_option", "tolerance_option", "weights_option",
+    "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "format_of", "format_option", "model_argument",
+    "output_format_option", "output_option", "read_limits", "read_pairs", "read_sizes", "takes",
 ]  # fmt: skip
 
 T = TypeVar("T")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
 UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
-
-
+COMPLETIONS = {
+    "--dim": complete_dim,
+    "--range": complete_dim,
+    "--input": complete_input,
+    "--target": complete_target,
+    "--only": complete_sections,
+    "--fail-on": complete_kinds,
+    "--why": complete_tensor,
+}  # by flag
 AS_IN = {
     "--dim": "batch_size=1",
     "--input": "input_ids=1x8",
@@ -63,7 +77,6 @@ SUFFIXES = {
 }  # of files, and the format that they say
 REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
 REPORT_FORMATS = (Format.text, Format.markdown, Format.json, Format.html)  # the formats of reports without a drawing
-PLACEMENTS: tuple[Placement, ...] = ("kept", "shared", "in-place", "inline")
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -82,22 +95,6 @@ def choice(names: Iterable[str]) -> click.Choice[str]:
     return _Choice([str(getattr(name, "value", name)) for name in names])
 
 
-def count_option(name: str, default: int | None, text: str) -> Callable[[Command], Command]:
-    """Return an option that takes a number of at least 1."""
-    return click.option(name, type=click.IntRange(min=1), default=default, show_default=default is not None, help=text)
-
-
-def tolerance_option(default: float | None, text: str = "") -> Callable[[Command], Command]:
-    """Return the option --tolerance; `text` states a default that depends on the model."""
-    return click.option(
-        "--tolerance",
-        type=click.FloatRange(min=0.0),
-        default=default,
-        show_default=default is not None,
-        help=f"Largest difference that still counts as equal.{text}",
-    )
-
-
 def output_option(metavar: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
     """Return the option --output."""
     path = click.Path(path_type=Path)
@@ -107,27 +104,112 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Callabl
 model_argument = click.argument("model", metavar="MODEL", shell_complete=complete_model)
 
 
-def _weights_option(default: Placement) -> Callable[[Command], Command]:
-    return click.option(
-        "--weights",
-        type=choice(PLACEMENTS),
-        default=default,
-        show_default=True,
-        help="kept: inside the model where they are inside now, and it has up to 2 GB; else shared. shared: one data "
-        "file that holds each tensor once. in-place: copies no weights, so the source must stay. inline: inside the "
-        "models.",
-    )
+def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the flags of a dataclass of options, which the command takes as `options`, an `Asked`.
+
+    Args:
+        kind: The dataclass; each field names its flags.
+        without: Flags that the command has no use for.
+    """
+    every: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type] # a dataclass, which no type says
+    own = sorted(every, key=lambda field: field.name not in kind.__annotations__)  # before those of its base class
+    defaults = {flag: field.default for field in own for flag in field.metadata.get("flags", ())}
+    flags = [flag for flag in defaults if flag not in without]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def wrapped(**words: object) -> Any:
+            given = {flag: words.pop(_key(flag)) for flag in flags}
+            return command(options=Asked(kind, given), **words)
+
+        for flag in reversed(flags):
+            _click_option(flag, defaults[flag])(wrapped)
+        return wrapped
+
+    return decorate
 
 
-weights_option = _weights_option("kept")
-shared_weights_option = _weights_option("shared")
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
-steps_option = count_option("--steps", 8, "Number of greedy decoding steps in the proof of a split.")
-float16_tolerance_option = tolerance_option(None, " Default: 0, or 0.01 for a model with float16 tensors.")
-rewrite_tolerance_option = tolerance_option(
-    None, " Default: 0, or 0.01 for a model with float16 tensors; more for passes that change results."
-)
-no_verify_option = click.option("--no-verify", is_flag=True, help="Skip the proof.")
+def _key(flag: Flag) -> str:
+    """Return the name under which click keeps the value of a flag."""
+    return flag.name.lstrip("-").replace("-", "_")
+
+
+def _click_option(flag: Flag, default: Any) -> Callable[[Command], Command]:
+    more: dict[str, Any] = {"metavar": flag.metavar, "shell_complete": COMPLETIONS.get(flag.name)}
+    if flag.kind is bool:
+        more = {"is_flag": True}
+    elif flag.is_repeatable:
+        more |= {"multiple": True}
+    elif flag not in LIMITS:
+        more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
+    else:
+        more |= {"type": flag.kind}
+    return click.option(*filter(None, (flag.name, flag.short)), _key(flag), help=flag.help, **more)
+
+
+def _click_type(flag: Flag) -> Any:
+    if flag.choices:
+        return choice(flag.choices)
+    if flag.kind is Path:
+        return click.Path(path_type=Path)
+    if flag.kind is int and flag.least is not None:
+        return click.IntRange(min=int(flag.least))
+    if flag.kind is float and flag.least is not None:
+        return click.FloatRange(flag.least, flag.most, min_open=flag.is_positive)
+    return flag.kind
+
+
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """The words of a command line for a dataclass of options; reading some of them needs imports, which are put off.
+
+    Attributes:
+        kind: The dataclass.
+        words: The value of each flag, as click read it.
+    """
+
+    kind: type[T]
+    words: Mapping[Flag, Any]
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of time and memory."""
+        return read_limits(*(self.words[flag] for flag in LIMITS))
+
+    @property
+    def verify(self) -> bool:
+        """Whether a proof is to run."""
+        return not self.words[NO_VERIFY]
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether any size, shape or range is given."""
+        return any(self.words[flag] for flag in SIZES)
+
+    def read(self, **more: object) -> T:
+        """Return the options; further fields have the given values.
+
+        Raises:
+            UsageError: A word cannot be parsed.
+        """
+        values: dict[str, object] = {}
+        for field in fields(self.kind):  # type: ignore[arg-type] # a dataclass, which no type says
+            flags = field.metadata.get("flags", ())
+            if any(flag in self.words for flag in flags):
+                values[field.name] = self._value(field.default, *flags)
+        return self.kind(**(values | more))
+
+    def _value(self, default: object, *flags: Flag) -> object:
+        words = [self.words.get(flag, ()) for flag in flags]
+        if flags == LIMITS:
+            return read_limits(*words)
+        if flags == SIZES:
+            return read_sizes(*words)
+        if flags == SIZES[:1]:
+            return read_sizes(*words).dims
+        if flags == (MAP,):
+            return tuple(read_pairs(words[0], MAP.name, str))
+        return not words[0] if default is True else words[0]
 
 
 def format_of(format: str | None, file: Path | None) -> Format:
@@ -177,7 +259,7 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             click.get_current_context().meta[REPORT_FILE] = report_file
             chosen = format_of(format, report_file)
             if report_file is not None:
-                _check_report(report_file, others, replaces="--report" not in names)
+                _check_report(report_file, replaces="--report" not in names)
             if chosen not in REPORT_FORMATS:
                 from graphkit.errors import UsageError
 
@@ -191,7 +273,7 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
     return decorate
 
 
-def _check_report(file: Path, others: Mapping[str, object], *, replaces: bool) -> None:
+def _check_report(file: Path, *, replaces: bool) -> None:
     """Check before any work that a report can be written to a file.
 
     Raises:
@@ -199,13 +281,14 @@ def _check_report(file: Path, others: Mapping[str, object], *, replaces: bool) -
     """
     from graphkit.errors import OutputError
 
-    target, made = Path(os.path.realpath(file)), others.get("output")
+    params = click.get_current_context().params
+    target, made = Path(os.path.realpath(file)), params.get("output")
     place = Path(os.path.realpath(made)) if isinstance(made, Path) else None
     if target == place:
         raise OutputError(f"{file}: is what the command makes - name another file for the report")
     if target.is_dir():
         raise OutputError(f"{file}: is a folder - name a file in it for the report")
-    if not replaces and not others.get("overwrite") and target.is_file():
+    if not replaces and not params.get("overwrite") and target.is_file():
         raise OutputError(f"{file}: exists - name another file for the report, or replace it with --overwrite")
     folder = target.parent
     if not folder.is_dir() and folder != place:  # which the command makes
@@ -218,94 +301,22 @@ format_option = report_option("--report")  # where --output is what a command ma
 output_format_option = report_option("--output", "-o")
 
 
-class SizeWords(NamedTuple):
-    """The unparsed texts of --dim, --input and --range. Parsing them needs imports, which are put off."""
-
-    dim: Sequence[str]
-    input: Sequence[str]
-    range: Sequence[str]
-
-    def read(self) -> DimSpec:
-        """Parse the texts.
-
-        Raises:
-            UsageError: A text cannot be parsed, or names a symbol or an input twice.
-        """
-        from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size
-        from graphkit.shapes import DimSpec
-
-        return DimSpec(
-            tuple(read_pairs(self.dim, "--dim", parse_size)),
-            tuple(read_pairs(self.input, "--input", parse_shape)),
-            tuple((name, *bounds) for name, bounds in read_pairs(self.range, "--range", parse_bounds)),
-        )
-
-
-def read_sizes(dim: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """Parse the texts of --dim, where that is all that serves.
+def read_sizes(dim: Sequence[str], input: Sequence[str] = (), range: Sequence[str] = ()) -> DimSpec:
+    """Parse the texts of --dim, --input and --range.
 
     Raises:
-        UsageError: A text cannot be parsed, or names a symbol twice.
+        UsageError: A text cannot be parsed, or names a symbol or an input twice.
     """
-    return SizeWords(dim, (), ()).read().dims
+    if not (dim or input or range):
+        return as_declared()
+    from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size
+    from graphkit.shapes import DimSpec
 
-
-dim_option = click.option(
-    "--dim",
-    metavar="NAME=N",
-    multiple=True,
-    shell_complete=complete_dim,
-    help="Set the size of a symbol; repeatable.",
-)
-input_option = click.option(
-    "--input",
-    metavar="NAME=AxBxC",
-    multiple=True,
-    shell_complete=complete_input,
-    help="Set the shape of an input; repeatable.",
-)
-
-
-def size_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the options --dim, --input and --range, which the command takes as `sizes`, a `SizeWords`."""
-
-    @dim_option
-    @input_option
-    @click.option(
-        "--range",
-        metavar="NAME=LO:HI",
-        multiple=True,
-        shell_complete=complete_dim,
-        help="Set bounds of a symbol; either may be left out; repeatable.",
+    return DimSpec(
+        tuple(read_pairs(dim, "--dim", parse_size)),
+        tuple(read_pairs(input, "--input", parse_shape)),
+        tuple((name, *bounds) for name, bounds in read_pairs(range, "--range", parse_bounds)),
     )
-    @wraps(command)
-    def wrapped(*, dim: Sequence[str], input: Sequence[str], range: Sequence[str], **others: object) -> T:
-        return command(sizes=SizeWords(dim, input, range), **others)
-
-    return wrapped
-
-
-def limit_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the options --timeout and --memory, which the command takes as `limits`, a `Limits`."""
-
-    @click.option(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="Time limit for loading or running a model once, and for folding or rewriting it. Default: 60, plus 30 "
-        "for each GB of weights; none for folding or rewriting.",
-    )
-    @click.option(
-        "--memory",
-        metavar="SIZE",
-        help="Memory limit of a running model, without its weights, such as 2GB; Linux only. Default: a quarter of the "
-        "machine's memory.",
-    )
-    @wraps(command)
-    def wrapped(*, timeout: float | None, memory: str | None, **others: object) -> T:
-        return command(limits=read_limits(timeout, memory), **others)
-
-    return wrapped
 
 
 def read_limits(timeout: float | None, memory: str | None) -> Limits:

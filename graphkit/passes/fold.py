@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from graphkit.graph.names import counted
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import FOLD_LIMIT
 from graphkit.passes import FOLDING, FUSING, SHARING
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
@@ -24,7 +25,6 @@ from graphkit.shapes.inputs import Inputs
 
 __all__ = ["FOLD_LIMIT", "fold"]
 
-FOLD_LIMIT = 1 << 20  # bytes of the largest constant that folding makes
 MAX_ROUNDS = 4
 
 

@@ -17,12 +17,11 @@ from graphkit.constraints.dim_equalities import forced_sizes
 from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.constraints.triggers import check_sizes
 from graphkit.contract.bundle import BundleContract
-from graphkit.contract.default_sizes import BUNDLED, SOURCE
 from graphkit.errors import UsageError
 from graphkit.io.tensors import walk_tensors
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
-from graphkit.passes.state.slots import Update
+from graphkit.options import BundleOptions, Update
 from graphkit.render.blocks import Block, Column, Heading, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
@@ -40,7 +39,7 @@ from graphkit.workflows.bundle_methods import MethodModel, derive_methods
 from graphkit.workflows.bundle_recurrent import method_chains
 from graphkit.workflows.bundle_state import build_bundle
 from graphkit.workflows.bundle_toml import described_methods
-from graphkit.workflows.deploy_sizes import DeployOptions, DeploySizes, SizeRequest, check_dtypes, check_output
+from graphkit.workflows.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, check_output, size_request
 from graphkit.workflows.originals import Pipeline, find_pipeline, special_tokens
 from graphkit.workflows.recording import record_stage
 
@@ -49,40 +48,6 @@ __all__ = ["JAVASCRIPT_HOST", "BundleOptions", "BundleReport", "bundle_folder"]
 CONTRACT, DATA = "bundle.json", "bundle.data"
 JAVASCRIPT_HOST = Path(host.__file__).with_name("bundle.mjs")
 NO_TOKENS: Mapping[str, int | None] = {"pad": None, "start": None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BundleOptions(DeployOptions):
-    """How to make a bundle.
-
-    Attributes:
-        max_cache: Slots of the cache: the most tokens that the decoder sees; None for 2,048, or as many as the model
-            has positions where these are fewer.
-        max_source: The longest source, as the encoder's input counts it.
-        update: What writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
-        dry_run: Whether only to say what would be made: nothing is written or run, and the weights need not be there.
-        copy_host: Whether to put `bundle.mjs`, the host in JavaScript, beside the models.
-    """
-
-    max_cache: int | None = None
-    max_source: int = SOURCE
-    update: Update = "tensor-scatter"
-    dry_run: bool = False
-    copy_host: bool = False
-
-    @property
-    def sizes(self) -> SizeRequest:
-        """The sizes that are asked for."""
-        return SizeRequest(
-            batch=self.batch,
-            slots=self.max_cache,
-            source=self.max_source,
-            dims=self.dims,
-            slots_flag="--max-cache",
-            source_flag="--max-source",
-            default_slots=BUNDLED,
-            default_source=SOURCE,
-        )
 
 
 @dataclass(frozen=True)
@@ -151,7 +116,7 @@ def bundle_folder(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
-    options.sizes.check()
+    size_request(options).check()
     check_output(path, output)
     if output.is_dir() and not options.dry_run:
         check_targets([output / CONTRACT], [], overwrite=options.overwrite)
@@ -160,7 +125,7 @@ def bundle_folder(
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
-    sizes = export.sizes(options.sizes)
+    sizes = export.sizes(size_request(options))
     with isolation(options.limits):
         methods = export.methods(sizes, options.update)
     contract, arrays = with_initial(_contract(methods, export, sizes), export.initial)

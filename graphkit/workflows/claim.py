@@ -11,12 +11,13 @@ from graphkit.graph.families import family_labels
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.options import RewriteOptions
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
 from graphkit.rewrite.outcome import PassChange
 from graphkit.verify.evidence import proof_blocks
 from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.workflows.proven import RewriteOptions, prove
+from graphkit.workflows.proven import prove
 from graphkit.workflows.unrounded import prove_unrounded
 
 __all__ = ["Claim", "Evidence", "judged"]

@@ -12,9 +12,10 @@ import numpy as np
 from graphkit.errors import ModelError
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import CompareOptions
 from graphkit.runtime.isolated import MAX_TIMEOUTS
 from graphkit.runtime.isolation import isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.verify.layers.arrays import ArrayFile
@@ -43,29 +44,6 @@ __all__ = ["CompareOptions", "compare_models"]
 TOLERANCE = 1e-4
 MOST_CAUSES = 4  # places where a difference begins that are looked into
 EXPLAINING = (offset, scale, rows, terms, order)
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """How to compare.
-
-    Attributes:
-        names: Tensors of A and what they are in B, (name, name).
-        by_order: Whether what is left within a module goes by order.
-        bisect: Whether to find the first difference in about log2 of the tensors' number of runs, instead of measuring
-            all of them.
-        tolerance: Largest difference that counts as equal, times the largest magnitude where that is above 1.
-            Default: 1e-4, and 0.01 where a model has float16 tensors.
-        seed: Of the generated inputs.
-        limits: What a model may take of time and memory.
-    """
-
-    names: tuple[tuple[str, str], ...] = ()
-    by_order: bool = False
-    bisect: bool = False
-    tolerance: float | None = None
-    seed: int = 0
-    limits: Limits = DEFAULT_LIMITS
 
 
 def compare_models(

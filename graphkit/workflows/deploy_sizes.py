@@ -14,38 +14,21 @@ from graphkit.constraints.symbol_sizes import symbol_roles
 from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
+from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, LowerOptions
 from graphkit.passes.fold import fold
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.suggest import did_you_mean
 
 __all__ = [
-    "DeployOptions",
     "DeploySizes",
     "SizeRequest",
     "check_dtypes",
     "check_output",
     "missing_sizes",
     "most_positions",
+    "size_request",
 ]
 
-
-@dataclass(frozen=True, kw_only=True)
-class DeployOptions:
-    """Options that `lower` and `bundle` share.
-
-    Attributes:
-        batch: Sequences, images or sounds at a time; of a bundle the most rows: sequences, or beams.
-        dims: Numbers for other symbols, the largest ones of a bundle, such as `(("height", 224),)`.
-        verify: Whether to run the proof.
-        overwrite: Replace files that exist.
-        limits: What a model may take of time and memory.
-    """
-
-    batch: int = 1
-    dims: tuple[tuple[str, int], ...] = ()
-    verify: bool = True
-    overwrite: bool = False
-    limits: Limits = DEFAULT_LIMITS
+MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +134,32 @@ class SizeRequest:
                 "with a dynamic length"
             )
         return fixed
+
+
+def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
+    """Return the sizes that options ask for."""
+    if isinstance(options, LowerOptions):
+        return SizeRequest(
+            batch=options.batch,
+            slots=options.max_cache_len,
+            source=options.src_len,
+            dims=options.dims,
+            slots_flag="--max-cache-len",
+            source_flag="--src-len",
+            default_slots=LOWERED,
+            default_source=LOWERED,
+            most=MOST_POSITIONS,
+        )
+    return SizeRequest(
+        batch=options.batch,
+        slots=options.max_cache,
+        source=options.max_source,
+        dims=options.dims,
+        slots_flag="--max-cache",
+        source_flag="--max-source",
+        default_slots=BUNDLED,
+        default_source=SOURCE,
+    )
 
 
 def most_positions(model: Model) -> int | None:

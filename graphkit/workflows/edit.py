@@ -13,6 +13,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.names import counted
 from graphkit.graph.types import shape_text
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import RewriteOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset
@@ -28,7 +29,7 @@ from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
+from graphkit.workflows.proven import check_output, prove, written_and_proven
 
 __all__ = ["EditReport", "edit_file"]
 

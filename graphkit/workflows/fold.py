@@ -15,7 +15,8 @@ from graphkit.constraints.triggers import check_sizes
 from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.passes.fold import FOLD_LIMIT, fold
+from graphkit.options import FoldOptions
+from graphkit.passes.fold import fold
 from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.blocks import Block, Heading, Prose
@@ -29,27 +30,11 @@ from graphkit.shapes.inputs import Inputs
 from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_blocks, proof_outcome
 from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.workflows.proven import RewriteOptions, check_output, prove, written_and_proven
+from graphkit.workflows.proven import check_output, prove, written_and_proven
 
 __all__ = ["FoldOptions", "FoldReport", "fold_file"]
 
 OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # what folding removes besides
-
-
-@dataclass(frozen=True)
-class FoldOptions(RewriteOptions):
-    """How to fold; sizes and shapes of the `spec` are frozen.
-
-    Attributes:
-        limit: Size limit in bytes of a new constant; all of them together may add 64 times as much.
-        keep_fusions: Whether to keep the nodes that onnxruntime's own fusions look for.
-        fuse: Whether constants go into weights, and attention into one node, which changes the last digits, and
-            onnxruntime's fusions are given up.
-    """
-
-    limit: int = FOLD_LIMIT
-    keep_fusions: bool = True
-    fuse: bool = False
 
 
 @dataclass(frozen=True)

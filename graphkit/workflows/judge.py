@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import IO, ClassVar, cast
 
 from graphkit.errors import UsageError
+from graphkit.options import JUDGE_SECONDS
 from graphkit.render.blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.runtime.process import ending
 
-__all__ = ["SECONDS", "Judgement", "Judgements", "judge", "judge_words"]
+__all__ = ["Judgement", "Judgements", "judge", "judge_words"]
 
 MODEL = "{model}"
-SECONDS = 600.0
 KEPT = 16384  # bytes of what a judge said last
 LINES = 20  # of these, in a text
 
@@ -84,7 +84,7 @@ def judge_words(command: str) -> tuple[str, ...]:
     return words
 
 
-def judge(command: str, models: Sequence[Path], seconds: float = SECONDS) -> Iterator[Judgement]:
+def judge(command: str, models: Sequence[Path], seconds: float = JUDGE_SECONDS) -> Iterator[Judgement]:
     """Yield the answer of a judge about each model; exit status 0 passes.
 
     Args:

@@ -17,6 +17,7 @@ from graphkit.contract.guide import guide
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
 from graphkit.io.transaction import made_folder
+from graphkit.options import LowerOptions
 from graphkit.passes.fold import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
@@ -25,13 +26,12 @@ from graphkit.save import Placement, check_targets, fits_inline, save_models, un
 from graphkit.targets import load_target
 from graphkit.verify.lowering import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
-from graphkit.workflows.deploy_sizes import check_dtypes, check_output
+from graphkit.workflows.deploy_sizes import check_dtypes, check_output, size_request
 from graphkit.workflows.dynamic_ranges import check_scales
 from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge, judge_words
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_changes import AskedChanges, asked_changes
-from graphkit.workflows.lower_options import DEFAULTS, LowerOptions
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes
 from graphkit.workflows.lowering import Lowered, lower_model
@@ -46,7 +46,7 @@ __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 def lower_folder(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    options: LowerOptions = DEFAULTS,
+    options: LowerOptions = LowerOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> LowerReport:
@@ -74,7 +74,7 @@ def lower_folder(
     path, output = Path(path), Path(output)
     for command in options.judges:
         judge_words(command)
-    options.sizes.check()
+    size_request(options).check()
     check_output(path, output)
     if output.is_dir():
         check_targets([output / CONTRACT, output / GUIDE], [], overwrite=options.overwrite)
@@ -174,7 +174,7 @@ def _check_pad(contract: Contract, pad: int) -> None:
 
 def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     check_dtypes(pipeline.models)
-    sizes = options.sizes.resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
+    sizes = size_request(options).resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]

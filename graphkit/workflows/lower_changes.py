@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphkit.options import LowerOptions
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.verify.approximation_error import deviation
 from graphkit.verify.originals import Originals
-from graphkit.workflows.lower_options import LowerOptions
 from graphkit.workflows.originals import Pipeline, changed_by
 
 __all__ = ["AskedChanges", "asked_changes", "changed_export"]

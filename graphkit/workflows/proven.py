@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,39 +11,16 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
+from graphkit.options import RewriteOptions
 from graphkit.rewrite.base import ALWAYS, Premise
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement, Saved, check_targets, placed, save_models
-from graphkit.shapes import AS_DECLARED, DimSpec
+from graphkit.save import Saved, check_targets, placed, save_models
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.tolerances import error_tolerance
 
-__all__ = ["RewriteOptions", "check_output", "prove", "written_and_proven"]
+__all__ = ["check_output", "prove", "written_and_proven"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RewriteOptions:
-    """How to write a rewritten model, and how to prove it.
-
-    Attributes:
-        spec: What is known about the input dims.
-        weights: Where the weights go: see `graphkit.save.save_models`.
-        verify: Whether to run the proof.
-        overwrite: Replace existing files.
-        tolerance: Largest difference that still counts as equal. Default: 0, or 0.01 for a model with float16 tensors;
-            where passes change results, their `largest_error`, relative to the largest magnitude in an output.
-        limits: Time and memory that a model may take in the proof.
-    """
-
-    spec: DimSpec = AS_DECLARED
-    weights: Placement = "kept"
-    verify: bool = True
-    overwrite: bool = False
-    tolerance: float | None = None
-    limits: Limits = DEFAULT_LIMITS
 
 
 def check_output(model: Model, output: Path, options: RewriteOptions) -> None:

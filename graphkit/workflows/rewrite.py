@@ -12,6 +12,7 @@ from typing import ClassVar
 from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.options import RewriteOptions
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.blocks import Block, Heading, Prose
 from graphkit.render.result import Result
@@ -24,7 +25,7 @@ from graphkit.time_limit import time_limit
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.claim import Claim, Evidence, judged
-from graphkit.workflows.proven import RewriteOptions, check_output, written_and_proven
+from graphkit.workflows.proven import check_output, written_and_proven
 
 __all__ = ["RewriteReport", "rewrite_file"]
 

@@ -12,44 +12,19 @@ from graphkit.analysis.interface import Interface, interface
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.options import SplitOptions
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.save import Placement, Saved, check_targets, save_models, unused_text
+from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks, proof_outcome
-from graphkit.verify.split import DEFAULT_STEPS, SplitProof, verify_split
+from graphkit.verify.split import SplitProof, verify_split
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
 
 FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
 DATA_NAME = "decoder_shared.onnx_data"
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """How to split.
-
-    Attributes:
-        weights: Where the weights go: see `graphkit.save.save_models`.
-        verify: Whether to run the proof.
-        keep_names: Keep the suffix `_merged_0` in the names of shared weights.
-        condition: The boolean input to split on, if there are several merged decoders.
-        overwrite: Replace existing files.
-        steps: Greedy steps of the proof.
-        tolerance: Largest difference that still counts as equal.
-        limits: Time and memory that a model may take in the proof.
-    """
-
-    weights: Placement = "shared"
-    verify: bool = True
-    keep_names: bool = False
-    condition: str | None = None
-    overwrite: bool = False
-    steps: int = DEFAULT_STEPS
-    tolerance: float = 0.0
-    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from graphkit.contract.bundle import BundleContract
@@ -13,7 +13,7 @@ from graphkit.contract.contract import Contract
 from graphkit.contract.reading import read_bundle, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.opening import check_bundle
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.options import FolderOptions
 from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_chains import verify_methods
 from graphkit.verify.bundle_proof import BundleProof
@@ -30,33 +30,6 @@ from graphkit.workflows.recording import AnyContract, proof_record, record
 __all__ = ["FolderOptions", "verify_folder"]
 
 BUNDLE, LOWERED = "bundle.json", "contract.json"
-
-
-@dataclass(frozen=True)
-class FolderOptions:
-    """How to prove a folder.
-
-    Attributes:
-        tolerance: Largest difference that counts as equal; by default that of the proof that the folder records, or of
-            a first proof. What the user asked `lower` to change, such as `--dequantize`, is changed in the export too,
-            unless a tolerance or a rate of tokens is given. With a rate any difference is one where no tolerance is.
-        tokens_rate: The share of the export's next tokens that must be the folder's too, such as 0.95 for models that
-            were quantised since; None for all, up to ties.
-        record: Whether to write how the proof ended, and the checksums of the files as they are.
-        seed: Of inputs and prompts.
-        limits: Time and memory that a model may take.
-    """
-
-    tolerance: float | None = None
-    tokens_rate: float | None = None
-    record: bool = False
-    seed: int = 0
-    limits: Limits = DEFAULT_LIMITS
-
-    @property
-    def same_weights(self) -> bool:
-        """Whether weights must be those of the export: where neither a tolerance nor a rate of tokens decides."""
-        return self.tolerance is None and self.tokens_rate is None
 
 
 def verify_folder(

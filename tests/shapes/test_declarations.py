@@ -131,7 +131,7 @@ def test_a_plain_decoder_is_folded_frozen_and_proven(dims: dict[str, str], tmp_p
     onnx.save(declared_as(PLAIN, **dims).proto, source)
     past = "past_sequence" if dims.get("past") == "sequence" else "past"
     for frozen in ((), ((past, 5),), ((past, 0), ("batch", 1))):
-        report = fold_file(load(source), output, FoldOptions(DimSpec(frozen), overwrite=True))
+        report = fold_file(load(source), output, FoldOptions(spec=DimSpec(frozen), overwrite=True))
         assert report.proof is not None
         assert report.proof.passed
         assert not report.proof.skipped

@@ -413,11 +413,11 @@ def test_equal_weights_tell_twins_apart() -> None:
 def test_names_are_mapped() -> None:
     one, two = RNG.standard_normal((2, 4, 4))
     pair = twins("left", "right", a=one, b=two), twins("p", "q", c=one + 1, d=two + 1)
-    found = compare_models(*pair, options=CompareOptions((("left", "p"),)))
+    found = compare_models(*pair, options=CompareOptions(names=(("left", "p"),)))
     first = found.tensors[0]
     assert (first.a, first.b, first.how) == ("left", "p", "map")
     with pytest.raises(UsageError, match="computes no tensor 'lost' in its main graph - `graphkit shapes` lists them"):
-        compare_models(*pair, options=CompareOptions((("lost", "p"),)))
+        compare_models(*pair, options=CompareOptions(names=(("lost", "p"),)))
 
 
 def test_dumps_are_compared(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from onnx import numpy_helper
 from rewriting import model_of
 
 from graphkit.model import Model
+from graphkit.options import RewriteOptions
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.verify.dequantized import TOLERANCE, as_rounded
 from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.workflows.proven import RewriteOptions
 from graphkit.workflows.rewrite import rewrite_file
 
 OUTPUTS = ["y", "data/x", "data/h", "data/original/x", "data/original/h"]

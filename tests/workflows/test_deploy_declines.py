@@ -14,13 +14,12 @@ from real_models import unpacked
 from small_pipelines import FILLED, decoder, saved
 
 from graphkit.analysis.blockers import blockers
-from graphkit.cli.bundling import bundle
-from graphkit.cli.lowering import lower
+from graphkit.cli.lowering import bundle, lower
 from graphkit.contract import read_contract
-from graphkit.contract.default_sizes import BUNDLED, LOWERED, SOURCE
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
+from graphkit.options import BUNDLED, LOWERED, SOURCE
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.deploy_sizes import most_positions
 from graphkit.workflows.host_feeds import HostPart

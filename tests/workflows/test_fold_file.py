@@ -124,7 +124,9 @@ def test_the_source_is_not_modified(source: Path) -> None:
 
 
 def test_frozen_dims_are_told(source: Path) -> None:
-    report = fold_file(load(source), source.with_name("out.onnx"), FoldOptions(DimSpec.of(inputs={"x": (2, 3, 4)})))
+    report = fold_file(
+        load(source), source.with_name("out.onnx"), FoldOptions(spec=DimSpec.of(inputs={"x": (2, 3, 4)}))
+    )
     assert report.frozen == ("N is 2", "L is 3")
     assert "Frozen: N is 2, L is 3." in report.to_text()
     assert "No node reads the shape of a tensor." in report.to_text()
@@ -234,7 +236,7 @@ ERRORS = {
 @pytest.mark.parametrize(("spec", "kind", "message"), ERRORS.values(), ids=ERRORS)
 def test_what_does_not_fit_writes_nothing(source: Path, spec: DimSpec, kind: type[GraphkitError], message: str) -> None:
     with pytest.raises(kind) as error:
-        fold_file(load(source), source.with_name("out.onnx"), FoldOptions(spec))
+        fold_file(load(source), source.with_name("out.onnx"), FoldOptions(spec=spec))
     assert str(error.value) == message
     assert list(source.parent.iterdir()) == [source]
 
@@ -312,7 +314,7 @@ def test_a_resize_to_nothing_in_a_branch_that_does_not_run_loads_once_folded(
         >
     }}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
-    options = FoldOptions(DimSpec.of({"height": 1}), fuse=fuse)
+    options = FoldOptions(spec=DimSpec.of({"height": 1}), fuse=fuse)
     proof = fold_file(tmp_path / "model.onnx", tmp_path / "out.onnx", options).proof
     assert proof is not None
     assert proof.passed

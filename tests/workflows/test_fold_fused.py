@@ -122,7 +122,7 @@ def test_a_file_cannot_claim_weights_of_another_model(network: Path) -> None:
 def test_a_real_export_keeps_no_frozen_normalization(model_file: Callable[[str], Path], tmp_path: Path) -> None:
     source, out = model_file("table-transformer/model"), tmp_path / "out.onnx"
     sizes = {"batch_size": 1, "height": 64, "width": 64}
-    report = fold_file(source, out, FoldOptions(DimSpec.of(sizes), fuse=True))
+    report = fold_file(source, out, FoldOptions(spec=DimSpec.of(sizes), fuse=True))
     assert report.proof is not None
     assert report.proof.passed, report.findings()
     folded = fold(load(source), dims=sizes, keep_fusions=False).model

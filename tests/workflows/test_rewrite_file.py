@@ -14,13 +14,13 @@ from onnx import parser
 
 from graphkit.errors import OutputError
 from graphkit.model import Model, load
+from graphkit.options import RewriteOptions
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.rewrite.base import Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.shapes import DimSpec
-from graphkit.workflows.proven import RewriteOptions
 from graphkit.workflows.rewrite import RewriteReport, rewrite_file
 
 TEXT = """
@@ -210,7 +210,7 @@ def test_an_interface_that_changes_on_purpose_is_unproven_and_no_failure(source:
 
 
 def test_the_dims_of_the_proof_can_be_given(source: Path) -> None:
-    report = rewritten(source, "pow-to-mul", RewriteOptions(DimSpec.of(ranges={"N": (3, 4)})))
+    report = rewritten(source, "pow-to-mul", RewriteOptions(spec=DimSpec.of(ranges={"N": (3, 4)})))
     assert report.proof is not None
     assert {run.dims["N"] for run in report.proof.runs} == {3, 4}
 

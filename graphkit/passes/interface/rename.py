@@ -102,7 +102,9 @@ def _find(model: Model, what: str, name: str) -> Value:
     if name not in known:
         raise UsageError(f"{model.label}: there is no {what} '{name}' - {did_you_mean(name, known)}")
     if name in inputs and name in outputs:
-        raise UsageError(f"{model.label}: '{name}' is an input and an output - rename both with --value {name}=NEW")
+        raise UsageError(
+            f"{model.label}: '{name}' is an input and an output - rename both with --value-name {name}=NEW"
+        )
     return known[name]
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
 from graphkit.graph.view import Value
+from graphkit.options import Update
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
 
 __all__ = ["LENGTH", "SINCE", "SLOTS", "Slots", "Update"]
 
-Update = Literal["tensor-scatter", "scatter-nd"]
 LENGTH = "past_length"
 SLOTS = "slots"  # what their dim is called where it is a symbol
 SINCE: Mapping[Update, int] = {"tensor-scatter": 24, "scatter-nd": 16}  # the opset that has the operators

@@ -204,7 +204,7 @@ def test_a_name_that_a_body_defines_for_itself_is_refused() -> None:
 def test_what_is_input_and_output_is_renamed_as_a_value() -> None:
     model = model_of("agraph (float[N] x) => (float[N] y, float[N] x) { y = Neg (x) }")
     assert refused(model, Rename(inputs=(("x", "a"),))) == (
-        "'x' is an input and an output - rename both with --value x=NEW"
+        "'x' is an input and an output - rename both with --value-name x=NEW"
     )
     assert text(Rename(values=(("x", "a"),)).run(model).model) == (
         "agraph (float[N] a) => (float[N] y, float[N] a) { y = Neg (a) }"

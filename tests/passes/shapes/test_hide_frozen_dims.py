@@ -123,7 +123,7 @@ def test_a_decode_step_is_frozen_written_and_proven(merged: Model, past: int, to
     source, output = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(merged.proto, source)
     dims = (("B", 1), ("T", tokens), ("P", past), ("M", past + tokens))
-    report = fold_file(load(source), output, FoldOptions(DimSpec(dims)))
+    report = fold_file(load(source), output, FoldOptions(spec=DimSpec(dims)))
     assert report.proof is not None
     assert report.proof.passed
     assert report.counts[-1].after < report.counts[-1].before
@@ -151,7 +151,7 @@ def test_sizes_at_which_neither_branch_can_run_are_refused_with_the_reason_of_ea
     onnx.save(merged.proto, source)
     dims = (("B", 1), ("T", 2), ("P", 5), ("M", 4))
     with pytest.raises(UsageError) as caught:
-        fold_file(load(source), tmp_path / "out.onnx", FoldOptions(DimSpec(dims), verify=False))
+        fold_file(load(source), tmp_path / "out.onnx", FoldOptions(spec=DimSpec(dims), verify=False))
     then, otherwise = "dims that broadcast: 7 is not 4 in then_branch", "dims that broadcast: 2 is not 4 in else_branch"
     assert str(caught.value) == (
         f"{source}: it cannot run with B=1, T=2, P=5, M=4: 'If#0': neither branch can run: {then}; {otherwise} - "

@@ -1,10 +1,10 @@
-"""Commands that explain models and targets: report, targets, examples."""
+"""The command that explains models: report."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,31 +12,97 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.cli.completing import complete_kinds, complete_model, complete_sections, complete_target
-from graphkit.cli.options import (
-    Format,
-    SizeWords,
-    choice,
-    count_option,
-    format_of,
-    limit_options,
-    output_format_option,
-    output_option,
-    size_options,
-)
-from graphkit.cli.output import progress_on_terminal, proving, put, put_list, rendered, say, show
+from graphkit.cli.completing import complete_model
+from graphkit.cli.options import Asked, Format, choice, format_of, output_option, takes
+from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
+from graphkit.options import LIMITS, SIZES, Flag, as_declared, count, option, switch
+from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from graphkit.analysis.gate import Gate
     from graphkit.analysis.report import Comparison, Failure, Report
-    from graphkit.analysis.sections import HazardCheck
+    from graphkit.analysis.sections import HazardCheck, ReportOptions
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
     from graphkit.targets import Target
 
-__all__ = ["examples", "report", "targets"]
+__all__ = ["report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """What a report is to have, and what is to fail on.
+
+    Attributes:
+        recursive: Whether to look for models in the folders of a folder.
+        only, optimize, full, hash, context: See `graphkit.ReportOptions`.
+        check_hazards: Whether to run the model at the dims of each hazard.
+        group: The group of shape origins to draw.
+        target: The name or the file of a target.
+        spec: The dims at which to look for blockers.
+        strict: Whether any finding fails.
+        fail_on: Kinds of findings that fail.
+        baseline: A report than which nothing may be worse.
+        limits: Time and memory that a model may take.
+    """
+
+    recursive: bool = option(False, switch("--recursive", "Look for models in the folders of a folder too.", "-r"))
+    only: str = option(
+        "", Flag("--only", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
+    )
+    optimize: bool = option(False, switch("--optimize", "Compare the graph before and after onnxoptimizer."))
+    full: bool = option(False, switch("--full", "Show the lists in shape origins in full."))
+    hash: bool = option(False, switch("--hash", "Read all weights to find tied tensors."))
+    context: int = option(
+        2048,
+        count("--context", "Number of positions at which to state the memory of a KV cache, at most the model's."),
+    )
+    check_hazards: bool = option(
+        False, switch("--check-hazards", "Run the model at the dims of each hazard and at safe dims next to them.")
+    )
+    group: int = option(1, count("--group", "Group of shape origins to draw with dot or mermaid."))
+    target: str | None = option(
+        None,
+        Flag("--target", "Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE"),
+    )
+    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+    strict: bool = option(
+        False,
+        switch("--strict", "Exit with code 1 if there are findings. Notes, such as limits of sizes, are none."),
+    )
+    fail_on: str = option(
+        "",
+        Flag(
+            "--fail-on",
+            "Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its "
+            f"kinds. Kinds: {', '.join(KIND_NAMES)}.",
+            metavar="KIND,...",
+        ),
+    )
+    baseline: Path | None = option(
+        None,
+        Flag(
+            "--baseline",
+            "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more "
+            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes.",
+            Path,
+            metavar="REPORT.json",
+        ),
+    )
+    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The names of the sections to show, empty for all."""
+        return tuple(name.strip() for name in self.only.split(",") if name.strip())
+
+    @property
+    def is_for_models(self) -> bool:
+        """Whether there are options that say nothing about a bundle."""
+        asked = (self.sections, self.optimize, self.full, self.hash, self.check_hazards, self.target, self.fail_on)
+        return any(asked) or self.baseline is not None
 
 
 @click.command(short_help="Explain models: a verdict, and what it rests on.")
@@ -48,69 +114,8 @@ __all__ = ["examples", "report", "targets"]
     help="Report format. Default: text, or the format that the suffix of --output names.",
 )
 @output_option("FILE", "Write the report to a file.")
-@click.option("--recursive", "-r", is_flag=True, help="Look for models in the folders of a folder too.")
-@click.option(
-    "--only",
-    metavar="NAMES",
-    default="",
-    shell_complete=complete_sections,
-    help="Comma-separated sections to show, such as shape-ops,origins.",
-)
-@click.option("--optimize", is_flag=True, help="Compare the graph before and after onnxoptimizer.")
-@click.option("--full", is_flag=True, help="Show the lists in shape origins in full.")
-@click.option("--hash", is_flag=True, help="Read all weights to find tied tensors.")
-@count_option(
-    "--context", 2048, "Number of positions at which to state the memory of a KV cache, at most those of the model."
-)
-@click.option(
-    "--check-hazards", is_flag=True, help="Run the model at the dims of each hazard and at safe dims next to them."
-)
-@limit_options
-@count_option("--group", 1, "Group of shape origins to draw with dot or mermaid.")
-@click.option(
-    "--target",
-    metavar="NAME|FILE",
-    shell_complete=complete_target,
-    help="Show what keeps the model from a target; see graphkit targets.",
-)
-@size_options
-@click.option(
-    "--strict", is_flag=True, help="Exit with code 1 if there are findings. Notes, such as limits of sizes, are none."
-)
-@click.option(
-    "--fail-on",
-    metavar="KIND,...",
-    shell_complete=complete_kinds,
-    default="",
-    help="Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its "
-    f"kinds. Kinds: {', '.join(KIND_NAMES)}.",
-)
-@click.option(
-    "--baseline",
-    type=click.Path(path_type=Path),
-    metavar="REPORT.json",
-    help="Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more nodes "
-    "that compute shapes, a larger KV cache, or over 1 % more nodes or bytes.",
-)
-def report(
-    models: Sequence[str],
-    format: str | None,
-    output: Path | None,
-    recursive: bool,
-    only: str,
-    optimize: bool,
-    full: bool,
-    hash: bool,
-    context: int,
-    check_hazards: bool,
-    limits: Limits,
-    group: int,
-    target: str | None,
-    sizes: SizeWords,
-    strict: bool,
-    fail_on: str,
-    baseline: Path | None,
-) -> None:
+@takes(ReportFlags)
+def report(models: Sequence[str], options: Asked[ReportFlags], format: str | None, output: Path | None) -> None:
     """Explain models: a verdict, then interface, KV cache, shape operators, hazards, control flow, blockers and more.
 
     MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
@@ -118,45 +123,51 @@ def report(
     """
     from graphkit.analysis.report import Comparison, compare
     from graphkit.analysis.report import report as analyse
-    from graphkit.analysis.sections import ReportOptions
 
-    sections = tuple(name.strip() for name in only.split(",") if name.strip())
-    check = _hazard_check(limits) if check_hazards else None
-    gate = _gate(strict, fail_on, baseline)
-    lint, spec = _lint_options(target, sizes, gate)
-    options = ReportOptions(
-        only=sections,
-        optimize=optimize,
-        full=full,
-        hash_weights=hash,
-        context=context,
-        check=check,
-        target=lint,
-        spec=spec,
-        also=gate.sections,
-    )
+    asked = options.read()
+    gate = _gate(asked)
+    report_options = _report_options(asked, gate)
     chosen = format_of(format, output)
-    if len(models) == 1 and not recursive and os.path.isdir(models[0]) and (Path(models[0]) / "bundle.json").is_file():
-        more = bool(sections or optimize or full or hash or check_hazards or target or fail_on or baseline)
-        _report_bundle(Path(models[0]), chosen, output, has_options=more)
-        return
-    with proving(limits, check_hazards), progress_on_terminal() as progress:
-        names = _expanded(models, recursive=recursive)
+    if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
+        folder = Path(models[0])
+        if (folder / "bundle.json").is_file():
+            _report_bundle(folder, chosen, output, has_options=asked.is_for_models)
+            return
+    with proving(asked.limits, asked.check_hazards), progress_on_terminal() as progress:
+        names = _expanded(models, recursive=asked.recursive)
         is_alone = len(names) == 1
         loaded, broken = _loaded(names, progress, keep_going=not is_alone)
         if chosen in (Format.dot, Format.mermaid) and loaded:
-            put(_drawing(loaded[0], chosen, group, optimize), output, loaded[0].files)
+            put(_drawing(loaded[0], chosen, asked.group, asked.optimize), output, loaded[0].files)
             return
         result: Report | Comparison
         if is_alone:
-            result = analyse(loaded[0], options, progress=progress)
+            result = analyse(loaded[0], report_options, progress=progress)
         else:
-            result = compare(loaded, options, progress=progress, keep_going=True)
+            result = compare(loaded, report_options, progress=progress, keep_going=True)
             result = replace(result, failures=(*broken, *result.failures))
     if not isinstance(result, Comparison) or result.reports:
-        named = (Path(word) for word in (baseline, target, *names) if word is not None and Path(word).is_file())
-        _show(result, chosen, output, [*named, *(path for model in loaded for path in model.files)])
+        words = (asked.baseline, asked.target, *names)
+        files = (Path(word) for word in words if word is not None and Path(word).is_file())
+        _show(result, chosen, output, [*files, *(path for model in loaded for path in model.files)])
     _exit(result, gate)
+
+
+def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
+    from graphkit.analysis.sections import ReportOptions
+
+    target, spec = _lint_options(asked, gate)
+    return ReportOptions(
+        only=asked.sections,
+        optimize=asked.optimize,
+        full=asked.full,
+        hash_weights=asked.hash,
+        context=asked.context,
+        check=_hazard_check(asked.limits) if asked.check_hazards else None,
+        target=target,
+        spec=spec,
+        also=gate.sections,
+    )
 
 
 def _exit(result: Report | Comparison, gate: Gate) -> None:
@@ -173,14 +184,14 @@ def _exit(result: Report | Comparison, gate: Gate) -> None:
         raise SystemExit(2 if failures else 1)
 
 
-def _gate(strict: bool, fail_on: str, baseline: Path | None) -> Gate:
+def _gate(asked: ReportFlags) -> Gate:
     from graphkit.analysis.gate import Gate, read_kinds
 
-    if baseline is None:
-        return Gate(strict, read_kinds(fail_on))
+    if asked.baseline is None:
+        return Gate(asked.strict, read_kinds(asked.fail_on))
     from graphkit.analysis.baseline import read_baseline
 
-    return Gate(strict, read_kinds(fail_on), read_baseline(baseline))
+    return Gate(asked.strict, read_kinds(asked.fail_on), read_baseline(asked.baseline))
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
@@ -201,19 +212,19 @@ def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Pa
         put(rendered(result, chosen), output, read)
 
 
-def _lint_options(name: str | None, sizes: SizeWords, gate: Gate) -> tuple[Target | None, DimSpec | None]:
+def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpec | None]:
     """Return the target to lint for, and the dims to do that at."""
     from graphkit.errors import UsageError
 
-    if name is None:
+    if asked.target is None:
         if "blockers" in gate.kinds:
             raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
-        if any(sizes):
+        if asked.spec != as_declared():
             raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
         return None, None
     from graphkit.targets import load_target
 
-    return load_target(name), sizes.read()
+    return load_target(asked.target), asked.spec
 
 
 def _hazard_check(limits: Limits) -> HazardCheck:
@@ -271,27 +282,3 @@ def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
 
     drawing = group_drawing(optimized(model) if optimize else model, group)
     return dot(drawing) if chosen is Format.dot else mermaid(drawing)
-
-
-@click.command(short_help="List the NPU compilers to lint for, or what is known of one.")
-@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
-@output_format_option
-def targets(target: str | None, format: str) -> None:
-    """List the NPU compilers that models can be linted for, or the facts about one, with sources.
-
-    NAME is one that the list has, FILE a TOML file of your own.
-    """
-    from graphkit.analysis.target_facts import target_facts
-    from graphkit.analysis.target_facts import targets as every_target
-    from graphkit.targets import load_target
-
-    show(every_target() if target is None else target_facts(load_target(target)), Format(format))
-
-
-@click.command()
-@output_option("FILE", "Write the list to a file.")
-def examples(output: Path | None) -> None:
-    """List the models that ship with graphkit."""
-    from graphkit.examples import EXAMPLES
-
-    put_list([(f"example:{name}", description) for name, description in EXAMPLES.items()], output)
