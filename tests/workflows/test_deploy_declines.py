@@ -21,7 +21,7 @@ from graphkit.errors import UsageError
 from graphkit.model import Model, load
 from graphkit.options import BUNDLED, LOWERED, SOURCE
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.deploy_sizes import most_positions
+from graphkit.workflows.deploy_sizes import most_positions, size_request
 from graphkit.workflows.host_feeds import HostPart
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.lower_sizes import Setting
@@ -114,7 +114,7 @@ def test_positions_are_rows_without_those_that_an_exporter_shifts(body: str, pos
     model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 8), np.float32), "table"))
     found = Model.from_proto(model)
     assert most_positions(found) == positions
-    assert BundleOptions().sizes.resolve([found], encoder=None, step=found).slots == (positions or BUNDLED)
+    assert size_request(BundleOptions()).resolve([found], encoder=None, step=found).slots == (positions or BUNDLED)
 
 
 def test_help_says_how_many_slots_there_are_by_default() -> None:
