@@ -15,6 +15,7 @@ import pytest
 from bundles import audio_encoder, decoder, made, saved
 from golden_files import Golden, check_golden, normalised
 from hypothesis import settings
+from properties import run_all_examples
 from real_models import MODELS, PIPELINES, unpacked
 
 from graphkit.analysis import onnxoptimizer_run
@@ -30,6 +31,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="Write the files of tests/golden anew.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "slow":
+        run_all_examples()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the slow suite repeat the properties that the quick one runs on fewer examples."""
+    for item in items if config.option.markexpr == "slow" else ():
+        if item.get_closest_marker("examples") is not None:
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

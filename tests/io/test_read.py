@@ -11,8 +11,9 @@ from random import Random
 import onnx
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from properties import examples
 from protos import (
     attribute_tensor,
     changed_field,
@@ -394,12 +395,7 @@ def changed_within(draw: st.DrawFn) -> Content:
 
 
 @given(content=st.one_of(changed(), changed_within()), threshold=st.sampled_from([1, 1024]))
-@settings(
-    max_examples=120,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(120, 400, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_changed_bytes_load_or_are_refused(save: Save, content: bytes, threshold: int) -> None:
     begin = time.process_time()
     found = outcome(save(content), threshold)

@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
+from properties import examples
 from protos import INT64, field, floats, graph, initializer, model, node, raw_data, tensor, varint
 
 from graphkit.examples import EXAMPLES, resolve
@@ -367,11 +368,6 @@ def models(draw: st.DrawFn) -> ModelProto:
 
 
 @given(proto=models(), threshold=st.sampled_from([1, 8, 64, 1024]))
-@settings(
-    max_examples=10,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(10, 80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_random_models(save: Save, proto: ModelProto, threshold: int) -> None:
     assert_round_trip(save_proto(save, proto), threshold)

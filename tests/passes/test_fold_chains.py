@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from chains import Chain
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
+from properties import examples
 from sessions import session_of
 
 from graphkit.graph.view import all_nodes
@@ -157,7 +158,7 @@ DEFINED = pytest.mark.skipif(
 
 
 @DEFINED
-@settings(max_examples=25, deadline=None)
+@examples(25, 40)
 @given(st.integers(0, 10**9), st.sampled_from([plain, nested]))
 def test_random_chains_give_the_same(seed: int, make: Make) -> None:
     chain = Chain(seed)
@@ -166,7 +167,7 @@ def test_random_chains_give_the_same(seed: int, make: Make) -> None:
 
 
 @DEFINED
-@settings(max_examples=20, deadline=None)
+@examples(20, 30)
 @given(st.integers(0, 10**9), st.sets(st.sampled_from(["batch", "seq", "past"]), min_size=1))
 def test_random_chains_give_the_same_frozen(seed: int, names: set[str]) -> None:
     chain = Chain(seed)

@@ -4,8 +4,9 @@ import math
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from trees import POINTS, Y, build, direct, trees
 
 from graphkit.shapes import Expr, ceil_div, const, lower, maximum, minimum, parse, symbol, upper
@@ -15,7 +16,7 @@ from graphkit.shapes.expr_limits import TooComplexError
 b, h, x, s, past = (symbol(name) for name in ("b", "h", "x", "s", "past"))
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250, 1500)
 @given(trees(), st.fixed_dictionaries(POINTS))
 def test_an_expression_has_the_value_of_its_tree(tree, point):
     try:
@@ -31,7 +32,7 @@ def test_an_expression_has_the_value_of_its_tree(tree, point):
     assert expr.substitute(point) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100, 400)
 @given(trees(), st.fixed_dictionaries(POINTS))
 def test_substituting_one_symbol_keeps_the_value(tree, point):
     try:
@@ -43,7 +44,7 @@ def test_substituting_one_symbol_keeps_the_value(tree, point):
     assert not partly.symbols & {"x", "b"}
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100, 400)
 @given(trees(3), trees(3), st.fixed_dictionaries(POINTS))
 def test_equal_normal_forms_have_equal_values(left, right, point):
     try:
@@ -57,7 +58,7 @@ def test_equal_normal_forms_have_equal_values(left, right, point):
     assert (one + other) - other == one
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100, 300)
 @given(trees(), st.fixed_dictionaries(POINTS))
 def test_text_is_read_back_as_the_same(tree, point):
     try:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 from chains import Chain
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from sessions import session_of
 from truth import Truth, compare
 
@@ -58,7 +59,7 @@ def is_legal(shapes: Shapes, dims: dict[str, int]) -> bool:
     return all(r.left.evaluate(dims) >= int(r.right) for r in shapes.inequalities if is_known(r.left))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30, 120)
 @given(st.integers(0, 10**9))
 def test_random_chains_have_the_shapes_and_values_of_onnxruntime(seed):
     truth = check(seed)

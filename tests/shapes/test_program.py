@@ -6,8 +6,9 @@ import json
 import math
 
 from generated import MAX_SAFE, JSEvalException, in_javascript, in_python, program_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from trees import POINTS, Y, build, trees
 
 from graphkit.shapes import Expr, const, floor_div, parse, symbol
@@ -35,7 +36,7 @@ def built(found: list[object]) -> list[Expr]:
     return exprs
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, 250)
 @given(st.lists(trees(), min_size=1, max_size=5), st.lists(st.fixed_dictionaries(POINTS), min_size=1, max_size=3))
 def test_generated_numbers_are_those_of_the_expressions(found, points):
     exprs = built(found)
@@ -69,7 +70,7 @@ def evaluate(tree: object, point: dict[str, int]) -> float | None:
     }[operation](args)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, 250)
 @given(st.lists(trees(), min_size=1, max_size=5), st.fixed_dictionaries(POINTS))
 def test_json_says_the_same(found, point):
     exprs = built(found)
@@ -93,7 +94,7 @@ def test_json_says_the_same(found, point):
 LARGE = st.fixed_dictionaries({name: st.integers(1, 1 << 53) for name in NAMES})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, 250)
 @given(trees(), LARGE)
 def test_javascript_is_exact_or_refuses(tree, point):
     (expr,) = built([tree])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from generated import MAX_SAFE, engine, in_javascript, in_python, program_of
 from graphs import model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
@@ -23,7 +24,7 @@ n, b, s, past = (symbol(name) for name in ("n", "b", "s", "past"))
 RESHAPE = "g (float[b, s] x) => (y) { y = Reshape(x, flat) }"
 
 
-@settings(max_examples=100)
+@examples(100, 200)
 @given(st.integers(0, 1 << 26), st.integers(1, 1 << 12))
 def test_fractions_are_rounded_as_float32_is(size, divisor):
     made = program_of([[Ratio(n, divisor), n, Ratio(2 * n + 1, 1)]], [symbol("n", 0)], "float32")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from chains import Chain, Skip
 from graphs import HEAD, model
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
+from properties import examples
 from sessions import session_of
 
 from graphkit.graph.forward_analysis import MAX_DEPTH
@@ -204,7 +205,7 @@ def check(seed: int) -> tuple[int, int, int]:
     return len(integers), len(affine), len(ranges)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30, 80)
 @given(st.integers(0, 10**9))
 @example(100759)  # a dim times 2**62
 @example(1730)  # a sum of -2**62 as often as there are tokens

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import onnx.checker
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from graphkit.errors import UsageError
 from graphkit.graph.view import Value
@@ -35,7 +36,7 @@ def ends_and_cuts(draw: st.DrawFn) -> tuple[str, set[str]]:
     return end.name, draw(st.sets(st.sampled_from(needed(end)), min_size=1, max_size=3))
 
 
-@settings(max_examples=4)
+@examples(4, 8)
 @given(ends_and_cuts())
 def test_a_random_subgraph_is_proven_or_refused(chosen: tuple[str, set[str]]) -> None:
     end, cuts = chosen

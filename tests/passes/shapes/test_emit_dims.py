@@ -4,9 +4,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, parser
+from properties import examples
 from rewriting import lines, model_of
 from sessions import session_of
 
@@ -80,7 +81,7 @@ SIZES = [
 ]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30, 60)
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=3), st.sampled_from([9, 10, 11, 12, 13, 15, 18, 21]))
 def test_nodes_compute_what_expressions_say(elements: list[Expr], opset: int) -> None:
     assume(DimsEmitter(Editor(model_of(TEXT, opset))).can_emit(elements))
@@ -89,7 +90,7 @@ def test_nodes_compute_what_expressions_say(elements: list[Expr], opset: int) ->
         assert values(model, sizes).tolist() == [element.evaluate(sizes) for element in elements]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20, 40)
 @given(EXPRESSIONS)
 def test_from_opset_12_whatever_the_symbols_lead_to_can_be_computed(expr: Expr) -> None:
     assert DimsEmitter(Editor(model_of(TEXT, 12))).can_emit([expr])

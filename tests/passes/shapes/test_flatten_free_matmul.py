@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
+from properties import examples
 from sessions import run, session_of
 
 from graphkit.graph.view import Node, all_nodes
@@ -673,7 +674,7 @@ def chains(draw: st.DrawFn) -> tuple[Model, bool]:
 
 
 @given(chains())
-@settings(deadline=None, max_examples=50)
+@examples(50, 150)
 def test_chains_give_the_same_without_the_flattening(chain: tuple[Model, bool]) -> None:
     model, is_liftable = chain
     result = FlattenFreeMatmul().run(model)

@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 import onnx.checker
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
+from properties import examples
 from sessions import run, session_of
 
 from graphkit.model import Model, load
@@ -130,7 +131,7 @@ def check(model: Model, length: str = "L") -> tuple[Model, int]:
     return result, ran
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25, 60)
 @given(
     st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3), st.booleans(), st.sampled_from(["L", "past_L"])
 )
