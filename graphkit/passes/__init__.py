@@ -33,10 +33,12 @@ from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
 from graphkit.passes.npu.spell_plainly import LayerNormToPrimitives, NegToMul, PowToMul
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
+from graphkit.passes.npu.stack_caches import StackCaches
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.npu.tril_to_constant import TrilToConstant
 from graphkit.passes.npu.where_to_arithmetic import WhereToArithmetic
@@ -127,6 +129,8 @@ PASSES: tuple[type[Pass], ...] = (
     TrilToConstant,
     WhereToArithmetic,
     ReduceInterfaceRank,
+    ReduceCacheRank,
+    StackCaches,
     GatherToSlice,
     ExpandToBroadcast,
     EinsumToMatmul,

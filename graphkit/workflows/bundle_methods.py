@@ -15,13 +15,13 @@ from graphkit.passes.fold import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.state.join_encoder import JoinEncoder
 from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
 from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.interface import with_names
-from graphkit.workflows.bundle_encoder import joined
 from graphkit.workflows.originals import Pipeline
 
 __all__ = ["MethodModel", "derive_methods"]
@@ -137,10 +137,9 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
     after = _method("step", "step", "step.onnx", later, _with_tokens(step))
     ahead, behind = _prepared(encoder, update), _prepared(_with_tokens(first), update)
     wanted = {name: _role(after.model, name) for name in after.reads}
-    both, kept = joined(ahead.model, behind.model, wanted)
-    told = "the encoder and the first step of the decoder are one model"
-    draft = _Draft(both, (told,), ahead.is_exact and behind.is_exact)
-    return _started(_last_logits(_in_place(draft, in_place)), behind.model, step, kept), after
+    both = JoinEncoder(ahead.model, wanted).run(behind.model)
+    draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
+    return _started(_last_logits(_in_place(draft, in_place)), behind.model, step, dict(both.matches)), after
 
 
 def _with_tokens(decoder: Model) -> Model:

@@ -27,6 +27,7 @@ from graphkit.passes.npu.extract_embedding import DequantizeAfterGather, Extract
 from graphkit.passes.npu.extract_host_values import ExtractHostValues
 from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
+from graphkit.passes.npu.reduce_cache_rank import ReduceCacheRank
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
@@ -35,7 +36,6 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
-from graphkit.workflows.cache_rank import reduce_cache_rank
 from graphkit.workflows.dynamic_ranges import check_ranges
 from graphkit.workflows.host_tables import HostTable, host_tables
 from graphkit.workflows.lower_sizes import LowerSizes, Setting, Sound, setting_of
@@ -308,10 +308,13 @@ class _Lowering:
         """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
         if (limit := self.sizes.target.max_rank) is None:
             return
-        found = reduce_cache_rank(self.model, self.interface.axes, self.interface.writes, limit.value)
-        self.model = found.model
-        self.interface.axes, self.interface.writes = dict(found.axes), dict(found.writes)
-        self.changes += found.changes
+        axes, writes = tuple(self.interface.axes.items()), tuple(self.interface.writes.items())
+        outcome = ReduceCacheRank(limit.value, axes, writes).run(self.model)
+        for cache in outcome.matches:
+            self.interface.axes[cache.past] = cache.axis
+            for output, name in cache.outputs.items():
+                self.interface.writes[name] = self.interface.writes.pop(output)
+        self._adopt(outcome, ReduceCacheRank.name())
         sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
         if made := tuple(name for name, kind in sources if kind in ("rows", "slots_mask", "source_mask")):
             self._adopt(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
