@@ -33,7 +33,7 @@ from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.save import Placement
 from graphkit.verify.decoding import Decoder, decode
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 from graphkit.workflows.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 
 PROMPT = Sizes(batch=1, sequence=1, encoder=32)

@@ -31,7 +31,7 @@ from stubs import complete
 
 import graphkit
 from graphkit.constraints.symbol_sizes import Sizes
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 
 OURS, ORIGINAL = "graphkit", "original"
 

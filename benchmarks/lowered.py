@@ -26,7 +26,7 @@ from rich.table import Table
 import graphkit
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.save import save_models
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 from graphkit.workflows.originals import find_pipeline
 
 

@@ -123,14 +123,14 @@ _HOMES = {
     "graphkit.shapes.dim_spec": ("DimSpec",),
     "graphkit.surgeon": ("from_graphsurgeon", "to_graphsurgeon"),
     "graphkit.targets": ("Target", "load_target"),
-    "graphkit.verify.hazards": ("check_hazards",),
-    "graphkit.verify.layers.result": ("ModelComparison",),
+    "graphkit.verify.hazard_runs": ("check_hazards",),
+    "graphkit.verify.layers.comparison": ("ModelComparison",),
     "graphkit.verify.rewrite_proof": ("RewriteProof",),
-    "graphkit.verify.bundle": ("verify_bundle",),
+    "graphkit.verify.bundle_verifier": ("verify_bundle",),
     "graphkit.workflows.verify_folder": ("verify_folder",),
     "graphkit.verify.bundle_proof": ("BundleProof",),
-    "graphkit.verify.rewrite": ("verify_extract", "verify_rewrite"),
-    "graphkit.verify.split": ("SplitProof", "verify_split"),
+    "graphkit.verify.rewrite_verifier": ("verify_extract", "verify_rewrite"),
+    "graphkit.verify.split_verifier": ("SplitProof", "verify_split"),
 }
 _ROOMS = ("passes", "rewrite", "shapes", "targets", "verify")  # packages with public names of their own
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -55,13 +55,13 @@ from graphkit.save import Saved, save_models
 from graphkit.shapes.dim_spec import DimSpec
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
 from graphkit.targets import Target, load_target
-from graphkit.verify.bundle import verify_bundle
 from graphkit.verify.bundle_proof import BundleProof
-from graphkit.verify.hazards import check_hazards
-from graphkit.verify.layers.result import ModelComparison
-from graphkit.verify.rewrite import verify_extract, verify_rewrite
+from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.hazard_runs import check_hazards
+from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.verify.split import SplitProof, verify_split
+from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+from graphkit.verify.split_verifier import SplitProof, verify_split
 from graphkit.workflows.bundle import BundleReport, bundle_folder
 from graphkit.workflows.compare import compare_models
 from graphkit.workflows.edit import EditReport, edit_file

@@ -11,8 +11,8 @@ from graphkit.cli import COMMANDS
 from graphkit.cli.options import REPORT_FORMATS, choice, read_sizes
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
-from graphkit.verify.rewrite import verify_rewrite
-from graphkit.verify.split import verify_split
+from graphkit.verify.rewrite_verifier import verify_rewrite
+from graphkit.verify.split_verifier import verify_split
 
 OWN = {
     ("compare", "tolerance"),

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.model import Model, load
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 
 
 def decorated() -> Model:

@@ -32,9 +32,9 @@ from graphkit.options import (
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
     from graphkit.verify.bundle_proof import BundleProof
-    from graphkit.verify.lowering import LoweringProof
+    from graphkit.verify.lowering_verifier import LoweringProof
     from graphkit.verify.rewrite_proof import RewriteProof
-    from graphkit.verify.split import SplitProof
+    from graphkit.verify.split_verifier import SplitProof
 
     Proof = BundleProof | LoweringProof | RewriteProof | SplitProof
 
@@ -123,14 +123,14 @@ def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[st
         return verify_folder(model_path(models[0]), models[1], options, progress=progress)
     options.check(len(models))
     if len(models) == 3:
-        from graphkit.verify.split import verify_split
+        from graphkit.verify.split_verifier import verify_split
 
         loaded = [load(name) for name in models]
         progress("proving")
         return verify_split(
             *loaded, steps=options.steps, tolerance=tolerance or 0.0, seed=seed, limits=limits, progress=progress
         )
-    from graphkit.verify.rewrite import verify_extract, verify_rewrite
+    from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 
     renamed = {new: old for old, new in options.names}
     prove = verify_extract if options.part else partial(verify_rewrite, names=renamed)

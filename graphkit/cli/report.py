@@ -228,7 +228,7 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
 
 
 def _hazard_check(limits: Limits) -> HazardCheck:
-    from graphkit.verify.hazards import check_hazards
+    from graphkit.verify.hazard_runs import check_hazards
 
     return partial(check_hazards, limits=limits)
 

@@ -2,12 +2,12 @@
 
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.hazards import check_hazards
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.hazard_runs import check_hazards
+from graphkit.verify.input_generator import InputMaker
 from graphkit.verify.originals import Originals
-from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
-from graphkit.verify.split import SplitProof, verify_split
+from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+from graphkit.verify.split_verifier import SplitProof, verify_split
 
 __all__ = [
     "Decoded",

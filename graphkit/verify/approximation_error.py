@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 
 __all__ = ["Deviation", "deviation"]

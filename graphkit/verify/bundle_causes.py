@@ -15,15 +15,14 @@ from graphkit.host.bundle_state import BundleState
 from graphkit.model import Model, load
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Session
-from graphkit.verify.begins import first_node
-from graphkit.verify.bundle_calls import Call, calls_of
-from graphkit.verify.bundle_checks import start
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.bundle_undo import Models, Undo, undos
+from graphkit.verify.bundle_state_checks import start
+from graphkit.verify.bundle_undo import Call, Models, Undo, calls_of, undos
 from graphkit.verify.cache_order import order
 from graphkit.verify.comparator import distance_of_spread
+from graphkit.verify.first_difference import first_node
 from graphkit.verify.originals import Originals
-from graphkit.verify.same_weights import WrongAttribute, WrongWeight, mended
+from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended
 
 __all__ = ["Fact", "causes", "is_sure"]
 

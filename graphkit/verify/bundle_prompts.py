@@ -11,8 +11,8 @@ import numpy as np
 from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.verify.inputs import index_bound
-from graphkit.verify.nearest import nearest_length
+from graphkit.verify.input_generator import index_bound
+from graphkit.verify.one_sequence import nearest_length
 from graphkit.verify.originals import Originals
 from graphkit.verify.special_tokens import special_tokens
 

@@ -11,9 +11,9 @@ import numpy as np
 from graphkit.host.beams import BeamOptions, beam_search
 from graphkit.host.search import Stepper, greedy_search
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.counting import numbered
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
+from graphkit.verify.session_adapters import numbered
 
 __all__ = ["Recording", "Search", "record", "search_of"]
 

@@ -18,7 +18,7 @@ from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import Runner, Session
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 
 __all__ = ["Decoded", "Decoder", "decode"]
 

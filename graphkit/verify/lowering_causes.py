@@ -10,13 +10,16 @@ import numpy as np
 
 from graphkit.contract import Method, Port
 from graphkit.graph.kv import Slot
+from graphkit.graph.view import all_scopes
 from graphkit.host import Host
 from graphkit.host.masks import slots_mask
-from graphkit.verify.lowering_cache import cache_order
-from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, Scene
+from graphkit.model import Model
+from graphkit.verify.cache_order import cache_order
+from graphkit.verify.first_difference import first_node
+from graphkit.verify.lowering_facts import Fact, Facts
+from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, IsolatedMethods, Scene, leaks
 
-__all__ = ["CACHE_ORDER", "causes", "is_wrong_once"]
-
+__all__ = ["CACHE_ORDER", "causes", "is_wrong_once", "lost_bias", "named"]
 
 SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
 CACHE_ORDER = "Each step is right on the cache of the original"
@@ -276,3 +279,124 @@ def _is_same_at_two_positions(scene: Scene, names: Mapping[str, Slot]) -> bool:
             if np.array_equal(mine[0], mine[1]) and scene.differ(theirs[0], theirs[1]):
                 return True
     return False
+
+
+def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generator) -> list[str]:
+    """Return what else is wrong where a case fails, besides what surely differs in the files.
+
+    Args:
+        scene: The case.
+        calm: Another case, whose padding and unused slots are filled with noise; None for none.
+        facts: What differs in the files; that is mended first.
+        rng: Of the noise.
+    """
+    try:
+        facts.undo(scene.host, facts.sure)
+        if facts.sure and _is_case_right(scene):
+            return []
+        found = list(causes(scene))
+        if not found and calm is not None:
+            found += leaks(calm, rng)
+        found = found or list(_lost(scene)) or list(_suspected(scene, facts))
+        facts.undo(scene.host, facts.sure)
+        return found or [f"No simple cause; {_begin(scene, facts)}."]
+    finally:
+        facts.undo(scene.host, ())
+
+
+def _pairs(scene: Scene) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the logits of host and original at each step of a case."""
+    scene.reference.start(scene.source, scene.own)
+    scene.host.start(scene.source, scene.user)
+    for token in scene.tokens:
+        yield scene.host.step(token), scene.reference.step(token)
+
+
+def _is_case_right(scene: Scene) -> bool:
+    hidden = scene.reference.start(scene.source, scene.own)
+    if is_wrong_once(scene, scene.host.start(scene.source, scene.user), hidden):
+        return False
+    return not any(scene.differ(*pair) for pair in _pairs(scene)) if _decodes(scene) else True
+
+
+def _decodes(scene: Scene) -> bool:
+    return scene.reference.originals.step is not None
+
+
+def _lost(scene: Scene) -> Iterator[str]:
+    """Yield the constant without which, or with which twice, the logits are right."""
+    model = scene.reference.originals.step
+    pairs = list(_pairs(scene)) if model is not None else []
+    if model is None or not pairs or any(one.shape != two.shape for one, two in pairs):
+        return
+    apart = [one.astype(np.float64) - two.astype(np.float64) for one, two in pairs]
+    found = lost_bias(model, apart, float(np.abs(apart[0]).max()) * 1e-4)
+    if found and not any(scene.differ((one - apart[0]).astype(two.dtype), two) for one, two in pairs):
+        yield found
+
+
+def _suspected(scene: Scene, facts: Facts) -> Iterator[str]:
+    """Yield the one suspect that mends the difference alone."""
+
+    def mends(fact: Fact) -> bool:
+        facts.undo(scene.host, (*facts.sure, fact))
+        return _is_case_right(scene)
+
+    mending = [fact for fact in facts.suspects if mends(fact)]
+    if len(mending) == 1:
+        yield str(mending[0])
+
+
+def _begin(scene: Scene, facts: Facts) -> str:
+    """Return where the difference begins, in a clause."""
+    assert isinstance(scene.host.run, IsolatedMethods)
+    originals, models = scene.reference.originals, {**facts.models, **scene.host.run.models}
+    hidden = scene.reference.start(scene.source, scene.own)
+    is_wrong = is_wrong_once(scene, scene.host.start(scene.source, scene.user), hidden)
+    once = next((name for name in models if name != "step"), None)
+    if is_wrong and once is not None and originals.encoder is not None:
+        feed = scene.reference.fed_once(scene.source, scene.own)
+        exports, fed = [(originals.encoder, feed, "")], scene.host.run.fed[once]
+        node = first_node(exports, models[once], fed, scene.differ, is_padded=True)
+        return _at(node, models[once].name)
+    step, found = originals.step, ""
+    for number, token in enumerate(scene.tokens if step is not None else ()):
+        feed = scene.reference.fed(token)
+        logits = scene.host.step(token)
+        if scene.differ(logits, scene.reference.step(token)):
+            assert step is not None
+            fed = scene.host.run.fed["step"]
+            node = first_node([(step, feed, "")], models["step"], fed, scene.differ, is_padded=False)
+            found = found or _at(node, models["step"].name)
+            if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
+                return _at(node, models["step"].name)
+    return found or "the greedy tokens alone differ"
+
+
+def _at(node: str, file: str) -> str:
+    return f"it begins at '{node}' of {file}" if node else f"it is in {file}, or in what that is fed"
+
+
+CLOSE = 0.01  # relative, of what counts as the same number
+
+
+def _offset(differences: Sequence[np.ndarray], tolerance: float) -> np.ndarray | None:
+    """Return by what the logits are off at every step, None where that is not the same numbers."""
+    offset = differences[0] if differences else None
+    if offset is None or not all(np.allclose(one, offset, CLOSE, 10 * tolerance) for one in differences):
+        return None
+    return offset
+
+
+def lost_bias(model: Model, differences: Sequence[np.ndarray], tolerance: float) -> str:
+    """Return which constant of the original the logits lack, or have twice, in a sentence; "" for none."""
+    offset = _offset(differences, tolerance)
+    for value in (value for scope in all_scopes(model.scopes) for value in scope.initializers):
+        tensor = value.tensor
+        if offset is None or tensor is None or int(np.prod(tensor.dims)) != offset.size:
+            continue
+        array = model.array(tensor).reshape(-1).astype(np.float64)
+        for sign, what in ((-1, "is lost"), (1, "is added twice")):
+            if np.allclose(offset, sign * array, CLOSE, 10 * tolerance):
+                return f"Logits are off by the same numbers at every step: '{value.name}' of the original {what}."
+    return ""

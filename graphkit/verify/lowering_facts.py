@@ -2,20 +2,262 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from onnx import helper
 
-from graphkit.contract import Contract
+from graphkit.constraints.symbol_sizes import Sizes
+from graphkit.contract import Contract, Method, Port
+from graphkit.errors import ModelError
+from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.types import declared_type
+from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import RunError
+from graphkit.verify.first_difference import part_of
+from graphkit.verify.input_generator import InputMaker
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods
-from graphkit.verify.lowering_tables import WrongTable, wrong_tables
 from graphkit.verify.originals import Originals
-from graphkit.verify.same_weights import WrongAttribute, WrongWeight, mended, wrong_attributes, wrong_weights
+from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_attributes, wrong_weights
 
-__all__ = ["Fact", "Facts", "facts_of"]
+__all__ = ["Fact", "Facts", "WrongTable", "facts_of", "wrong_tables"]
+
+CHUNK = 4096  # ids of a run
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "source": ("tokens", "encoder tokens"),
+    "token": ("tokens",),
+    "type": ("token types",),
+    "position": ("positions",),
+}
+AFTER = ("Cast", "DequantizeLinear", "Identity")  # what a lookup's rows may go through before they are an input
+MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
+MOST = 1 << 24  # elements of all candidates for a row
+SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class WrongTable:
+    """A table with rows that are not those of the export.
+
+    Attributes:
+        name: Its name.
+        rows: Which rows differ.
+        of: How many there are.
+        right: What the table should be.
+        source: The tensor of the export that has these rows.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    of: int
+    right: np.ndarray
+    source: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether most rows differ: a table may be stored in another way than the export's, and mean the same."""
+        return 2 * len(self.rows) > self.of
+
+    def __str__(self) -> str:
+        which = ", ".join(f"{row:,}" for row in self.rows[:SHOWN]) + (", ..." if len(self.rows) > SHOWN else "")
+        rows = f"row {which} differs" if len(self.rows) == 1 else f"{len(self.rows):,} rows differ, {which},"
+        return f"Table '{self.name}' is not what the export looks up: {rows} from '{self.source}'."
+
+
+def wrong_tables(originals: Originals, contract: Contract, tables: Mapping[str, np.ndarray]) -> Iterator[WrongTable]:
+    """Yield the tables with wrong rows.
+
+    A table that the export looks ids up in is compared row by row with its own lookup, run on all ids. Rows of
+    positions and lengths are compared with the tensors of the export that depend on these alone: with the one that
+    most rows equal. Of a table that equals none of them the runs tell.
+    """
+    for method in contract.methods:
+        model = _model(originals, method)
+        for port in method.inputs:
+            source = port.source
+            if model is None or source is None or source.kind not in ("embedding", "rows"):
+                continue
+            found = _looked_up(model, tables[source.of], ROLES.get(source.by, ()))
+            if found is None and source.kind == "rows":
+                found = _by_number(model, contract, port, tables[source.of])
+            if found is not None and found[1].any():
+                right, wrong, name = found
+                rows = tuple(int(row) for row in np.flatnonzero(wrong))
+                yield WrongTable(source.of, rows, len(wrong), right, name)
+
+
+def _model(originals: Originals, method: Method) -> Model | None:
+    if method.when == "step":
+        return originals.step
+    return originals.encoder if originals.encoder is not None else originals.first
+
+
+Compared = tuple[np.ndarray, np.ndarray, str]  # right rows, which are wrong, and whose they are
+
+
+def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compared | None:
+    """Compare a table with what lookups by ids of some roles give; None where they give no such rows."""
+    found: list[Compared] = []
+    for ids in model.roles.all(*roles):
+        for node, rows in lookups(ids):
+            count, value = table_entries(node, rows), node.outputs[0]
+            while value is not None and count is not None and count >= len(table):
+                compared = _of_ids(model, value, ids, table)
+                found += [compared] if compared is not None else []
+                after = [reader for reader, at in value.consumers if at == 0 and reader.is_op(*AFTER)]
+                value = after[0].outputs[0] if after else None
+    return min(found, key=lambda each: int(each[1].sum()), default=None)
+
+
+def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray) -> Compared | None:
+    part, declared = part_of(model, [value]), declared_type(ids)
+    if part is None or declared is None or part[1] != [ids]:
+        return None
+    kind, rank = helper.tensor_dtype_to_np_dtype(declared.dtype), len(declared.dims or ())
+    right = np.empty_like(table)
+    try:
+        with IsolatedSession(part[0], prepack=False) as session:
+            for first in range(0, len(table), CHUNK):
+                numbers = np.arange(first, min(first + CHUNK, len(table)), dtype=kind)
+                (rows,) = session.run({ids.name: numbers.reshape((1,) * (rank - 1) + (-1,))}).values()
+                if rows.dtype != table.dtype or rows.size != right[first : first + CHUNK].size:
+                    return None
+                right[first : first + CHUNK] = rows.reshape(len(numbers), *table.shape[1:])
+    except (RunError, ModelError):
+        return None
+    return right, _differ(right, table), value.name
+
+
+def _differ(right: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return which rows differ, in any byte."""
+    one, two = (np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (right, table))
+    return np.asarray((one != two).any(axis=1))
+
+
+def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> Compared | None:
+    """Compare the rows of positions, or of valid lengths, with tensors of the export."""
+    assert port.source is not None
+    if port.source.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
+        right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
+        if port.source.by != "valid_length" or 2 * _differ(right, table).sum() < len(table):
+            return right, _differ(right, table), "the places of a source"
+    if port.source.by == "position":
+        rows = contract.sizes["positions"]
+        source = max(1, contract.sizes["source"])
+        runs = _runs(model, range(min(rows, len(table))), lambda past: Sizes(1, 1, past, source))
+    else:
+        runs = _runs(model, range(1, len(table) + 1), lambda length: Sizes(1, length, 0, length))
+    best: Compared | None = None
+    for name in runs[0] if runs else ():
+        compared = _best(table, [run.get(name) for run in runs], contract, port, name)
+        if compared is not None and (best is None or compared[1].sum() < best[1].sum()):
+            best = compared
+    return best if best is not None and 2 * best[1].sum() <= len(best[1]) else None
+
+
+def _best(
+    table: np.ndarray, arrays: Sequence[np.ndarray | None], contract: Contract, port: Port, name: str
+) -> Compared | None:
+    right, wrong = np.array(table), np.zeros(len(table), bool)
+    assert port.source is not None
+    is_step = port.source.by == "position"
+    for row, array in enumerate(arrays):
+        made = None if array is None else _placed(array, table[row], row, contract, is_step=is_step)
+        if made is None:
+            return None
+        right[row] = made
+        wrong[row] = not np.array_equal(made, table[row])
+    if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], each) for each in right[1:]):
+        return None  # a constant is equal to any row that is like it
+    return right, wrong, name
+
+
+def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract, *, is_step: bool) -> np.ndarray | None:
+    """Return what a row should be where the export has an array; None where it cannot be that."""
+    if array.dtype != row.dtype:
+        return None
+    array = np.where(array <= MASKED, np.asarray(contract.floor, row.dtype), array)
+    if array.size == row.size:
+        return array.reshape(row.shape)
+    if array.ndim != row.ndim:
+        return None
+    axes = [axis for axis in range(row.ndim) if row.shape[axis] != array.shape[axis]]
+    made = np.array(row)
+    if is_step:  # what is past comes first, the new token last, and what is between counts for nothing
+        if len(axes) != 1 or array.shape[axes[0]] != number + 1 or number >= row.shape[axes[0]]:
+            return None
+        moved, old = np.moveaxis(made, axes[0], -1), np.moveaxis(array, axes[0], -1)
+        moved[...] = contract.floor
+        moved[..., :number], moved[..., -1] = old[..., :number], old[..., -1]
+        return made
+    if any(array.shape[axis] != number + 1 or array.shape[axis] > row.shape[axis] for axis in axes):
+        return None
+    made[tuple(slice(size) for size in array.shape)] = array  # what padding sees does not count
+    if array.shape[-1] != row.shape[-1]:
+        padding = [*(slice(size) for size in array.shape[:-1]), slice(array.shape[-1], None)]
+        made[tuple(padding)] = contract.floor
+    return made
+
+
+def _runs(model: Model, numbers: range, sizes: Callable[[int], Sizes]) -> list[dict[str, np.ndarray]]:
+    """Return the tensors that depend on no data, for each number of positions; nothing where they do not run."""
+    known, maker = _without_data(model), InputMaker(model)
+    runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
+    for scope in all_scopes(model.scopes):
+        values = [value for value in scope.values.values() if value in known]
+        part = part_of(model, values) if values else None
+        if part is None:
+            continue
+        try:
+            with IsolatedSession(part[0], prepack=False) as session:
+                for run, number in zip(runs, numbers, strict=True):
+                    found = session.run(_feed(maker, sizes(number), part[1]))
+                    run.update((name, array) for name, array in found.items() if array.dtype.kind == "f")
+                    if sum(array.size for array in run.values()) > MOST:
+                        return []
+        except (RunError, ModelError):
+            continue
+    return runs
+
+
+def _feed(maker: InputMaker, sizes: Sizes, inputs: Sequence[Value]) -> dict[str, np.ndarray]:
+    """Return inputs of these sizes, without padding."""
+    made = maker.make(sizes)
+    roles = maker.model.roles
+    return {
+        value.name: np.ones_like(made[value.name]) if roles.of(value) in MASKS else made[value.name] for value in inputs
+    }
+
+
+def _without_data(model: Model) -> set[Value]:
+    """Return the computed tensors that follow from sizes, masks and positions, and from nothing else."""
+    kinds: dict[Value, int] = {}  # 0: constant, 1: follows from these, 2: from data
+    for scope in all_scopes(model.scopes):
+        for node in scope.nodes:
+            read = [_kind(value, kinds, model) for value in node.inputs if value is not None]
+            kind = max(read, default=0)
+            if node.bodies:
+                kind = 2
+            elif node.is_op("Shape", "Size"):
+                kind = min(kind, 1)
+            kinds.update((value, kind) for value in node.outputs if value is not None)
+    return {value for value, kind in kinds.items() if kind == 1}
+
+
+def _kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
+    if value.producer is not None:
+        return kinds.get(value, 2)
+    if value.tensor is not None or value.sparse is not None:
+        return 0
+    declared = declared_type(value)
+    is_data = declared is None or declared.is_float or model.roles.of(value) in ("tokens", "encoder tokens")
+    return 2 if is_data else 1
+
 
 Fact = WrongTable | WrongWeight | WrongAttribute
 

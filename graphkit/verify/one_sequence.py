@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
+from graphkit.constraints.symbol_sizes import symbol_roles
+from graphkit.constraints.triggers import SizeCheck
 from graphkit.errors import ModelError
 from graphkit.graph.kv import Slot
 from graphkit.graph.roles import dim_at
-from graphkit.verify.nearest import nearest_length
+from graphkit.graph.types import declared_type
+from graphkit.model import Model
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 
-__all__ = ["OneSequence"]
+__all__ = ["OneSequence", "nearest_length", "padding_note"]
 
 
 class OneSequence:
@@ -91,3 +95,62 @@ class OneSequence:
         self._is_started = True
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last
+
+
+REACH = 1024  # how far a length is looked for at which the original runs
+
+
+@lru_cache(maxsize=4)
+def _size_check(encoder: Model) -> SizeCheck:
+    return SizeCheck(encoder)
+
+
+def nearest_length(encoder: Model, length: int) -> int | None:
+    """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
+    ids = encoder.roles.first("tokens")
+    declared = declared_type(ids) if ids is not None else None
+    fixed = declared.dims[-1] if declared is not None and declared.dims else None
+    if isinstance(fixed, int):
+        return fixed
+    roles = symbol_roles(encoder)
+    names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))
+    rows = dict.fromkeys((name for name in roles if roles[name] == "batch"), 1)
+    return _size_check(encoder).nearest(rows, names, length, REACH)
+
+
+def padding_note(
+    reference: OneSequence,
+    user: Mapping[str, np.ndarray],
+    token: int,
+    longest: int,
+    differ: Callable[[np.ndarray, np.ndarray], bool],
+) -> Iterator[str]:
+    """Yield a sentence if a sound without zeros behind it gives other logits, as where time is normalized over.
+
+    Args:
+        reference: The original, of whose sound a part is valid.
+        user: The sound, longer than that part.
+        token: What the decoder starts with.
+        longest: How long the sound is with its zeros.
+        differ: Whether an array is not another, that being the second.
+    """
+    valid = reference.valid
+    if valid is None or valid >= longest or reference.originals.step is None:
+        return
+    found = []
+    try:
+        for reference.is_cut in (False, True):
+            reference.start([], user)
+            found.append(reference.step(token))
+    except ModelError:  # it does not run at that length
+        return
+    finally:
+        reference.is_cut = False
+    padded, cut = found
+    if padded.shape == cut.shape and differ(cut, padded):
+        apart = float(np.abs(cut.astype(np.float64) - padded.astype(np.float64)).max())
+        yield (
+            f"The original depends on how far a sound is padded, whatever its mask says: the first logits of one of "
+            f"{valid:,} places differ by {apart:.1e} without padding. Host and models give what it gives for sounds "
+            f"that zeros make {longest:,} places long."
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from graphkit.verify.draws import Draw
+from graphkit.verify.input_elements import Draw
 
 __all__ = ["special_tokens", "with_specials"]
 

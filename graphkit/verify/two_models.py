@@ -1,7 +1,8 @@
-"""An original and its rewrite, ready to run: by other names, or as a part of the whole."""
+"""An original and its rewrite, ready to run: by other names, as a part of the whole, with functions inlined."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,17 +12,19 @@ import numpy as np
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.types import declared_type
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
+from graphkit.passes.control_flow.inline_functions import InlineFunctions
+from graphkit.rewrite.functions import key_of
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Runner
-from graphkit.verify.counting import Counted
 from graphkit.verify.layers.side import HELD
-from graphkit.verify.levels import LevelRuns
-from graphkit.verify.rounding_ties import moved_copies
-from graphkit.verify.running import Feeder, Run
-from graphkit.verify.session_adapters import Called, Only
+from graphkit.verify.original_runs import Feeder, LevelRuns, Run
+from graphkit.verify.quantized_rounding import moved_copies
+from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.session_adapters import Called, Counted, Only
 
-__all__ = ["Part", "TwoModels"]
+__all__ = ["Part", "TwoModels", "prove_inlined"]
 
 
 @dataclass(frozen=True)
@@ -122,3 +125,38 @@ class TwoModels:
             LevelRuns(lambda: told(self.rewritten(optimize=True), "the rewritten model"), self.known),
             LevelRuns(lambda: told(self.original(optimize=True), "the original"), self.feed),
         )
+
+
+KERNELS = ("", "ai.onnx", "com.microsoft")  # domains of the operators that onnxruntime runs without a function
+
+
+def prove_inlined(
+    proof: RewriteProof, two: TwoModels, run: Callable[[TwoModels], RewriteProof], progress: Callable[[str], None]
+) -> RewriteProof:
+    """Add to a proof the runs of the rewritten model with such functions inlined.
+
+    Functions that the original calls as often are its own: what onnxruntime has for them is what its users get.
+    """
+    before, after = two.models
+    called, was = _calls(after), _calls(before)
+    if not proof.passed or all(count <= was[key] for key, count in called.items()):
+        return proof
+    progress("proving: the rewritten model with its functions inlined")
+    inlined = InlineFunctions().run(after)
+    if _calls(inlined.model):
+        reasons = "; ".join(map(str, inlined.declined))
+        return replace(proof, failures=(f"its functions cannot be inlined, as other runtimes do: {reasons}",))
+    result = run(replace(two, sources=(two.sources[0], inlined.model), models=(before, inlined.model)))
+    if result.failures:
+        what = "with its functions inlined, as other runtimes run it"
+        return replace(proof, failures=tuple(f"{what}: {failure}" for failure in result.failures))
+    worst = max((output.absolute or 0.0 for output in result.outputs), default=0.0)
+    found = f"differ by at most {worst:.3g}" if worst else "are equal to the last bit"
+    note = f"With its functions inlined, as other runtimes run it, outputs {found}."
+    return replace(proof, notes=(*proof.notes, note))
+
+
+def _calls(model: Model) -> Counter[tuple[str, str, str]]:
+    """Return how often a model calls each of its functions that onnxruntime may have a kernel for."""
+    functions = {(one.domain, one.name, one.overload) for one in model.proto.functions if one.domain in KERNELS}
+    return Counter(key for node in all_nodes(model.scopes) if (key := key_of(node.proto)) in functions)

@@ -28,9 +28,9 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.save import check_targets, save_models
 from graphkit.shapes import DimSpec
-from graphkit.verify.bundle import verify_bundle
-from graphkit.verify.bundle_chains import Chain, verify_methods
 from graphkit.verify.bundle_proof import BundleProof
+from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.chain_verifier import Chain, verify_methods
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle_generated import init_method, reorder_method

@@ -9,7 +9,7 @@ from pathlib import Path
 from graphkit.analysis.pipeline_links import first_states
 from graphkit.graph.roles import rank
 from graphkit.model import Model, load
-from graphkit.verify.bundle_chains import Chain
+from graphkit.verify.chain_verifier import Chain
 from graphkit.workflows.bundle_initial import Initial, read_initial
 from graphkit.workflows.bundle_toml import BUNDLE_TOML, read_description
 

@@ -29,7 +29,7 @@ from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
 from graphkit.rewrite.compose import compose
 from graphkit.rewrite.interface import with_names
-from graphkit.verify.bundle_chains import Chain
+from graphkit.verify.chain_verifier import Chain
 from graphkit.workflows.bundle_methods import MethodModel, folded, kept_in_slots
 
 __all__ = ["BUNDLE_TOML", "described_methods", "read_description"]

@@ -18,25 +18,19 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
-from graphkit.verify.layers.arrays import ArrayFile
+from graphkit.verify.layers.causes.affine import offset, scale, terms
 from graphkit.verify.layers.causes.case import Case, Cause, Part, around
-from graphkit.verify.layers.causes.offset import offset
 from graphkit.verify.layers.causes.order import order
 from graphkit.verify.layers.causes.padding import padded_masks, padding
 from graphkit.verify.layers.causes.rows import rows
-from graphkit.verify.layers.causes.scale import scale
-from graphkit.verify.layers.causes.terms import terms
 from graphkit.verify.layers.causes.weights import attributes, weights
-from graphkit.verify.layers.dumps import match_dumps
-from graphkit.verify.layers.feeds import Feed, check_given, feeds, renamed
-from graphkit.verify.layers.first import bisect, first_differing
+from graphkit.verify.layers.compare_feeds import Feed, check_given, feeds, renamed
+from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
+from graphkit.verify.layers.dumps import ArrayFile, match_dumps
 from graphkit.verify.layers.matching import match_models, module_of
-from graphkit.verify.layers.measure import Measured, measure
-from graphkit.verify.layers.pairs import Pair, Reader
-from graphkit.verify.layers.result import ComparedTensor, Divergence, ModelComparison
-from graphkit.verify.layers.side import Side
-from graphkit.verify.layers.stepping import Steps
-from graphkit.verify.layers.sweep import sweep
+from graphkit.verify.layers.measuring import Measured, bisect, first_differing, measure, sweep
+from graphkit.verify.layers.side import Pair, Side
+from graphkit.verify.layers.stepping import Reader, Steps
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]

@@ -27,8 +27,8 @@ from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.evidence import proof_blocks, proof_outcome
-from graphkit.verify.rewrite import verify_extract, verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.workflows.proven import check_output, prove, written_and_proven
 
 __all__ = ["EditReport", "edit_file"]

@@ -14,8 +14,8 @@ from graphkit.model import Model
 from graphkit.options import RewriteOptions
 from graphkit.rewrite.base import ALWAYS, Premise
 from graphkit.save import Saved, check_targets, placed, save_models
-from graphkit.verify.rewrite import verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.tolerances import error_tolerance
 
 __all__ = ["check_output", "prove", "written_and_proven"]

@@ -14,7 +14,7 @@ from graphkit.model import Model
 from graphkit.rewrite.interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.shapes import Shapes, infer
-from graphkit.verify.lowering import vocabulary
+from graphkit.verify.lowering_verifier import vocabulary
 from graphkit.workflows.lowering import Lowered
 
 __all__ = ["largest_score"]

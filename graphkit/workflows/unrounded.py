@@ -9,9 +9,9 @@ from pathlib import Path
 from graphkit.model import Model
 from graphkit.options import RewriteOptions
 from graphkit.rewrite.base import ALWAYS, Premise
-from graphkit.verify.dequantized import TOLERANCE, as_rounded
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.workflows.proven import prove
 
 __all__ = ["prove_unrounded"]

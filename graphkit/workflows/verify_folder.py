@@ -14,11 +14,10 @@ from graphkit.contract.reading import read_bundle, read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.opening import check_bundle
 from graphkit.options import FolderOptions
-from graphkit.verify.bundle import verify_bundle
-from graphkit.verify.bundle_chains import verify_methods
 from graphkit.verify.bundle_proof import BundleProof
-from graphkit.verify.bundle_tokens import equal_tokens
-from graphkit.verify.lowering import LoweringProof, verify_lowering
+from graphkit.verify.bundle_verifier import equal_tokens, verify_bundle
+from graphkit.verify.chain_verifier import verify_methods
+from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 from graphkit.workflows.bundle_recurrent import method_chains

@@ -19,7 +19,7 @@ from graphkit.graph.roles import Roles
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 
 RealModel = Callable[[str], Model]
 EXPECTED = Path(__file__).with_name("roles.txt")

@@ -18,7 +18,7 @@ from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model, load
 from graphkit.passes.fold import fold
 from graphkit.shapes import DimSpec, declarations
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.workflows.fold import FoldOptions, fold_file
 from graphkit.workflows.specialize import Specializer
 from graphkit.workflows.split import SplitOptions, split_file

@@ -9,7 +9,7 @@ from rewriting import model_of
 from graphkit.errors import UsageError
 from graphkit.passes.fold import fold
 from graphkit.shapes import AS_DECLARED, DimSpec, infer, program
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_verifier import verify_rewrite
 
 TEXT = "agraph (float[N, L] x) => (int64[2] y) { y = Shape (x) }"
 SPEC = DimSpec((("N", 2),), (("x", (2, 3)),), (("L", 1, None),))

@@ -14,8 +14,8 @@ from graphkit.constraints.evaluate import Values
 from graphkit.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Relation, const, symbol
-from graphkit.verify.assignments import assignments
-from graphkit.verify.lengths import Lengths
+from graphkit.verify.run_sizes import assignments
+from graphkit.verify.thresholds import Lengths
 
 RealModel = Callable[[str], Model]
 

@@ -14,8 +14,8 @@ from bundles import SLOTS, WINDOW, decoder
 from graphkit.contract.reading import read_bundle
 from graphkit.host.bundle import Bundle
 from graphkit.model import Model
-from graphkit.verify.bundle_checks import CHECKS, STEPS, Subject, tried
 from graphkit.verify.bundle_prompts import prompts
+from graphkit.verify.bundle_state_checks import CHECKS, STEPS, Subject, tried
 from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]

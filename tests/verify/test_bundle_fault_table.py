@@ -16,7 +16,7 @@ from bundle_faults import Edit, Inject, each_of, export, graph, weight
 from graphkit.host.bundle import Bundle
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.bundle import verify_bundle
+from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.originals import find_pipeline
@@ -237,7 +237,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         return made[name]
 
     with isolation(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphkit.verify.bundle.Bundle", partial(Bundle, threads=1))
+        patch.setattr("graphkit.verify.bundle_verifier.Bundle", partial(Bundle, threads=1))
         patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
         yield of
 

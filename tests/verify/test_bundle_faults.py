@@ -21,10 +21,10 @@ from graphkit.host.bundle import Bundle
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.bundle import verify_bundle
-from graphkit.verify.bundle_checks import CHECKS, Subject
 from graphkit.verify.bundle_prompts import prompts
 from graphkit.verify.bundle_proof import BundleProof
+from graphkit.verify.bundle_state_checks import CHECKS, Subject
+from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
@@ -35,7 +35,7 @@ KEY = "past_key_values.0.key"
 def _one_process() -> Iterator[None]:
     """Run the originals of all tests in one process, and everything on one thread: others would wait in busy loops."""
     with isolation(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphkit.verify.bundle.Bundle", partial(Bundle, threads=1))
+        patch.setattr("graphkit.verify.bundle_verifier.Bundle", partial(Bundle, threads=1))
         patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
         yield
 

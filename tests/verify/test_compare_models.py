@@ -20,7 +20,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import Split, split_merged
 from graphkit.runtime.limits import Limits
-from graphkit.verify.layers.result import ModelComparison
+from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.layers.stepping import Steps
 from graphkit.workflows.compare import CompareOptions, compare_models
 

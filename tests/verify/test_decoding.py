@@ -11,7 +11,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.verify.decoding import Decoder, decode
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 
 RealModel = Callable[[str], Model]
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)

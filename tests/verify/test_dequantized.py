@@ -14,9 +14,9 @@ from rewriting import model_of
 from graphkit.model import Model
 from graphkit.options import RewriteOptions
 from graphkit.passes.quantization.dequantize import Dequantize
-from graphkit.verify.dequantized import TOLERANCE, as_rounded
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.workflows.rewrite import rewrite_file
 
 OUTPUTS = ["y", "data/x", "data/h", "data/original/x", "data/original/h"]

@@ -9,7 +9,7 @@ from small_models import model
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
-from graphkit.verify.rewrite import verify_extract
+from graphkit.verify.rewrite_verifier import verify_extract
 
 TEXT = """
 g (float[N, L] x, float[N, L] z) => (float[N, L] y) {

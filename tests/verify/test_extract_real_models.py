@@ -11,7 +11,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.model import load
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
-from graphkit.verify.rewrite import verify_extract
+from graphkit.verify.rewrite_verifier import verify_extract
 
 EXAMPLE = load("example:causal-attention")
 COMPUTED = [value for node in EXAMPLE.graph.nodes for value in node.outputs if value and not value.is_constant]

@@ -19,8 +19,8 @@ import graphkit
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
-from graphkit.verify import rounding
-from graphkit.verify.in_float32 import in_float32
+from graphkit.verify import float16_rounding
+from graphkit.verify.float16_rounding import in_float32
 from graphkit.verify.rewrite_proof import RewriteProof
 
 TOLERANCE = 1e-2  # of the largest magnitude
@@ -68,7 +68,7 @@ def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
 def test_it_is_not_without_the_comparison_in_float32(
     name: str, folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding.Rounding, "explains", lambda *_: False)
+    monkeypatch.setattr(float16_rounding.Rounding, "explains", lambda *_: False)
     found = proven(*folded(name))
     assert "edge values" in found.failures[0]
 

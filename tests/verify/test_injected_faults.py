@@ -16,8 +16,8 @@ from onnx import numpy_helper
 from real_models import unpacked
 
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.bundle import verify_bundle
-from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.lower import LowerOptions, lower_folder

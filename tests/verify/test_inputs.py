@@ -12,7 +12,7 @@ from small_models import model
 from graphkit.constraints.symbol_sizes import Sizes, symbol_sizes
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
-from graphkit.verify.inputs import InputMaker, index_bound, is_flag, padding_mask
+from graphkit.verify.input_generator import InputMaker, index_bound, is_flag, padding_mask
 
 RealModel = Callable[[str], Model]
 SIZES = Sizes(batch=2, sequence=3, past=4, encoder=5)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rewriting import model_of
 
-from graphkit.verify.levels import LevelRuns, prove_level
-from graphkit.verify.running import Run
+from graphkit.verify.candidate_runs import prove_level
+from graphkit.verify.original_runs import LevelRuns, Run
 from graphkit.verify.tolerances import rounds_activations
 
 

@@ -17,7 +17,7 @@ import pytest
 from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.originals import find_pipeline

@@ -17,7 +17,7 @@ from real_models import unpacked
 
 from graphkit.host import Host, numpy_host
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.lowering import LoweringProof, verify_lowering
+from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.originals import find_pipeline

@@ -15,9 +15,9 @@ from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.loading import runtime_version
 from graphkit.runtime.session import RunError, Session
-from graphkit.verify.levels import LevelRuns, prove_level
-from graphkit.verify.rewrite import verify_rewrite
-from graphkit.verify.running import Run
+from graphkit.verify.candidate_runs import prove_level
+from graphkit.verify.original_runs import LevelRuns, Run
+from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.tolerances import level_tolerance
 
 ModelFile = Callable[[str], Path]

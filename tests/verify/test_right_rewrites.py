@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_models import CONV, KERNEL, model
 
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_verifier import verify_rewrite
 
 PLAIN = "g (float[batch, seq] x) => (float[batch, seq] y) { y = Neg (x) }"
 INTEGER = "g (int64[n] x) => (int64[n] y) {{ {} }}"

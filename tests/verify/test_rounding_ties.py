@@ -8,7 +8,7 @@ from rewriting import model_of
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.verify.rounding_ties import moved_copies
+from graphkit.verify.quantized_rounding import moved_copies
 
 SCALE = np.float32(0.25)
 

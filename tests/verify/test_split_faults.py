@@ -14,8 +14,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.save import save_models
-from graphkit.verify.rewrite import verify_rewrite
-from graphkit.verify.split import SplitProof, verify_split
+from graphkit.verify.rewrite_verifier import verify_rewrite
+from graphkit.verify.split_verifier import SplitProof, verify_split
 
 Edit = Callable[[ModelProto], None]
 POSITIONS = "model.decoder.embed_positions.weight"

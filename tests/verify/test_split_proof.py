@@ -16,8 +16,8 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
 from graphkit.verify.comparator import compare_outputs
-from graphkit.verify.inputs import InputMaker
-from graphkit.verify.split import verify_split
+from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.split import split_file
 
 ModelFile = Callable[[str], Path]

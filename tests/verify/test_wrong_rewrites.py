@@ -6,7 +6,7 @@ import pytest
 from small_models import model
 from wrong_rewrites import PAIRS, Pair
 
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_verifier import verify_rewrite
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=[pair.name for pair in PAIRS])

@@ -17,7 +17,7 @@ from graphkit.analysis.report import report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import GraphkitError, TargetError, UsageError
 from graphkit.model import load
-from graphkit.verify.bundle_chains import verify_methods
+from graphkit.verify.chain_verifier import verify_methods
 from graphkit.workflows.bundle_recurrent import recurrent_methods
 from graphkit.workflows.bundle_toml import read_description
 

@@ -14,7 +14,7 @@ from speech import FEATURES, speech
 from graphkit.errors import UsageError
 from graphkit.host.bundle import Bundle
 from graphkit.model import load
-from graphkit.verify.bundle import verify_bundle
+from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder

@@ -12,8 +12,8 @@ from onnx import numpy_helper, parser
 
 import graphkit
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
-from graphkit.verify.bundle_chains import verify_methods
 from graphkit.verify.bundle_prompts import drawn, token_bound
+from graphkit.verify.chain_verifier import verify_methods
 from graphkit.workflows.bundle_toml import read_description
 
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>

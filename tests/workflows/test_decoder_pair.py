@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from graphkit.errors import UsageError
 from graphkit.host.bundle import Bundle
 from graphkit.host.numpy_host import Host
-from graphkit.verify.bundle import verify_bundle
+from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.lower import LowerOptions, lower_folder

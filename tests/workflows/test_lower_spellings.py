@@ -27,7 +27,7 @@ from small_pipelines import (
 from graphkit.contract import read_contract
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
-from graphkit.verify.lowering import verify_lowering
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, LowerReport, lower_folder
 

@@ -18,7 +18,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes import DimSpec
-from graphkit.verify.inputs import InputMaker
+from graphkit.verify.input_generator import InputMaker
 from graphkit.workflows.specialize import Specializer
 
 ModelFile = Callable[[str], Path]

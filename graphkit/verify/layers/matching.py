@@ -11,8 +11,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import module_path
 from graphkit.graph.view import Node, Value
 from graphkit.suggest import did_you_mean
-from graphkit.verify.layers.pairs import Pair
-from graphkit.verify.layers.side import Dims, Side
+from graphkit.verify.layers.side import Dims, Pair, Side
 from graphkit.verify.layers.structure import corresponds, same_operator, same_values
 
 __all__ = ["match_models", "module_of"]

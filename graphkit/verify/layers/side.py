@@ -15,9 +15,9 @@ from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Shapes, infer
-from graphkit.verify.layers.constants import known
+from graphkit.verify.layers.structure import known
 
-__all__ = ["HELD", "Dims", "Side"]
+__all__ = ["HELD", "Dims", "Pair", "Side"]
 
 Dims = tuple[int | None, ...] | None
 HELD = frozenset(
@@ -104,6 +104,26 @@ class Side:
     def hidden(self) -> int:
         """The nodes in bodies, which cannot be looked at."""
         return sum(len(scope.nodes) for scope in self.model.graph.walk()) - len(self.model.graph.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A tensor of A and its match: a tensor of B, or the name of a dump.
+
+    Attributes:
+        a: The tensor.
+        b: What it is in B.
+        how: What they were matched by.
+    """
+
+    a: Value
+    b: Value | str
+    how: str
+
+    @property
+    def theirs(self) -> str:
+        """The name in B."""
+        return self.b if isinstance(self.b, str) else self.b.name
 
 
 def _is_constant(node: Node) -> bool:

@@ -6,7 +6,7 @@ and its weights stay in their files. So all tensors of a model come out in the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,9 +15,54 @@ from onnx import helper
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
-from graphkit.verify.layers.side import Side
+from graphkit.verify.layers.dumps import ArrayFile
+from graphkit.verify.layers.side import Pair, Side
 
-__all__ = ["Steps"]
+__all__ = ["Reader", "Steps"]
+
+
+class Reader:
+    """Gives the arrays of pairs.
+
+    Args:
+        pairs: What may be asked for.
+        a: The model A.
+        b: The model B, or its dumps.
+        all_asked: Whether all of them will be.
+
+    Attributes:
+        steps: How often it was asked.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], a: Side, b: Side | ArrayFile, *, all_asked: bool = True) -> None:
+        self.steps = 0
+        self.one = Steps(a, a.feed, [pair.a for pair in pairs], all_asked=all_asked)
+        self.two: Steps | ArrayFile
+        if isinstance(b, ArrayFile):
+            self.two = b
+        else:
+            theirs = [pair.b for pair in pairs if isinstance(pair.b, Value)]
+            self.two = Steps(b, b.feed, theirs, all_asked=all_asked)
+
+    def read(self, some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Return the arrays of some pairs."""
+        self.steps += 1
+        mine = self.one.values([pair.a for pair in some])
+        if isinstance(self.two, ArrayFile):
+            return zip(mine, map(self.two.beside, [pair.theirs for pair in some], mine), strict=True)
+        return zip(mine, self.two.values([pair.b for pair in some if isinstance(pair.b, Value)]), strict=True)
+
+    def keep(self) -> None:
+        """Remember the tensors computed for them, to go on from there."""
+        for steps in (self.one, self.two):
+            if isinstance(steps, Steps):
+                steps.keep()
+
+    def back(self) -> None:
+        """Go on from the tensors remembered last."""
+        for steps in (self.one, self.two):
+            if isinstance(steps, Steps):
+                steps.back()
 
 
 class Steps:

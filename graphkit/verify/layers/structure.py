@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import onnx
 from onnx import TensorProto
 
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.verify.layers.constants import known
 
-__all__ = ["corresponds", "same_operator", "same_values"]
+__all__ = ["FLOATS", "constant_array", "corresponds", "known", "same_operator", "same_values"]
 
 COMMUTATIVE = ("Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
 
@@ -70,3 +71,24 @@ def _alike(one: Value | None, two: Value | None, matched: Mapping[Value, Value],
     if known(one) is not None and known(two) is not None:
         return constants(one, two)
     return matched.get(one) is two
+
+
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+
+
+def known(value: Value) -> TensorProto | None:
+    """Return the tensor that a value always equals, None where it is no constant."""
+    met: set[Value] = set()
+    while value.producer is not None and value.producer.is_op("Identity") and value not in met:
+        met.add(value)
+        source = value.producer.input(0)
+        if source is None:
+            return None
+        value = source
+    return value.constant
+
+
+def constant_array(model: Model, tensor: TensorProto) -> np.ndarray:
+    """Return a constant's array, a view of its file where it is external."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.frombuffer(model.payload(tensor), dtype).reshape(tuple(tensor.dims))

@@ -8,7 +8,7 @@ from rewriting import model_of
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes.interface.rename import Rename
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_verifier import verify_rewrite
 
 PLAIN = "agraph (float[N, L] x) => (float[N, L] y) { h = Exp (x)  y = Neg (h) }"
 BRANCHES = """

@@ -19,7 +19,7 @@ from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.simplify_reshape import MergeChains
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
-from graphkit.verify.rewrite import verify_rewrite
+from graphkit.verify.rewrite_verifier import verify_rewrite
 
 
 def model_of(text: str, opset: int = 18) -> Model:

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from graphkit.graph.view import Node, Value
-from graphkit.verify.layers.constants import FLOATS, constant_array, known
-from graphkit.verify.layers.measure import allowed, plain
+from graphkit.verify.layers.measuring import allowed, plain
 from graphkit.verify.layers.side import Side
+from graphkit.verify.layers.structure import FLOATS, constant_array, known
 
 __all__ = ["Case", "Cause", "Kind", "Part", "around"]
 

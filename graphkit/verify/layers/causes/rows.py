@@ -10,7 +10,7 @@ import numpy as np
 
 from graphkit.graph.view import Value
 from graphkit.verify.layers.causes.case import Case, Cause, Part
-from graphkit.verify.layers.constants import FLOATS, constant_array, known
+from graphkit.verify.layers.structure import FLOATS, constant_array, known
 
 __all__ = ["rows"]
 

@@ -11,7 +11,7 @@ import onnx.helper
 from graphkit.graph.view import Node, Value
 from graphkit.verify.layers.causes.case import Case, Cause, Kind
 from graphkit.verify.layers.causes.order import arranged
-from graphkit.verify.layers.constants import FLOATS, constant_array, known
+from graphkit.verify.layers.structure import FLOATS, constant_array, known
 
 __all__ = ["attributes", "weights"]
 

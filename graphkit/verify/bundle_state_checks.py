@@ -1,0 +1,335 @@
+"""What must hold of a bundle's state besides right logits: nothing leaks, and nothing else is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract.bundle import BundleContract, StateTensor
+from graphkit.errors import GraphkitError, UsageError
+from graphkit.graph.uses import readers_beside
+from graphkit.host.bundle import Bundle
+from graphkit.host.bundle_state import BundleState
+from graphkit.model import load
+from graphkit.verify.bundle_prompts import Prompt
+
+__all__ = ["CHECKS", "FEWER_SLOTS", "Check", "FewerSlots", "Subject", "spoil", "start", "tried"]
+
+FEWER_SLOTS = "fewer slots change nothing"  # the check that takes them
+
+
+def spoil(array: np.ndarray) -> None:
+    """Fill an array with NaN, and with 1 where its dtype has none."""
+    array[...] = np.nan if array.dtype.kind == "f" else 1
+
+
+class FewerSlots(BundleState):
+    """State of which each symbolic tensor has no more slots than it is given: none at first.
+
+    Args:
+        contract: What says how it lies.
+        block: Slots come in multiples of it.
+
+    Attributes:
+        block: The same.
+        slots: How many each symbolic tensor has.
+
+    Raises:
+        UsageError: There is no memory for it.
+    """
+
+    def __init__(self, contract: BundleContract, block: int) -> None:
+        super().__init__(contract)
+        self.block, self.slots = block, 0
+
+    def shape(self, state: StateTensor, rows: int | None = None) -> tuple[int, ...]:
+        """Return the dims of a state as it is: those of slots that are a symbol, with as many as it has."""
+        dims = super().shape(state, rows)
+        if not state.symbolic:
+            return dims
+        return tuple(self.slots if axis == state.axis else size for axis, size in enumerate(dims))
+
+    def give(self, count: int) -> None:
+        """Give symbolic tensors slots for so many tokens, spoilt ones; where that is more, their rows move apart."""
+        if count <= self.slots:
+            return
+        states = [state for state in self.contract.states if state.symbolic]
+        before = [self[state.name].copy() for state in states]
+        most = min(length.most for length in self.contract.lengths)
+        self.slots = min(math.ceil(count / self.block) * self.block, most)
+        self.version += 1
+        for state, kept in zip(states, before, strict=True):
+            place = self.view(state)
+            spoil(place)
+            place[tuple(map(slice, kept.shape))] = kept
+
+
+STEPS = 6  # after the first prompt, where more would not go round a ring
+
+
+class Subject:
+    """What checks try: a bundle, with what it gives for a prompt from a fresh state, decoded once.
+
+    Args:
+        bundle: The bundle.
+        prompts: What to decode, the shortest first.
+        folder: The files of the bundle.
+
+    Attributes:
+        bundle, prompts, folder: The same.
+        first: The first prompt, with as many steps as go once round the shortest ring, or with a few.
+        last: The last prompt.
+    """
+
+    def __init__(self, bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> None:
+        self.bundle, self.prompts, self.folder = bundle, prompts, folder
+        rings = [state.shape[state.axis or 0] for state in bundle.contract.states if state.update == "ring"]
+        steps, around = prompts[0].steps, min(rings, default=0) + 2
+        count = max(around, STEPS) if around <= len(steps) else STEPS
+        self.first, self.last = replace(prompts[0], steps=steps[:count]), prompts[-1]
+        self._known: dict[int, list[np.ndarray]] = {}
+
+    def fresh(self, prompt: Prompt) -> list[np.ndarray]:
+        """Return the logits of the first or the last prompt and of its steps, from a state of zeros."""
+        if id(prompt) not in self._known:
+            self._known[id(prompt)] = _decoded(self.bundle.fork(), prompt)
+        return self._known[id(prompt)]
+
+
+Check = Callable[[Subject], str]
+
+
+def tried(check: Callable[[], str]) -> str:
+    """Return what a check finds, or why the bundle does not run."""
+    try:
+        return check()
+    except GraphkitError as error:
+        return str(error)
+
+
+def start(bundle: Bundle, prompt: Prompt) -> np.ndarray:
+    """Run a bundle on a prompt, and return its logits: those of each token, or of the last one of a long prompt."""
+    mask = prompt.mask if prompt.has_mask else None
+    return bundle.start(prompt.tokens, prompt.inputs, mask=mask, all_logits=prompt.all_logits)
+
+
+def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
+    """Return the logits of a prompt and its steps."""
+    return [start(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps)]
+
+
+def _are_same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    return len(one) == len(other) and all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _unused_slots(subject: Subject) -> str:
+    """Fill all state with NaN, and compare logits with those from a state of zeros."""
+    for prompt in (subject.first, subject.last):  # the first leaves slots free in the shortest ring
+        spoilt = subject.bundle.fork()
+        _fill(spoilt)
+        if not _are_same(subject.fresh(prompt), _decoded(spoilt, prompt)):
+            return "what unused slots hold changes the logits"
+    return ""
+
+
+def _fill(bundle: Bundle) -> None:
+    """Fill all state with NaN, and with 1 where that has none."""
+    for state in bundle.contract.states:
+        spoil(bundle.state.view(state, state.shape))
+
+
+def _fewer_slots(subject: Subject) -> str:
+    """Decode with slots only for the tokens so far, and compare the logits of each call with those of all slots."""
+    bundle, prompts = subject.bundle, subject.prompts
+    if not any(state.symbolic for state in bundle.contract.states):
+        return ""
+    rows = min(2, bundle.contract.sizes["batch"])
+    shortest = next(prompt for prompt in prompts if prompt.tokens.shape == (rows, 1))
+    shortest = replace(shortest, steps=shortest.steps[: len(subject.first.steps)])
+    row = replace(prompts[0], steps=prompts[0].steps[:STEPS])
+    for prompt, block in ((row, 3), (shortest, 1), (subject.last, 1)):  # of blocks of 3, some are not in use yet
+        reorders = prompt is not subject.last
+        few = bundle.fork()
+        few.state = state = FewerSlots(bundle.contract, block)
+        _fill(few)
+        if reorders:
+            expected = [logits for _, logits in _calls(bundle.fork(), prompt, lambda _: None, reorders=True)]
+        else:
+            expected = subject.fresh(prompt)
+        try:
+            found = _calls(few, prompt, state.give, reorders=reorders)
+            for logits, (name, other) in zip(expected, found, strict=True):
+                if not _are_same([logits], [other]):
+                    return f"{name} gives other logits where its state has fewer slots"
+        except GraphkitError as error:
+            return f"a method does not run where its state has fewer slots: {error}"
+    return ""
+
+
+def _calls(
+    bundle: Bundle, prompt: Prompt, give: Callable[[int], None], *, reorders: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the logits of a prompt and its steps, and what gives them.
+
+    Args:
+        bundle: The bundle.
+        prompt: The prompt.
+        give: Called before each call with how many slots are in use after it.
+        reorders: Whether rows are reordered before the last step.
+    """
+    once, step, reorder = map(bundle.contract.method, ("once", "step", "reorder"))
+    assert once is not None
+    assert step is not None
+    give(prompt.tokens.shape[1])
+    yield once.name, start(bundle, prompt)
+    for number, tokens in enumerate(prompt.steps, start=1):
+        name, given = step.name, tokens
+        if reorders and reorder is not None and number == len(prompt.steps):
+            rows = [len(tokens) - 1, 0, 0][: bundle.contract.sizes["batch"]]
+            bundle.reorder(rows)
+            name, given = f"{step.name} after {reorder.name}", tokens[rows]
+        give(bundle.length + 1)
+        yield name, bundle.step(given)
+
+
+def _initial(subject: Subject) -> str:
+    """Fill all state with NaN, reset, and compare it with its initial values."""
+    fork = subject.bundle.fork()
+    _fill(fork)
+    fork.reset()
+    for state in fork.contract.states:
+        if (fork.state.view(state, state.shape) != fork.state.initial_of(state)).any():
+            return f"'{state.name}' does not have its initial value after a reset"
+    return ""
+
+
+def _readers(subject: Subject) -> str:
+    """Look for nodes that read state beside the node that writes it in place."""
+    contract = subject.bundle.contract
+    places = {state.name for state in contract.states if state.update in ("slots", "ring")}
+    for method in contract.methods:
+        if method.when == "reorder":  # which writes to another arena
+            continue
+        values = load(subject.folder / method.file).graph.values
+        outputs = {port.writes: port.name for port in method.outputs if port.writes in places}
+        for port in method.inputs:
+            if port.source is None or port.source.kind != "state" or port.source.of not in outputs:
+                continue
+            for node in readers_beside(values[port.name], values[outputs[port.source.of]]):
+                return f"'{node.label}' ({node.operator}) of {method.name} reads '{port.source.of}' beside its writer"
+    return ""
+
+
+def _leaks(subject: Subject) -> str:
+    """Decode one prompt, then another without a reset and with one, and compare these with a fresh state."""
+    used = subject.bundle.fork()
+    _decoded(used, subject.last)
+    if not _are_same(_decoded(used, subject.first), subject.fresh(subject.first)):
+        return "what was decoded before changes the logits"
+    used.reset()
+    if not _are_same(_decoded(used, subject.first), subject.fresh(subject.first)):
+        return "what was decoded before a reset changes the logits"
+    return ""
+
+
+def _forks(subject: Subject) -> str:
+    """Step two forks in turn, and compare each with itself alone."""
+    pair = subject.first, subject.last
+    alone = [subject.fresh(prompt) for prompt in pair]
+    forks = [subject.bundle.fork() for _ in pair]
+    together = [[start(fork, prompt)] for fork, prompt in zip(forks, pair, strict=True)]
+    for step in range(max(len(prompt.steps) for prompt in pair)):
+        for fork, prompt, found in zip(forks, pair, together, strict=True):
+            if step < len(prompt.steps):
+                found.append(fork.step(prompt.steps[step]))
+    return "" if all(map(_are_same, alone, together)) else "a fork changes what another decodes"
+
+
+def _writes(subject: Subject) -> str:
+    """Compare the bytes of the state before and after: only the new slot may change, and no state that is only read."""
+    prompt, fork = subject.first, subject.bundle.fork()
+    once, step = fork.contract.method("once"), fork.contract.method("step")
+    assert once is not None
+    assert step is not None
+    place = fork.state.address
+    whole = {
+        state.name: fork.state.view(state, state.shape).reshape(-1).view(np.uint8) for state in fork.contract.states
+    }
+    for array in whole.values():
+        array[...] = 1
+    start(fork, prompt)
+    for name, array in whole.items():
+        if once.access[name] in ("none", "read") and (array != 1).any():
+            return f"{once.name} changes '{name}', which it does not write"
+    for tokens in prompt.steps:
+        before = {name: fork.state[name].copy() for name in fork.state}
+        past = fork.length
+        fork.step(tokens)
+        for state in fork.contract.states:
+            one, other = before[state.name], fork.state[state.name]
+            if step.access[state.name] in ("none", "read"):
+                if one.tobytes() != other.tobytes():
+                    return f"a step changes '{state.name}', which it only reads"
+            elif state.axis is not None:
+                slot = past % state.shape[state.axis]
+                kept = [at for at in range(state.shape[state.axis]) if at != slot]
+                if np.take(one, kept, state.axis).tobytes() != np.take(other, kept, state.axis).tobytes():
+                    return f"a step changes '{state.name}' at other slots than {slot}"
+    return "" if fork.state.address == place else "the state has moved"
+
+
+def _layouts(subject: Subject) -> str:
+    """Give the bundle a state of another layout, which it must refuse."""
+    contract = subject.bundle.contract
+    moved = tuple(replace(state, name=f"{state.name}'") for state in contract.states)
+    fork = subject.bundle.fork()
+    try:
+        fork.state = BundleState(replace(contract, states=moved))
+    except UsageError:
+        return ""
+    return "a state of another layout is taken"
+
+
+def _refusals(subject: Subject) -> str:
+    """Step before a start, past the last slot and with other rows: refused, and the state is as before."""
+    fork = subject.bundle.fork()
+    prompt = max(subject.prompts, key=lambda prompt: (len(prompt.tokens), -prompt.tokens.size))
+    if not _refuses(fork, np.ones((1, 1), np.int64)):
+        return "a step before a start is taken"
+    start(fork, prompt)
+    before = {name: fork.state[name].tobytes() for name in fork.state}
+    rows, length = len(prompt.tokens), fork.contract.lengths[0]
+    if not _refuses(fork, np.ones((rows + 1, 1), np.int64)):
+        return "a step of other rows is taken"
+    if before != {name: fork.state[name].tobytes() for name in fork.state}:
+        return "a refused step changes state"
+    fork.state.lengths[length.name][0] = length.most
+    before = {name: fork.state[name].tobytes() for name in fork.state}
+    if not _refuses(fork, np.ones((rows, 1), np.int64)):
+        return "a step past the last slot is taken"
+    return "" if before == {name: fork.state[name].tobytes() for name in fork.state} else "a refused step changes state"
+
+
+def _refuses(bundle: Bundle, tokens: np.ndarray) -> bool:
+    try:
+        bundle.step(tokens)
+    except UsageError:
+        return True
+    return False
+
+
+CHECKS: Mapping[str, Check] = {
+    "what reads state reads what was written": _readers,
+    "a reset gives state its initial value": _initial,
+    "unused slots may hold NaN": _unused_slots,
+    FEWER_SLOTS: _fewer_slots,
+    "nothing is left of an earlier sequence": _leaks,
+    "two users do not meet": _forks,
+    "a step writes its slot alone, and the state stays where it is": _writes,
+    "a state of another layout is refused": _layouts,
+    "what cannot run is refused, and the state is as before": _refusals,
+}

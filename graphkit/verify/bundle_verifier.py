@@ -1,0 +1,322 @@
+"""The proof of a bundle: methods over one state, against the models that they were made of."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract.bundle import BundleContract
+from graphkit.contract.reading import read_bundle
+from graphkit.errors import GraphkitError
+from graphkit.host.bundle import Bundle
+from graphkit.model import Model, load
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.bundle_causes import Fact, causes, is_sure
+from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
+from graphkit.verify.bundle_proof import BundleProof, BundleRun
+from graphkit.verify.bundle_recording import Recording, Search, record, search_of
+from graphkit.verify.bundle_state_checks import CHECKS, Subject, start, tried
+from graphkit.verify.comparator import distance_of_spread
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
+from graphkit.verify.session_adapters import numbered
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance
+from graphkit.verify.weight_faults import wrong_attributes, wrong_weights
+
+__all__ = ["equal_tokens", "verify_bundle"]
+
+SEARCHED = 12  # tokens
+SAME = "weights are those of the export"
+
+
+def verify_bundle(
+    originals: Originals,
+    folder: str | os.PathLike[str],
+    *,
+    exact: bool,
+    tolerance: float = BUNDLE_TOLERANCE,
+    seed: int = 0,
+    same_weights: bool = True,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BundleProof:
+    """Prove that a bundle gives what its originals give.
+
+    The originals decode each prompt once at each of onnxruntime's levels. How far these two are apart is what the
+    runtime alone makes of the digits, and as much is allowed where it is more than the tolerance.
+
+    Args:
+        originals: The models that it was made of.
+        folder: The bundle.
+        exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
+        tolerance: The largest difference that counts as equal, over how far logits vary where that is more than 1. For
+            models with float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that round what they compute
+            to 8 bits at least `QUANTIZED_TOLERANCE`.
+        seed: Of prompts and sources.
+        same_weights: Whether weights must be those of the export; not where they were quantised since.
+        limits: What an original may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof: `proof.passed` says whether it holds.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    folder = Path(folder)
+    contract = read_bundle(folder / "bundle.json", altered=True)
+    made = prompts(contract, originals, seed)
+    again = [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST]
+    with isolation(limits):
+        truth = _plainly(originals, contract, made, progress)
+        at_default = record(originals, again, optimize=True, progress=progress)
+    allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
+    notes = [*_sizes_tried(contract), *_notes(made, allowed)]
+    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
+    runs = _runs(bundle, made, truth, allowed, progress, optimized=False)
+    checks = _checked(bundle, made, folder, progress)
+    checks |= _searches(bundle, made[0].first_row(), truth, notes)
+    checks |= _choices(bundle, made, truth, allowed.near)
+    del bundle  # what it maps or has prepacked need not be there twice
+    failing = [prompt for prompt, run in zip(made, runs, strict=True) if not run.logits <= _within(prompt, allowed)]
+    facts: list[Fact] = []
+    if same_weights or failing:
+        progress("comparing weights")
+        with isolation(limits):
+            facts = _facts(originals.models, contract, folder)
+    if same_weights:
+        checks[SAME] = _same_weights(facts)
+    found = []
+    if failing:
+        progress("looking for the cause")
+        with isolation(limits):
+            found = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
+    runs += _runs(Bundle(folder, unchecked=True), again, at_default, allowed, progress, optimized=True)
+    return BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(found))
+
+
+def _plainly(
+    originals: Originals, contract: BundleContract, made: Sequence[Prompt], progress: Callable[[str], None]
+) -> Recording:
+    """Return what the originals give in plain onnxruntime, searches and rows that change places included."""
+    batch = contract.sizes["batch"]
+    steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
+    beams, rows = sorted({1, min(3, batch)}), [1, 0, 0][:batch] if batch > 1 else []
+    return record(originals, made, optimize=False, beams=beams, steps=steps, rows=rows, progress=progress)
+
+
+def _sizes_tried(contract: BundleContract) -> Iterator[str]:
+    """Yield a sentence for the sizes that a user's inputs have besides rows and source: they are the largest."""
+    method = contract.method("once")
+    ports = [] if method is None else [port for port in method.inputs if port.source is not None]
+    dims = (dim for port in ports if port.source is not None and port.source.kind == "user" for dim in port.shape)
+    names = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str) and dim not in ("batch", "source")]
+    if told := [f"{name} {contract.sizes[name]:,}" for name in names if name in contract.sizes]:
+        yield f"Smaller inputs are not tried: all have {', '.join(told)}."
+
+
+def _notes(made: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
+    if allowed.is_raised:
+        yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
+    if last := sorted({prompt.tokens.shape[1] for prompt in made if not prompt.all_logits}):
+        lengths = ", ".join(f"{length:,}" for length in last)
+        yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {allowed.near:g}."
+    if long := [prompt.tokens.shape[1] for prompt in made if prompt.tokens.shape[1] > LONGEST]:
+        lengths = ", ".join(f"{length:,}" for length in long)
+        yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
+
+
+def _apart(made: Sequence[Prompt], one: Recording, other: Recording) -> float:
+    """Return how far the two levels of onnxruntime are apart on the originals."""
+    found = 0.0
+    for prompt, plain, default in zip(made, one.logits, other.logits, strict=False):  # the longest come last, in one
+        for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
+            found = max(found, distance_of_spread(_counted(logits, prompt, number), _counted(same, prompt, number)))
+    return found
+
+
+def _counted(logits: np.ndarray, prompt: Prompt, number: int) -> np.ndarray:
+    """Return the logits of tokens that are no padding, of a prompt or of a step after it."""
+    if number or not prompt.all_logits or prompt.mask.all():
+        return logits
+    return np.asarray(logits[prompt.mask.astype(bool)])
+
+
+def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
+    """Try what must hold besides right logits; return what is wrong by what was tried, "" for nothing."""
+    checks = {}
+    subject = Subject(bundle, [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST], folder)
+    for number, (name, check) in enumerate(CHECKS.items(), start=1):
+        progress(f"checking {number} of {len(CHECKS)}: {name}")
+        checks[name] = tried(partial(check, subject))
+    progress("searching for tokens")
+    return checks
+
+
+def _within(prompt: Prompt, allowed: BundleTolerance) -> float:
+    """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
+    return allowed.plain if prompt.all_logits else allowed.near
+
+
+def _runs(
+    bundle: Bundle,
+    made: Sequence[Prompt],
+    expected: Recording,
+    allowed: BundleTolerance,
+    progress: Callable[[str], None],
+    *,
+    optimized: bool,
+) -> list[BundleRun]:
+    """Decode all prompts with the bundle."""
+    level = f"proving: {'default' if optimized else 'plain'} level"
+    runs = []
+    for number in numbered(range(len(made)), level, progress, "prompt"):
+        within = allowed.fused if optimized else _within(made[number], allowed)
+        runs.append(_run(bundle, made[number], expected.logits[number], within, optimized=optimized))
+    return runs
+
+
+def _run(
+    bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, *, optimized: bool
+) -> BundleRun:
+    """Decode a prompt and given tokens with the bundle, and compare the logits with those of the originals."""
+    worst, steps = 0.0, 0
+    actual, failure = _given(lambda: start(bundle, prompt))
+    for steps, logits in enumerate(expected):
+        if failure:
+            break
+        found = math.inf
+        if logits.shape == actual.shape:
+            found = distance_of_spread(*(_counted(array, prompt, steps) for array in (logits, actual)))
+        worst = max(worst, found)
+        if not found <= allowed:
+            where = "the prompt" if steps == 0 else f"step {steps}"
+            failure = f"the logits of {where} differ by {found:.1e}"
+        elif steps < len(prompt.steps):
+            actual, failure = _given(partial(bundle.step, prompt.steps[steps]))
+    rows, length = prompt.tokens.shape
+    return BundleRun(
+        optimized=optimized,
+        rows=rows,
+        padded=prompt.is_padded,
+        source=prompt.source,
+        prompt=length,
+        steps=steps,
+        logits=worst,
+        failure=failure,
+    )
+
+
+def _given(call: Callable[[], np.ndarray]) -> tuple[np.ndarray, str]:
+    """Return the logits that a bundle gives, or none and why it fails."""
+    try:
+        return call(), ""
+    except GraphkitError as error:
+        return np.empty(0), str(error)
+
+
+def _searches(bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str]) -> dict[str, str]:
+    """Decode greedily and by beams, and compare the tokens with those of the originals."""
+    found: dict[str, str] = {}
+    for width, expected in truth.tokens.items():
+        name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
+        found[name] = tried(partial(_same_tokens, search_of(width), bundle, prompt, expected))
+    if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
+        notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
+    if max(truth.tokens) == 1:
+        notes.append("A bundle of one row has no beams to try.")
+    return found
+
+
+def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, expected: list[list[int]]) -> str:
+    """Search with a bundle, and compare the tokens."""
+    actual = search(bundle, start(bundle, prompt)[:, -1], len(expected[0]), ())
+    return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
+
+
+def _choices(bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: float) -> dict[str, str]:
+    """Check what a caller may choose: rows in another order, and the logits of the last token alone."""
+    found: dict[str, str] = {}
+    pair = next((prompt for prompt in made if len(prompt.tokens) == 2 and prompt.steps), None)
+    if truth.reordered and pair is not None:
+        found["rows that are reordered"] = tried(partial(_reordered, bundle, pair, truth.reordered, allowed))
+    long = max((prompt for prompt in made if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
+    method = bundle.contract.method("once")
+    if method is not None and any(port.source is not None and port.source.kind == "kept" for port in method.inputs):
+        found["the logits of the last token alone"] = tried(partial(_last_logits, bundle, long, allowed))
+    return found
+
+
+def _reordered(bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float) -> str:
+    """Start two rows, let each become the other and the first one more, and compare the logits of the next steps."""
+    rows = [1, 0, 0][: len(expected[0])]
+    start(bundle, prompt)
+    bundle.reorder(rows)
+    actual = [bundle.step(tokens[rows]) for tokens in prompt.steps[: len(expected)]]
+    worst = max(distance_of_spread(*pair) for pair in zip(expected, actual, strict=True))
+    return "" if worst <= allowed else f"the logits of the next steps differ by {worst:.1e}"
+
+
+def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
+    """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
+    pairs = []
+    for chosen in (prompt, replace(prompt, all_logits=False)):
+        logits = start(bundle, chosen)[:, -1:]
+        pairs.append([logits, *(bundle.step(tokens) for tokens in prompt.steps[:1])])
+    worst = max(distance_of_spread(*pair) for pair in zip(*pairs, strict=True))
+    return "" if worst <= allowed else f"they differ by {worst:.1e} from those among the logits of all"
+
+
+def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[Fact]:
+    """Compare weights, and numbers in attributes, with those of the same name."""
+    made = [load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)]
+    found: list[Fact] = list(wrong_weights(originals, *made))
+    return found + [wrong for model in made for wrong in wrong_attributes(originals, model)]
+
+
+def _same_weights(facts: Sequence[Fact]) -> str:
+    """Return which weights and attributes are surely others, "" for none."""
+    return " ".join(dict.fromkeys(str(fact) for fact in facts if is_sure(fact))).removesuffix(".")
+
+
+STEPS = 12
+
+
+def equal_tokens(
+    originals: Originals,
+    folder: Path,
+    *,
+    seed: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[int, int]:
+    """Return how many greedy tokens of the export the bundle chooses too, and how many there are.
+
+    The export decodes greedily from the first row of each prompt; both go on with its tokens.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    contract = read_bundle(folder / "bundle.json", altered=True)
+    equal = tried = 0
+    made = prompts(contract, originals, seed)
+    with isolation(limits):
+        oracle, bundle = Oracle(originals, optimize=False), Bundle(folder, optimize=False, unchecked=True)
+        for prompt in numbered([each.first_row() for each in made], "counting equal tokens", progress, "prompt"):
+            expected = oracle.start(prompt.tokens, prompt.mask, prompt.inputs)[:, -1]
+            actual = start(bundle, prompt)[:, -1]
+            steps = min(STEPS, contract.lengths[0].most - prompt.tokens.shape[1] + 1)
+            for step in range(steps):
+                tokens = np.asarray(expected.argmax(-1)).reshape(-1, 1)
+                equal += int((actual.argmax(-1) == tokens[:, 0]).sum())
+                tried += len(tokens)
+                if step < steps - 1:
+                    expected, actual = oracle.step(tokens)[:, -1], bundle.step(tokens)[:, -1]
+    return equal, tried

@@ -1,0 +1,252 @@
+"""Runs of a rewritten model on the inputs of its original, every output compared, at both of onnxruntime's levels.
+
+At the default level bits differ, for fusions add numbers up in another order. The measure of an output is its largest
+difference from what the original gives without optimizations, relative to the largest magnitude in that output. It may
+be as large as a tolerance for the types in the model, or `FACTOR` times what the original itself differs by at the
+default level (for a quantised one, `ROUNDED_FACTOR` times what any of its outputs does). The latter is only measured
+where it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.runtime.session import RunError, Runner
+from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
+from graphkit.verify.evidence import LevelProof
+from graphkit.verify.float16_rounding import Rounding
+from graphkit.verify.original_runs import LevelRuns, Run
+from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof
+from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
+
+__all__ = ["FACTOR", "LevelRuns", "compared", "largest_own_difference", "prove_level"]
+
+
+def compared(
+    proof: RewriteProof,
+    runs: Sequence[Run],
+    session: Runner,
+    feed: Callable[[Run], Mapping[str, np.ndarray]],
+    hollow: Collection[str] = (),
+    rounding: Rounding | None = None,
+) -> RewriteProof:
+    """Run the rewritten model on the inputs of the original, and add the differences to a proof.
+
+    Args:
+        proof: What is known so far.
+        runs: Of the original.
+        session: The rewritten model.
+        feed: Returns the inputs of a run.
+        hollow: Outputs that have no elements at any size, so that their dims are all there is to compare.
+        rounding: Judges what exceeds the tolerance of a model in float16.
+    """
+    tallies = {name: _Tally() for name in runs[0].expected}
+    results = []
+    for number, run in enumerate(runs, start=1):
+        try:
+            actual = session.run(feed(run))
+        except RunError as error:
+            results.append(RunProof(run.dims, run.flags, run.seed, None, None, error.problem, elements=run.elements))
+            continue
+        found = [one for one in compare_outputs(run.expected, actual) if one.output in tallies]
+        failing = [one for one in found if not proof.covers(one)]
+        if rounding is not None:
+            failing = [one for one in failing if not rounding.explains(run, one, actual[one.output], proof.tolerance)]
+        for difference in found:
+            tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
+        results.append(_run_proof(run, found, failing))
+    failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
+    empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
+    never = [name for name in empty if name not in hollow]
+    notes = [f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."] * (
+        len(empty) > len(never)
+    )
+    failures += [f"nothing is compared of output {', '.join(never)}, which never has a finite element"] if never else []
+    return replace(
+        proof,
+        runs=tuple(results),
+        outputs=tuple(tally.proof(name, name in session.outputs) for name, tally in tallies.items()),
+        notes=(*proof.notes, *notes),
+        failures=tuple(failures),
+    )
+
+
+@dataclass
+class _Tally:
+    """One output in all runs so far."""
+
+    worst: Difference | None = None
+    run: int = 0
+    elements: int = 0
+    finite: int = 0
+    failure: str = ""
+
+    def add(self, difference: Difference, expected: Output, run: int, is_failing: bool) -> None:
+        elements, finite = element_counts(expected)
+        self.elements, self.finite = self.elements + elements, self.finite + finite
+        if not difference.exact and (self.worst is None or difference.absolute > self.worst.absolute):
+            self.worst, self.run = difference, run
+        if not self.failure and is_failing:
+            self.failure = str(difference)
+
+    def proof(self, name: str, is_there: bool) -> OutputProof:
+        if self.worst is None:
+            return OutputProof(name, 0.0, 0.0, 0, self.elements, "" if is_there else "it is missing")
+        absolute, relative = _numbers([self.worst])
+        return OutputProof(name, absolute, relative, self.run, self.elements, self.failure)
+
+
+def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
+    """Return the largest differences, None where elements that differ are no numbers."""
+    if any(one.problem for one in found):
+        return None, None
+    return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
+
+
+def _run_proof(run: Run, found: Sequence[Difference], failing: Sequence[Difference]) -> RunProof:
+    failure = f"{failing[0].output} {failing[0]}" if failing else ""
+    failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
+    return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure, elements=run.elements)
+
+
+def _run_failures(results: Sequence[RunProof]) -> list[str]:
+    """Return the first failure, and in how many runs there is one."""
+    failing = [run for run in results if run.failure]
+    if not failing:
+        return []
+    return [f"{len(failing)} of {len(results)} runs differ, the first at {failing[0]}: {failing[0].failure}"]
+
+
+def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    missing, new = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
+    failures = [f"output {', '.join(missing)} is missing"] if missing else []
+    failures += [f"output {', '.join(new)} is none of the original's"] if new else []
+    if not failures and list(before) != list(after):
+        failures.append(f"the outputs come in another order: {', '.join(after)}")
+    return failures
+
+
+FACTOR = 2.0
+ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
+Feed = Mapping[str, np.ndarray]
+
+
+def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
+    """Return how far a model at the default level is from itself without optimizations, None if it does not run."""
+    found = _measured(runs, list(runs[0].expected), original)
+    scaled = [one for run in found.differences for one in run.values() if one < float("inf")]
+    return max(scaled, default=None)
+
+
+def prove_level(
+    tolerance: float,
+    runs: Sequence[Run],
+    outputs: Sequence[str],
+    rewritten: LevelRuns,
+    original: LevelRuns,
+    explains: Callable[[Run, Difference, Output, float], bool] = lambda *_: False,
+    moved: Sequence[LevelRuns] = (),
+) -> LevelProof:
+    """Run a rewritten model at the default level, and compare; the original only where the tolerance does not do.
+
+    What exceeds the tolerance is left out where it is explained otherwise. Copies of the original whose data is moved
+    a little count as the original does: see `graphkit.verify.quantized_rounding`.
+    """
+    found = _measured(
+        runs,
+        outputs,
+        rewritten,
+        lambda run, one, actual: one.scaled > tolerance and explains(run, one, actual, tolerance),
+    )
+    worst = max((one for run in found.differences for one in run.values()), default=0.0)
+    if not found.problem and worst <= tolerance:
+        return LevelProof(len(runs), tolerance, worst, None, "", "")
+    allowed = _measured(runs, outputs, original)
+    if allowed.problem:
+        note = f"At the default level nothing is compared, for the original does not load there: {allowed.problem}"
+        return LevelProof(0, tolerance, None, None, "", note)
+    if found.problem:
+        return LevelProof(0, tolerance, None, None, found.problem, "")
+    for copy in moved:
+        allowed = _larger(allowed, _measured(runs, outputs, copy))
+    return _judged(runs, tolerance, found, allowed)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The scaled differences of each run by output, or why the model does not load; the failure of each run."""
+
+    differences: list[dict[str, float]]
+    reasons: list[str]
+    problem: str = ""
+
+
+def _measured(
+    runs: Sequence[Run],
+    outputs: Sequence[str],
+    model: LevelRuns,
+    is_left_out: Callable[[Run, Difference, Output], bool] = lambda *_: False,
+) -> _Measured:
+    try:
+        session = model.open()
+    except ModelError as error:
+        return _Measured([], [], error.problem)
+    differences, reasons = list[dict[str, float]](), list[str]()
+    for run in runs:
+        actual: Mapping[str, Output] | None = None
+        try:
+            actual = session.run(model.feed(run))
+        except RunError as error:
+            differences.append(dict.fromkeys(outputs, float("inf")))
+            reasons.append(error.problem)
+            continue
+        found = compare_outputs({name: run.expected[name] for name in outputs if name in actual}, actual)
+        counted = (one for one in found if one.output in run.expected)
+        differences.append({one.output: one.scaled for one in counted if not is_left_out(run, one, actual[one.output])})
+        reasons.append("")
+    return _Measured(differences, reasons)
+
+
+def _larger(one: _Measured, two: _Measured) -> _Measured:
+    """Return the larger differences of two that were measured for the same runs; one that does not run counts not."""
+    if two.problem:
+        return one
+    pairs = zip(one.differences, two.differences, two.reasons, strict=True)
+    differences = [
+        a if reason else {name: max(scaled, b.get(name, 0.0)) for name, scaled in a.items()} for a, b, reason in pairs
+    ]
+    return _Measured(differences, one.reasons)
+
+
+def _judged(runs: Sequence[Run], tolerance: float, found: _Measured, allowed: _Measured) -> LevelProof:
+    """Allow each output the tolerance, or the difference of the original in any run."""
+    own: dict[str, float] = {}
+    for differences, reason in zip(allowed.differences, allowed.reasons, strict=True):
+        for name, scaled in differences.items() if not reason else ():
+            own[name] = max(own.get(name, 0.0), scaled)
+    counted = [index for index, reason in enumerate(allowed.reasons) if not reason]
+    factor = FACTOR
+    if tolerance >= QUANTIZED_TOLERANCE:  # what falls on the other side of a rounding reaches all outputs behind it
+        factor, most = ROUNDED_FACTOR, max((scaled for scaled in own.values() if scaled < float("inf")), default=0.0)
+        own = {name: max(scaled, most) for name, scaled in own.items()}
+    worst, reference, failures = 0.0, 0.0, list[str]()
+    found_there = [(at, name, scaled) for at in counted for name, scaled in found.differences[at].items()]
+    for at, name, scaled in found_there:
+        if own.get(name, 0.0) == float("inf"):
+            continue
+        worst, reference = max(worst, scaled), max(reference, own.get(name, 0.0))
+        if scaled > max(tolerance, factor * own.get(name, 0.0)):
+            failures.append(f"{name} at {runs[at]}: {found.reasons[at] or _apart(scaled)}")
+    silent = sorted(name for name, scaled in own.items() if scaled == float("inf"))
+    note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
+    failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
+    largest = worst if worst < float("inf") else None
+    return LevelProof(len(counted), tolerance, largest, reference, failure, note if silent else "")
+
+
+def _apart(scaled: float) -> str:
+    return f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"

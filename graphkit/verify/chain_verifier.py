@@ -1,0 +1,292 @@
+"""The proof of a bundle of methods that a `bundle.toml` names, against the models that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract.bundle import BundleMethod, BundlePort
+from graphkit.errors import GraphkitError
+from graphkit.host.bundle import Bundle
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.bundle_prompts import drawn, token_bound
+from graphkit.verify.bundle_proof import BundleProof, BundleRun
+from graphkit.verify.bundle_state_checks import FEWER_SLOTS, FewerSlots, tried
+from graphkit.verify.comparator import distance_of_spread
+from graphkit.verify.oracle import Oracle
+from graphkit.verify.originals import Originals
+from graphkit.verify.session_adapters import numbered
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
+
+__all__ = ["Chain", "verify_methods"]
+
+STEPS = 8
+SIZE = 4  # of a dim that nothing fixes
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A method before it was bundled: models that run one after the other.
+
+    Attributes:
+        name: What it is called.
+        when: `once` or `step`.
+        models: Its models, in order.
+        links: The output that an input of a later model is, by input; others are linked by name.
+        cache: What its KV cache is called; "" where it keeps none in slots.
+        reads: The state that each input is, by input.
+        writes: The state that each output is, by output.
+        tokens: The input that takes tokens; "" where the caller knows it by its name.
+    """
+
+    name: str
+    when: str
+    models: tuple[Model, ...]
+    links: Mapping[str, str]
+    cache: str
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+    tokens: str = ""
+
+
+def verify_methods(
+    chains: Sequence[Chain],
+    folder: Path,
+    *,
+    exact: bool,
+    initial: Mapping[str, np.ndarray] = {},
+    tolerance: float = BUNDLE_TOLERANCE,
+    seed: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> BundleProof:
+    """Prove that methods give what the chains of models give that they were made of, step after step.
+
+    What runs once runs first; then the others run in turn, on random inputs. All outputs are compared.
+
+    Args:
+        chains: The methods before they were bundled.
+        folder: The bundle.
+        exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within the tolerance.
+        initial: The initial values of states, by name; of others they are 0.
+        tolerance: The largest difference that counts as equal.
+        seed: Of the inputs.
+        limits: What an original may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    models = [model for chain in chains for model in chain.models]
+    fused = max(tolerance, *map(level_tolerance, models))
+    if any(map(has_float16, models)):
+        exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
+    runs, checks = [], dict[str, str]()
+    with isolation(limits):
+        for optimized in (False, True):
+            level = f"proving: {'default' if optimized else 'plain'} level"
+            progress(level)
+            bundle = Bundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
+            originals = _Originals(chains, bundle, initial, optimize=optimized)
+            allowed = fused if optimized else 0.0 if exact else tolerance
+            for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, progress):
+                feeds = _Feeds(chains, bundle, rows, np.random.default_rng(seed))
+                runs.append(_run(originals, bundle, feeds, optimized, allowed))
+            if not optimized:
+                checks = _checks(chains, bundle, seed)
+    return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
+
+
+class _Originals:
+    """The chains, with state in arrays."""
+
+    def __init__(
+        self, chains: Sequence[Chain], bundle: Bundle, initial: Mapping[str, np.ndarray], *, optimize: bool
+    ) -> None:
+        self.chains = {chain.name: chain for chain in chains}
+        self.bundle = bundle
+        self.sessions = {
+            chain.name: [_opened(model, optimize) for model in chain.models] for chain in chains if not chain.cache
+        }
+        self.initial = initial
+        self.caches: dict[str, Oracle] = {}
+        for cache in dict.fromkeys(chain.cache for chain in chains if chain.cache):
+            own = [chain for chain in chains if chain.cache == cache]
+            first = next((chain for chain in own if chain.when == "once"), own[0])
+            later = next((chain for chain in own if chain.when == "step"), own[0])
+            pair = Originals(None, first.models[0], later.models[0])
+            self.caches[cache] = Oracle(pair, optimize=optimize, prepack=optimize)
+        self.state: Arrays = {}
+        self.started: set[str] = set()
+
+    def begin(self, rows: int) -> None:
+        """Give all state its initial value."""
+        self.started.clear()
+        self.state = {}
+        for state in self.bundle.contract.states:
+            if state.axis is None:
+                shape = [rows if axis == state.batch else size for axis, size in enumerate(state.shape)]
+                self.state[state.name] = self._initial(state.name, shape, np.dtype(state.dtype))
+
+    def _initial(self, name: str, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Return the initial value of a state, as it was described."""
+        return np.broadcast_to(self.initial.get(name, np.zeros((), dtype)), shape).astype(dtype)
+
+    def run(self, name: str, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """Run a method's models."""
+        chain = self.chains[name]
+        if chain.cache:
+            return self._cached(chain, feed)
+        known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}
+        for session in self.sessions[name]:
+            given = {port: known[chain.links.get(port, port)] for port in session.inputs}
+            known |= session.run(given)
+        for port, state in chain.writes.items():
+            self.state[state] = known[port]
+        return known
+
+    def _cached(self, chain: Chain, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """Run a decoder on its cache, which grows, and on its other state."""
+        oracle, roles = self.caches[chain.cache], chain.models[0].roles
+        names = [value.name for value in roles.all("tokens")]
+        tokens = feed[next(name for name in names if name in feed)]
+        beside = {name: array for name, array in feed.items() if name not in names}
+        beside |= {port: self.state[state] for port, state in chain.reads.items()}
+        is_start = chain.when == "once" or chain.cache not in self.started
+        self.started.add(chain.cache)
+        if is_start:
+            oracle.start(tokens, np.ones_like(tokens), beside)
+        else:
+            oracle.step(tokens, beside=beside)
+        outputs = oracle.outputs
+        for port, state in chain.writes.items():
+            self.state[state] = outputs[port]
+        return outputs
+
+
+def _opened(model: Model, optimize: bool) -> IsolatedSession:
+    source = model if model.path is None else model.path
+    return IsolatedSession(source, optimize=optimize, prepack=optimize)
+
+
+class _Feeds:
+    """Random inputs of methods."""
+
+    def __init__(self, chains: Sequence[Chain], bundle: Bundle, rows: int, random: np.random.Generator) -> None:
+        self.contract, self.rows, self.random = bundle.contract, rows, random
+        self.models = {chain.name: chain.models for chain in chains}
+
+    def of(self, method: BundleMethod) -> Arrays:
+        """Return what a caller feeds, by name."""
+        fed = [port for port in method.inputs if port.source is not None and port.source.kind in ("user", "tokens")]
+        return {port.name: self._array(port, method) for port in fed}
+
+    def _array(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
+        shape = [dim if isinstance(dim, int) else self._size(dim) for dim in port.shape]
+        return drawn(port, shape, token_bound(port, method, self.models[method.name]), self.random)
+
+    def _size(self, dim: str) -> int:
+        if dim == "batch":
+            return self.rows
+        return 1 if dim == "tokens" else min(SIZE, self.contract.sizes.get(dim, SIZE))
+
+
+def _called(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
+    tokens = next((p.name for p in method.inputs if p.source is not None and p.source.kind == "tokens"), "")
+    others = {name: array for name, array in feed.items() if name != tokens}
+    return bundle.run(method.name, feed.get(tokens), others)
+
+
+def _order(bundle: Bundle) -> list[BundleMethod]:
+    """Return the methods in the order in which they are run."""
+    once = [method for method in bundle.contract.methods if method.when == "once"]
+    steps = [method for method in bundle.contract.methods if method.when == "step"]
+    most = min(length.most for length in bundle.contract.lengths) if bundle.contract.lengths else STEPS
+    return [*once, *steps * min(STEPS, most - len(once))]
+
+
+def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, allowed: float) -> BundleRun:
+    originals.begin(feeds.rows)
+    bundle.reset()
+    worst, failure, steps = 0.0, "", 0
+    for steps, method in enumerate(_order(bundle), 1):
+        feed = feeds.of(method)
+        expected, actual = originals.run(method.name, feed), dict[str, np.ndarray]()
+        try:
+            actual = _called(bundle, method, feed)
+        except GraphkitError as error:
+            failure = str(error)
+        for name, array in actual.items():
+            found = distance_of_spread(expected[name], array)
+            worst = max(worst, found)
+            if not found <= allowed:
+                failure = f"'{name}' of {method.name} differs by {found:.1e} at run {steps}"
+        for state in bundle.contract.states:
+            if state.axis is None and state.name in originals.state and not failure:
+                found = distance_of_spread(originals.state[state.name], bundle.state[state.name])
+                if not found <= allowed:
+                    failure = f"state '{state.name}' differs by {found:.1e} after run {steps}, of {method.name}"
+        if failure:
+            break
+    return BundleRun(
+        optimized=optimized,
+        rows=feeds.rows,
+        padded=False,
+        source=0,
+        prompt=0,
+        steps=steps,
+        logits=worst,
+        failure=failure,
+    )
+
+
+def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
+    """Run what was run once more: after a reset, in two forks in turn, and with slots only for the tokens so far."""
+
+    def results(*users: Bundle) -> list[list[bytes]]:
+        feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
+        found: list[list[bytes]] = [[] for _ in users]
+        for method in _order(bundle):
+            for user, made, each in zip(users, feeds, found, strict=True):
+                feed = made.of(method)
+                _give(user, method, feed)
+                outputs = _called(user, method, feed)
+                each += [array.tobytes() for _, array in sorted(outputs.items())]
+        return found
+
+    def fewer() -> str:
+        few = bundle.fork()
+        few.state = FewerSlots(bundle.contract, 1)
+        same = results(few) == results(bundle.fork())
+        return "" if same else "a method gives other outputs where its state has fewer slots"
+
+    def again() -> str:
+        used = bundle.fork()
+        first = results(used)
+        used.reset()
+        return "" if results(used) == first else "what ran before a reset changes outputs"
+
+    def apart() -> str:
+        together = results(bundle.fork(), bundle.fork())
+        return "" if together[0] == results(bundle.fork())[0] else "a fork changes what another gives"
+
+    checks = {"nothing is left of an earlier sequence": tried(again), "two users do not meet": tried(apart)}
+    if any(state.symbolic for state in bundle.contract.states):
+        checks[FEWER_SLOTS] = tried(fewer)
+    return checks
+
+
+def _give(user: Bundle, method: BundleMethod, feed: Arrays) -> None:
+    """Give state that has fewer slots those that a method writes."""
+    if isinstance(user.state, FewerSlots):
+        for change in method.changes:
+            past = 0 if method.when == "once" else int(user.state.lengths[change.length][0])
+            user.state.give(past + feed[change.input].shape[change.axis])

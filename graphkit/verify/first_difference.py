@@ -1,0 +1,127 @@
+"""Where a difference between made models and an export begins: the first node that gives another tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+import onnx
+
+from graphkit.errors import ModelError
+from graphkit.graph.types import declared_type
+from graphkit.graph.view import Node, Value, all_scopes
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import RunError
+from graphkit.verify.comparator import compare
+
+__all__ = ["Export", "first_node", "part_of"]
+
+ROUNDING = 1e-6  # relative to the largest element
+Arrays = Mapping[str, np.ndarray]
+Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
+
+
+def first_node(
+    originals: Iterable[Export],
+    made: Model,
+    feed: Arrays,
+    differ: Callable[[np.ndarray, np.ndarray], bool],
+    *,
+    is_padded: bool,
+) -> str:
+    """Return the path of the first node of a model that gives something else under a name of an original.
+
+    Args:
+        originals: What it was made of, with their inputs.
+        made: The model.
+        feed: Its inputs.
+        differ: Whether an array is not another, that being the second.
+        is_padded: Whether tensors of the model may be longer, with padding behind.
+
+    Returns:
+        The path, "" where no tensor of one name differs.
+    """
+    mine = _floats(made, feed, made.graph.values, made.graph.values)
+    theirs: dict[str, list[np.ndarray]] = {}
+    for original, its_feed, prefix in originals:
+        names = {name.removeprefix(prefix) for name in mine if name.startswith(prefix)}
+        for scope in all_scopes(original.scopes):  # the branches of a merged decoder have values of one name
+            for name, array in _floats(original, its_feed, names, scope.values).items():
+                theirs.setdefault(prefix + name, []).append(array)
+
+    def is_wrong(name: str) -> bool:
+        pairs = [_cut(mine[name], right, is_padded=is_padded) for right in theirs[name]]
+        return all(one.shape == two.shape and not _is_rounding(one, two) and differ(one, two) for one, two in pairs)
+
+    for node in made.graph.nodes:
+        given = [value.name for value in node.outputs if value is not None]
+        if any(name in mine and name in theirs and is_wrong(name) for name in given):
+            return node.path
+    return ""
+
+
+def _is_rounding(array: np.ndarray, right: np.ndarray) -> bool:
+    """Whether arrays differ in their last digits alone, however large they are: in a model, numbers are of any size."""
+    return compare(right, array, any_width=True).scaled <= ROUNDING
+
+
+def _cut(array: np.ndarray, right: np.ndarray, *, is_padded: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return an array without its padding, and the one that it is to be."""
+    if is_padded and array.ndim == right.ndim:
+        array = array[tuple(slice(size) for size in right.shape)]
+    return array, right
+
+
+def _floats(model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]) -> dict[str, np.ndarray]:
+    """Return the computed floating-point tensors of these names; nothing where they do not run."""
+    wanted = [values[name] for name in values if name in names]
+    wanted = [value for value in wanted if value.producer is not None and not value.producer.bodies]
+    part = part_of(model, wanted) if wanted else None
+    if part is None or any(value.name not in feed for value in part[1]):
+        return {}
+    try:
+        with IsolatedSession(part[0], prepack=False) as session:
+            found = session.run({value.name: feed[value.name] for value in part[1]})
+    except (RunError, ModelError):
+        return {}
+    return {name: array for name, array in found.items() if array.dtype.kind == "f"}
+
+
+def part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
+    """Return a model that gives some values of one scope, and its inputs; None where a node with bodies is in it.
+
+    Dims of inputs are free: a lookup takes any number of ids.
+    """
+    nodes, read = dict[Node, None](), dict[Value, None]()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value in read:
+            continue
+        read[value] = None
+        node = value.producer
+        if node is not None and node not in nodes:
+            if node.bodies:
+                return None
+            nodes[node] = None
+            todo += [each for each in node.inputs if each is not None]
+    whole = model.proto
+    proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
+    proto.graph.name = whole.graph.name
+    ordered = sorted(nodes, key=lambda node: (node.scope.depth, node.index))
+    proto.graph.node.extend(node.proto for node in ordered)
+    inputs = [value for value in read if value.producer is None and value.tensor is None and value.sparse is None]
+    for value in read:
+        if value.producer is None and value.tensor is not None:
+            proto.graph.initializer.append(value.tensor)
+        elif value.producer is None and value.sparse is not None:
+            proto.graph.sparse_initializer.append(value.sparse)
+    for value in inputs:
+        declared = declared_type(value)
+        if declared is None:
+            return None
+        shape = None if declared.dims is None else [f"{value.name}_{axis}" for axis in range(len(declared.dims))]
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))
+    proto.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in values)
+    return model.with_proto(proto), inputs

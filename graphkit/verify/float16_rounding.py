@@ -1,0 +1,261 @@
+"""What float16 cannot decide: inputs for which an original is itself far from what it computes in float32.
+
+A rounding to ten bits may be amplified, by a Softmax of large scores, or by the sine of a position of a thousand. There
+the digits of the original tell nothing of a rewrite, and it is judged twice, row by row of the first axis:
+
+1. As it is, it may be `FACTOR` times as far from the original in float32 as the original is.
+2. In float32, where both round next to nothing, it may differ by the tolerance, or by `FACTOR` times as much as the
+   original does when its weights move by half a unit in their last place, which is how a fused weight is rounded.
+
+A wrong rewrite is wrong in float32 too, so that it is found however much float16 loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.names import counted, free_name, names_in
+from graphkit.io.tensors import walk_tensors
+from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import RunError, Runner
+from graphkit.verify.comparator import Difference, Output, elementwise, magnitude
+from graphkit.verify.original_runs import Run
+from graphkit.verify.session_adapters import Called
+from graphkit.verify.two_models import TwoModels
+
+__all__ = ["FACTOR", "Rounding", "in_float32"]
+
+FACTOR = 2.0
+SHAKES = 3  # times that the weights move
+Outputs = Mapping[str, Output]
+
+
+@dataclass(frozen=True)
+class _References:
+    """What the models give in float32 for a run: the original, the rewritten one, and the original's moved copies."""
+
+    original: Outputs
+    rewritten: Outputs
+    moved: tuple[Outputs, ...]
+
+
+@dataclass
+class Rounding:
+    """Judges what exceeds a tolerance.
+
+    Attributes:
+        explained: By the runs and outputs that float16 does not decide, how far the original is from itself in float32,
+            and how far the rewritten model in float32 is from that, both relative to the largest magnitude.
+    """
+
+    two: TwoModels
+    progress: Callable[[str], None] = lambda _: None
+    explained: dict[tuple[Run, str], tuple[float, float]] = field(default_factory=dict)
+    _known: dict[Run, _References | None] = field(default_factory=dict)
+
+    def explains(self, run: Run, difference: Difference, actual: Output, tolerance: float) -> bool:
+        """Whether an output of the rewritten model differs because of what float16 loses in the original."""
+        name, expected = difference.output, run.expected[difference.output]
+        if difference.problem or not _is_float(expected) or (references := self._references(run)) is None:
+            return False
+        exact, rewritten = references.original[name], references.rewritten[name]
+        if not _is_finite_with(exact, expected) or not _is_finite_with(rewritten, exact):
+            return False
+        own, found, single = (_by_row(exact, array) for array in (expected, actual, rewritten))
+        sensitivity = np.max([_by_row(exact, moved[name]) for moved in references.moved], axis=0)
+        in_float32 = np.maximum(tolerance, FACTOR * sensitivity)
+        if (found > np.maximum(in_float32, FACTOR * own)).any() or (single > in_float32).any():
+            return False
+        worst = self.explained.get((run, name), (0.0, 0.0))
+        self.explained[run, name] = max(worst[0], float(own.max())), max(worst[1], float(single.max()))
+        return True
+
+    def caveat(self) -> str:
+        """Return what is compared in float32 alone, a clause."""
+        runs = list(dict.fromkeys(run for run, _ in self.explained))
+        kinds = ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
+        where = counted(len(runs), "run(s)") + (f" ({kinds})" if kinds else "")
+        return f"the digits of float16 in {where}, compared in float32"
+
+    def note(self) -> str:
+        """Return how far off the original is there, and how far apart both are in float32, a sentence."""
+        own, difference = (max(values) for values in zip(*self.explained.values(), strict=True))
+        return (
+            f"Where outputs are compared in float32, float16 puts the original itself {own:.2g} of the largest "
+            f"magnitude off; in float32 both differ by at most {difference:.2g}."
+        )
+
+    def _references(self, run: Run) -> _References | None:
+        if run not in self._known:
+            self._known[run] = self._run(run)
+        return self._known[run]
+
+    def _run(self, run: Run) -> _References | None:
+        if self._sessions is None:
+            return None
+        original, rewritten, *moved = self._sessions
+        feed = self.two.feed(run)
+        try:
+            return _References(
+                original.run(feed), rewritten.run(self.two.known(run)), tuple(one.run(feed) for one in moved)
+            )
+        except RunError:
+            return None
+
+    @cached_property
+    def _sessions(self) -> Sequence[Runner] | None:
+        """The models in float32, None where onnxruntime does not load one so."""
+        before, after = self.two.models
+        self.progress("proving: both models in float32")
+        try:
+            return [
+                _session(before),
+                _session(after, self.two.names),
+                *(_session(before, shaken=seed) for seed in range(SHAKES)),
+            ]
+        except ModelError:
+            return None
+
+
+def _session(model: Model, names: Mapping[str, str] | None = None, shaken: int | None = None) -> Runner:
+    """Return a session of a model in float32, by the names of the original.
+
+    Raises:
+        ModelError: It cannot be converted, or onnxruntime does not load it.
+    """
+    made = in_float32(model, shaken)
+    if made is None:
+        raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
+    converted, renamed = made
+    called = {now: (names or {}).get(was, was) for now, was in renamed.items()}
+    return Called(IsolatedSession(converted), {**(names or {}), **called})
+
+
+def _is_float(output: Output) -> bool:
+    return isinstance(output, np.ndarray) and output.dtype.kind == "f" and bool(output.size)
+
+
+def _is_finite_with(output: Output, other: Output) -> bool:
+    """Whether an output has the shape of another one, and a finite number wherever that has one."""
+    if not isinstance(output, np.ndarray) or not isinstance(other, np.ndarray) or output.shape != other.shape:
+        return False
+    return bool(np.isfinite(output[np.isfinite(other)]).all())
+
+
+def _by_row(exact: Output, array: Output) -> np.ndarray:
+    """Return the largest difference of each row of the first axis, relative to the largest magnitude of all."""
+    assert isinstance(exact, np.ndarray)
+    assert isinstance(array, np.ndarray)
+    finite = np.isfinite(exact) & np.isfinite(array)
+    apart = np.where(finite, elementwise(exact, array), 0.0) / (magnitude(exact[finite]) or 1.0)
+    rows: np.ndarray = apart.reshape(len(apart) if apart.ndim else 1, -1).max(axis=1)
+    return rows
+
+
+HALF_UNIT = 2.0**-11  # of the last place, relative to a number of ten bits
+DTYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that say which dtype an operator gives
+HALF, SINGLE = TensorProto.FLOAT16, TensorProto.FLOAT
+
+
+def in_float32(model: Model, shaken: int | None = None) -> tuple[Model, dict[str, str]] | None:
+    """Return a model of float16 in float32, and the names of its inputs by the names that they have now.
+
+    Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is.
+
+    Args:
+        model: The model; nothing is returned for one with functions or bfloat16.
+        shaken: A seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew.
+            Those that share a place on the last axis move together.
+    """
+    dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
+    dtypes |= {info.type.tensor_type.elem_type for info in model.proto.graph.input}
+    if model.proto.functions or TensorProto.BFLOAT16 in dtypes:
+        return None
+    proto = copy_proto(model)
+    maker = _Maker(names_in(model.scopes), None if shaken is None else np.random.default_rng(shaken))
+    names = maker.convert(proto.graph)
+    return model.with_proto(proto), names
+
+
+class _Maker:
+    """Converts graphs in place.
+
+    Args:
+        taken: Names that values have.
+        rng: Of what moves the weights, None for nothing.
+    """
+
+    def __init__(self, taken: set[str], rng: np.random.Generator | None) -> None:
+        self.taken, self.rng = taken, rng
+
+    def convert(self, graph: onnx.GraphProto, *, is_body: bool = False) -> dict[str, str]:
+        """Convert a graph, and return the names of its inputs before by those after."""
+        casts, names = list[onnx.NodeProto](), dict[str, str]()
+        initializers = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == HALF}
+        inputs = {info.name: info for info in graph.input if _is_half(info)} if not is_body else {}
+        for name in dict.fromkeys((*initializers, *inputs)):
+            fresh = self._fresh(f"{name}_float16")
+            if name in inputs:
+                inputs[name].name, names[fresh] = fresh, name
+            if name in initializers:
+                initializers[name].name = fresh
+            casts += self._casts(fresh, name, tuple(initializers[name].dims) if name in initializers else ())
+        for info in (*graph.input, *graph.output) if is_body else graph.output:
+            if _is_half(info):
+                info.type.tensor_type.elem_type = SINGLE
+        _keep(graph.value_info, [info for info in graph.value_info if not _is_half(info)])
+        for node in graph.node:
+            self._convert_node(node)
+        nodes = list(graph.node)
+        del graph.node[:]
+        graph.node.extend((*casts, *nodes))
+        return names
+
+    def _casts(self, source: str, name: str, dims: tuple[int, ...]) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes that give a float16 value as float32, moved where it is a weight and these move."""
+        if self.rng is None or not dims or dims[-1] < 1:
+            yield helper.make_node("Cast", [source], [name], to=SINGLE)
+            return
+        cast, factors = self._fresh(f"{name}_float32"), self._fresh(f"{name}_factors")
+        yield helper.make_node("Cast", [source], [cast], to=SINGLE)
+        yield helper.make_node("Constant", [], [factors], value=numpy_helper.from_array(self._factors(dims[-1:])))
+        yield helper.make_node("Mul", [cast, factors], [name])
+
+    def _factors(self, shape: tuple[int, ...]) -> np.ndarray:
+        assert self.rng is not None
+        return (1 + self.rng.uniform(-HALF_UNIT, HALF_UNIT, shape)).astype(np.float32)
+
+    def _convert_node(self, node: onnx.NodeProto) -> None:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                self.convert(attribute.g, is_body=True)
+            elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == HALF:
+                array = numpy_helper.to_array(attribute.t).astype(np.float32)
+                if self.rng is not None and array.ndim and node.op_type == "Constant":
+                    array = array * self._factors(array.shape)
+                attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
+            elif attribute.name in DTYPES and attribute.i == HALF:
+                attribute.i = SINGLE
+
+    def _fresh(self, base: str) -> str:
+        name = free_name(base, self.taken)
+        self.taken.add(name)
+        return name
+
+
+def _is_half(info: onnx.ValueInfoProto) -> bool:
+    return info.type.tensor_type.elem_type == HALF
+
+
+def _keep(infos: MutableSequence[onnx.ValueInfoProto], kept: list[onnx.ValueInfoProto]) -> None:
+    del infos[:]
+    infos.extend(kept)

@@ -1,0 +1,334 @@
+"""The elements of a run's inputs: usual ones, masks with padding, edges of dtypes and roles, defaults overridden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from graphkit.errors import ModelError
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.io.tensors import inline_array
+from graphkit.model import Model
+
+__all__ = [
+    "BY_ROW",
+    "NAMES",
+    "USUAL",
+    "Defaults",
+    "Draw",
+    "Kind",
+    "Marks",
+    "Padding",
+    "drawn",
+    "edges_of",
+    "float_mask",
+    "image_mask",
+    "marks_of",
+    "padding_mask",
+]
+
+Kind = Literal["usual", "edges", "extremes", "not finite"]
+Padding = Literal["full", "right", "left", "holes", "empty"]
+BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How the elements of a run are drawn.
+
+    Attributes:
+        kind: Usual elements; small ones where operators change their behaviour, and ties; the largest and the smallest
+            of a dtype; NaN and infinities.
+        padding: Of the rows of masks, of which the last one counts for all rows that follow.
+        number: Of the draw: which special tokens stand where, and which edges come first.
+        overridden: Whether inputs with a default are fed something else.
+        only: The one input that gets edges, "" for all that may.
+        divides: Whether integers among the edges may be 0 and -1, which end a process that divides by them.
+    """
+
+    kind: Kind = "usual"
+    padding: tuple[Padding, ...] = ("full", "right")
+    number: int = 0
+    overridden: bool = False
+    only: str = ""
+    divides: bool = True
+
+    @classmethod
+    def usual(cls, number: int) -> Draw:
+        """Return usual elements, with masks whose padding differs from run to run; the first prompt has none."""
+        start = number % len(BY_ROW)
+        return cls(padding=("full", *BY_ROW) if not number else (*BY_ROW[start:], *BY_ROW[:start]), number=number)
+
+    def milder(self, inputs: Sequence[str]) -> Iterator[Draw]:
+        """Yield milder draws for a model that fails: no divisors of 0, then edges of one input after the other."""
+        yield self
+        if self.kind == "usual":
+            return
+        yield replace(self, divides=False)
+        if len(inputs) > 1:
+            yield from (replace(self, divides=False, only=name) for name in inputs)
+
+    def row(self, index: int) -> Padding:
+        """Return the padding of a row of a mask."""
+        return self.padding[min(index, len(self.padding) - 1)]
+
+
+NAMES: Mapping[Kind, str] = {"edges": "edge values", "extremes": "extreme values", "not finite": "NaN and infinities"}
+USUAL = Draw()
+
+
+LEAST_WITH_HOLES = 3
+MAX_ROWS = 512  # that may be padded
+FLOORS = (-1e4, None, -np.inf)  # what is added where a mask hides something; None for the least finite number
+
+
+def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, kept: int = 1, draw: Draw = USUAL) -> np.ndarray:
+    """Return ones, with zeros where the draw says; each row but an empty one keeps at least `kept` ones, and one.
+
+    Masks of more than two axes are of the last axis, the same for all that is between it and the first one.
+    """
+    mask = np.ones(shape, np.int64)
+    if len(shape) < 2 or 0 in shape:
+        return mask
+    for row in range(min(shape[0], MAX_ROWS)):
+        mask[row] = _row(draw.row(row), shape[-1], max(kept, 1), rng)
+        if draw.row(row) == "holes" and len(shape) > 2:
+            mask[row] &= rng.random(shape[1:]) < 0.7
+            mask[row][..., 0] = 1
+    return mask
+
+
+def _row(padding: Padding, size: int, kept: int, rng: np.random.Generator) -> np.ndarray:
+    row = np.ones(size, np.int64)
+    if padding == "empty":
+        return row * 0
+    if size <= kept or padding == "full":
+        return row
+    if padding == "holes" and size - kept >= 1 and size >= LEAST_WITH_HOLES:
+        row[rng.permutation(np.arange(1, size - 1))[: max(min((size - 1) // 2, size - kept), 1)]] = 0
+        return row
+    count = int(rng.integers(1, size - kept + 1))
+    row[slice(0, count) if padding == "left" else slice(size - count, None)] = 0
+    return row
+
+
+def image_mask(shape: tuple[int, ...], rng: np.random.Generator, draw: Draw = USUAL) -> np.ndarray:
+    """Return masks [batch, height, width] of images that fill a batch's size from the upper left corner."""
+    mask = np.ones(shape, np.int64)
+    if len(shape) < 3 or 0 in shape:
+        return padding_mask(shape, rng, draw=draw)
+    for row in range(shape[0]):
+        padding = draw.row(row)
+        if padding == "empty":
+            mask[row] = 0
+        elif padding != "full":
+            mask[row][..., :, int(rng.integers(1, shape[-1] + 1)) :] = 0
+            mask[row][..., int(rng.integers(1, shape[-2] + 1)) :, :] = 0
+    return mask
+
+
+def float_mask(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+    """Return a mask of floats: some models multiply with it, others add it, and it may be any bias."""
+    if draw.number % 3 == 2:
+        return rng.standard_normal(shape)
+    keep = padding_mask(shape, rng, draw=draw)
+    if draw.number % 3 == 1 and len(shape) < 3:
+        return keep.astype(np.float64)
+    floor = FLOORS[draw.number // 3 % len(FLOORS)]
+    least = float(np.finfo(dtype).min) if floor is None else floor
+    return np.where(keep == 0, least, 0.0)
+
+
+FLOATS = (0.0, 1.0, -1.0, 0.5, -0.5, 5.0, -3.0, -0.0, 1.5, 2.5, -2.5, 3.0, 6.0, -5.0, 7.0, 10.0, -10.0, 0.1, 1e-3, 1e-6)
+LARGE_FLOATS = (1e30, -1e30, 65504.0, -65504.0, 1e-30, 16777217.0, 89.0, -104.0, np.inf, -np.inf, 1e4, -1e4, 2.0**63)
+NOT_FINITE = (np.nan, np.inf, -np.inf)
+INTEGERS = (0, -1, 1, -2, 2, 3, -3, 7, -7, 10, 51, 100, -100, 255, 256, 1000)
+LARGE_INTEGERS = (
+    2**62 + 1, -(2**62) - 1, 2**31, -(2**31) - 1, 2**24 + 1, -(2**24) - 1, 2**32 + 1, 2**53 + 1, 2**63 - 1, -(2**63),
+    2**31 - 1, -(2**31), 32767, -32768, 65535, 127, -128,
+)  # fmt: skip
+COMPARING = (
+    "Equal",
+    "Less",
+    "LessOrEqual",
+    "Greater",
+    "GreaterOrEqual",
+    "Clip",
+    "Min",
+    "Max",
+    "Mod",
+    "ThresholdedRelu",
+)
+MAX_MARKS = 24
+MAX_MARK_ELEMENTS = 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Numbers that the nodes of models compare with."""
+
+    integers: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+
+    def __or__(self, other: Marks) -> Marks:
+        """Return both."""
+        return Marks(_distinct((*self.integers, *other.integers)), _distinct((*self.floats, *other.floats)))
+
+
+def marks_of(model: Model) -> Marks:
+    """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
+    numbers = [number for node in all_nodes(model.scopes) if node.is_op(*COMPARING) for number in _numbers(node)]
+    integers = _distinct(int(one) for one in numbers if isinstance(one, int) or float(one).is_integer())
+    return Marks(integers[:MAX_MARKS], _distinct(float(one) for one in numbers)[:MAX_MARKS])
+
+
+def _numbers(node: Node) -> Iterator[int | float]:
+    for value in node.inputs:
+        array = inline_array(value.constant) if value is not None else None
+        if array is not None and array.dtype.kind in "fiu" and array.size <= MAX_MARK_ELEMENTS:
+            yield from (one for one in array.ravel().tolist() if np.isfinite(one) and abs(one) < 2**62)
+    for name in ("alpha", "min", "max"):
+        if isinstance(number := node.attr(name, float), float) and np.isfinite(number):
+            yield number
+
+
+def _distinct(numbers: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(numbers))
+
+
+def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
+    """Return the edges of a dtype, each once, the most telling first."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.kind in "iu":
+        return _integer_edges(dtype, draw, marks)
+    if draw.kind == "not finite":
+        return np.array(NOT_FINITE, dtype)
+    if draw.kind == "extremes":
+        with np.errstate(over="ignore"):
+            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), np.finfo(dtype).min, np.finfo(dtype).max).astype(dtype)
+            return large
+    with np.errstate(over="ignore"):
+        near = [one for mark in marks.floats for one in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]
+        return np.array((*FLOATS, *near)).astype(dtype)
+
+
+def _integer_edges(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
+    info = np.iinfo(dtype)
+    ends = (int(info.max), int(info.min))
+    chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *_around(marks.integers))
+    fitting = (one for one in chosen if info.min <= one <= info.max and (draw.divides or one not in (0, -1)))
+    return np.array(_distinct(fitting), dtype)
+
+
+def _around(numbers: Iterable[int]) -> Iterator[int]:
+    for number in numbers:
+        yield from (number, number - 1, number + 1)
+
+
+def drawn(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+    """Return an array with edges among its usual elements.
+
+    Small edges may stand anywhere, with rows of one element, and with the greatest at both ends. Extremes, NaN and
+    infinities stay in two rows of a batch, so that what the other rows give still tells something.
+    """
+    made: np.ndarray = usual.copy()
+    if not made.size:
+        return made
+    if made.size < len(edges):  # each run shows others
+        first = draw.number * made.size
+        picked = edges[(first + np.arange(made.size)) % len(edges)]
+        made[...] = picked.reshape(made.shape)
+        return made
+    if draw.kind == "edges":
+        made = np.where(rng.random(made.shape) < 0.6, rng.choice(edges, made.shape), made)
+        made.reshape(-1)[rng.permutation(made.size)[: len(edges)]] = edges
+        _tie(made, edges)
+    elif made.ndim > 1 and made.shape[0] > 2:
+        enough = max(2, -(-len(edges) // made[0].size))
+        rows = made[1 : max(min(1 + enough, made.shape[0] - 1), 2)]
+        rows[...] = edges[(draw.number + np.arange(rows.size)) % len(edges)].reshape(rows.shape)
+        rows[-1] = np.where(rng.random(rows[-1].shape) < 0.5, rows[-1], made[0])
+    else:
+        made.reshape(-1)[rng.permutation(made.size)[: len(edges)]] = edges
+    return made
+
+
+def _tie(made: np.ndarray, edges: np.ndarray) -> None:
+    """Let a row have one element throughout, and in another one the greatest and the least occur twice."""
+    if not made.ndim or made.shape[-1] < 2:
+        return
+    rows = made.reshape(-1, made.shape[-1])
+    if len(rows) > 1:
+        rows[1 % len(rows)] = edges[0]
+    for row in rows[2:3] if len(rows) > 2 else rows[:1]:
+        row[0] = row[-1] = row.max()
+        if len(row) > 3:
+            row[1] = row[-2] = row.min()
+
+
+MAX_BYTES = 16 << 20  # of all defaults that are overridden together
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The defaults of inputs that runs may override.
+
+    Attributes:
+        arrays: By name.
+        kept: Inputs whose defaults no run overrides: they are large, or decide the sizes of tensors.
+    """
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, others: Sequence[Model] = ()) -> Defaults:
+        """Return those of a model that all others take as inputs too."""
+        arrays, kept, size = dict[str, np.ndarray](), list[str](), 0
+        for value in model.graph.inputs:
+            if value.tensor is None or not value.consumers or not all(_takes(other, value.name) for other in others):
+                continue
+            array = _array(model, value)
+            if (
+                array is None
+                or size + array.nbytes > MAX_BYTES
+                or any(i in value_inputs(n) for n, i in value.consumers)
+            ):
+                kept.append(value.name)
+                continue
+            size += array.nbytes
+            arrays[value.name] = array
+        return cls(arrays, tuple(kept))
+
+    def overridden(self, draw: Draw) -> dict[str, np.ndarray]:
+        """Return other elements for each of them: integers in another order, as they may be indices."""
+        rng = np.random.default_rng(draw.number)
+        return {name: _other(array, rng) for name, array in self.arrays.items()}
+
+
+def _takes(model: Model, name: str) -> bool:
+    return any(value.name == name for value in model.graph.inputs)
+
+
+def _array(model: Model, value: Value) -> np.ndarray | None:
+    assert value.tensor is not None
+    try:
+        return model.array(value.tensor)
+    except ModelError:  # its data file is missing
+        return None
+
+
+def _other(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if array.dtype.kind == "f":
+        return (array * 0.75 + rng.standard_normal(array.shape) * 0.1).astype(array.dtype)
+    if array.dtype.kind == "b":
+        return ~array
+    if array.size == 1 and array.dtype.kind in "iu":
+        return (array + 1).astype(array.dtype)
+    return np.roll(array, 1)

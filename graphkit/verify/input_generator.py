@@ -1,0 +1,337 @@
+"""Inputs for a run: token ids within the vocabulary, masks with real padding, floats from a seeded generator.
+
+A `Draw` says which elements: the usual ones, or those at the edges of a dtype and role, as far as an input may have
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+import onnx
+import onnx.helper
+from onnx import TensorProto
+
+from graphkit.analysis.architecture import architecture
+from graphkit.constraints.symbol_sizes import Sizes, input_shape, symbol_sizes
+from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
+from graphkit.errors import ModelError
+from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.types import TensorType, declared_type, type_text
+from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.value_inputs import value_inputs
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.walk import reachable
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.runtime.limits import DEFAULT_LIMITS
+from graphkit.shapes import declarations
+from graphkit.verify.input_elements import (
+    USUAL,
+    Draw,
+    Kind,
+    Marks,
+    drawn,
+    edges_of,
+    float_mask,
+    image_mask,
+    marks_of,
+    padding_mask,
+)
+from graphkit.verify.tokens import special_tokens, with_specials
+
+__all__ = ["InputMaker", "TooLargeError", "index_bound", "is_flag", "steers"]
+
+SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
+POSITIONS = 4096  # to draw from where no table ends
+MAX_ELEMENTS = 1 << 46  # of an array without elements, not counting its empty dims
+INDEX_ROLES: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", "condition")
+MASK_TYPES = {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+DRAWN: Mapping[int, int] = {
+    TensorProto.INT8: 100,
+    TensorProto.INT16: SMALL_VOCABULARY,
+    TensorProto.INT32: SMALL_VOCABULARY,
+    TensorProto.INT64: SMALL_VOCABULARY,
+    TensorProto.UINT8: 256,
+    TensorProto.UINT16: SMALL_VOCABULARY,
+    TensorProto.UINT32: SMALL_VOCABULARY,
+    TensorProto.UINT64: SMALL_VOCABULARY,
+}  # dtype -> numbers to draw from, where nothing says more
+SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
+# Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
+COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
+
+
+class TooLargeError(ModelError):
+    """The inputs of a run would take more memory than inputs may."""
+
+
+class InputMaker:
+    """Makes inputs for one model.
+
+    Args:
+        model: The model, or its path.
+        seed: Of the generator; the same seed and sizes give the same inputs.
+        others: Models that take the same inputs; numbers that their nodes compare with are edges too.
+        most: Bytes that the inputs of one run may take.
+    """
+
+    def __init__(
+        self, model: ModelLike, seed: int = 0, *, others: Iterable[Model] = (), most: int = DEFAULT_LIMITS.inputs()
+    ) -> None:
+        model = as_model(model)
+        self.model, self.seed = declarations(model).model, seed
+        self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
+        self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}
+        self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
+        self._others, self._most = tuple(others), most
+
+    @cached_property
+    def marks(self) -> Marks:
+        """The numbers that nodes compare with."""
+        found = Marks()
+        for model in (self.model, *self._others):
+            found |= marks_of(model)
+        return found
+
+    @cached_property
+    def steering(self) -> frozenset[str]:
+        """The inputs that decide sizes or loops, whose elements stay usual."""
+        return frozenset(value.name for value in self.model.roles.inputs if steers(value))
+
+    @cached_property
+    def counting(self) -> tuple[str, ...]:
+        """The integers among these of whose legal values nothing is known, such as the end of a Range."""
+        inputs = [value for value in self.model.roles.all("other") if value.name in self.steering]
+        kinds = {value.name: declared_type(value) for value in inputs if value.name not in SEARCH}
+        return tuple(name for name, kind in kinds.items() if kind is not None and kind.dtype in DRAWN)
+
+    def has_edges(self, value: Value, draw: Draw) -> bool:
+        """Whether an input gets other elements with this draw than the usual ones."""
+        declared, role = declared_type(value), self.model.roles.of(value)
+        if (
+            declared is None
+            or draw.kind == "usual"
+            or draw.only not in ("", value.name)
+            or value.name.endswith("_penalty")
+            or value.name in SEARCH
+        ):
+            return False
+        if role in MASKS or is_flag(value) or declared.dtype in (TensorProto.BOOL, TensorProto.STRING):
+            return False
+        if value.name in self.steering:
+            return False
+        if declared.dtype in DRAWN and (self.bounds[value.name] is not None or role in INDEX_ROLES):
+            return role in ("tokens", "encoder tokens", "positions", "other") and draw.kind == "edges"
+        return declared.dtype in FLOATS or draw.kind != "not finite"
+
+    def has_kind(self, kind: Kind) -> bool:
+        """Whether an input has edges of a kind."""
+        return any(self.has_edges(value, Draw(kind)) for value in self.model.roles.inputs)
+
+    def draws(self, kind: Kind, shapes: Mapping[str, tuple[int, ...] | None]) -> int:
+        """Return how many runs show each edge of a kind at least once, 0 where no input has such edges."""
+        draw, most = Draw(kind), 0
+        for value in self.model.roles.inputs:
+            if value.name in shapes and self.has_edges(value, draw):
+                most = max(most, 1 if self._is_index(value) else self._edge_draws(value, shapes.get(value.name), draw))
+        return most
+
+    def _edge_draws(self, value: Value, shape: tuple[int, ...] | None, draw: Draw) -> int:
+        declared = declared_type(value)
+        if declared is None or self.bounds[value.name] is not None:
+            return 1
+        edges = len(edges_of(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype), draw, self.marks))
+        return -(-edges // max(math.prod(shape or ()), 1))
+
+    def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Return an array for each input of the model that has no default, those given as they are.
+
+        Raises:
+            ModelError: An input has a type or shape that no array can be made for.
+        """
+        roles, symbols = self.model.roles, symbol_sizes(self.model, sizes)
+        shapes = {value.name: input_shape(value, roles, symbols, sizes) for value in roles.inputs}
+        return self.arrays(shapes, past=sizes.past, given=given)
+
+    def arrays(
+        self,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        *,
+        past: int = 0,
+        given: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+        draw: Draw = USUAL,
+    ) -> dict[str, np.ndarray]:
+        """Return an array of a given shape for each input of the model that has no default, those given as they are.
+
+        Positions begin at `past`, the number of those in the KV cache; `seed` is added to that of the maker.
+
+        Raises:
+            TooLargeError: They would take more memory than inputs may.
+            ModelError: An input has a type or shape that no array can be made for.
+        """
+        rng = np.random.default_rng(self.seed + seed)
+        feed: dict[str, np.ndarray] = {}
+        self._check_size(shapes, given or {})
+        for value in self.model.roles.inputs:
+            known = given.get(value.name) if given is not None else None
+            if known is not None:
+                feed[value.name] = known
+                continue
+            made = self._array(value, shapes.get(value.name), past, rng, draw)
+            if self.has_edges(value, draw) and self.bounds[value.name] is None and not self._is_index(value):
+                made = drawn(made, edges_of(made.dtype, draw, self.marks), rng, draw)
+            feed[value.name] = made
+        return feed
+
+    def _is_index(self, value: Value) -> bool:
+        return self.model.roles.of(value) in INDEX_ROLES
+
+    def _check_size(self, shapes: Mapping[str, tuple[int, ...] | None], given: Mapping[str, np.ndarray]) -> None:
+        """Check that arrays of these shapes can be made, those without elements too: numpy holds no dims above 2**63.
+
+        Raises:
+            TooLargeError: They cannot.
+        """
+        total = 0
+        for value in self.model.roles.inputs:
+            shape, declared = shapes.get(value.name), declared_type(value)
+            if shape is None or declared is None or value.name in given:
+                continue
+            total += max(BITS.get(declared.dtype, 64) // 8, 1) * math.prod(shape)
+            if total > self._most or math.prod(filter(None, shape)) > MAX_ELEMENTS:
+                raise TooLargeError(
+                    f"no input can be made for it: {list(shape)} is too large",
+                    file=self.model.label,
+                    tensor=value.name,
+                    hint="give smaller sizes with --dim or --input",
+                )
+
+    def _array(
+        self, value: Value, shape: tuple[int, ...] | None, past: int, rng: np.random.Generator, draw: Draw
+    ) -> np.ndarray:
+        declared, role = declared_type(value), self.model.roles.of(value)
+        if declared is None or shape is None:
+            raise self._impossible(value)
+        name, dtype = value.name, declared.dtype
+        if role in MASKS and dtype in MASK_TYPES:
+            return self._mask(role, shape, past, rng, draw).astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        if role in MASKS and dtype in FLOATS and draw is not USUAL:
+            kind = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+            with np.errstate(over="ignore"):
+                return float_mask(shape, kind, rng, draw).astype(kind)
+        if dtype in DRAWN:
+            numbers = self._integers(value, declared, shape, past, rng, draw)
+            return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        if dtype == TensorProto.BOOL:
+            return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
+        if dtype in FLOATS:
+            is_penalty = name.endswith("_penalty")
+            numbers = np.ones(shape) if is_penalty else rng.standard_normal(shape)
+            return numbers.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        if dtype == TensorProto.STRING:
+            return rng.choice(np.array(["a", "bc", "a bc", ""], dtype=object), shape)
+        raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=name)
+
+    def _impossible(self, value: Value) -> ModelError:
+        info = self.model.graph.infos.get(value.name)
+        kind = info.type.WhichOneof("value") if info is not None else None
+        is_tensor = kind in (None, "tensor_type") or info is None
+        why = "its shape or type is not declared" if is_tensor or info is None else f"it is {type_text(info.type)[0]}"
+        return ModelError(
+            f"no input can be made for it: {why}",
+            file=self.model.label,
+            tensor=value.name,
+            hint="declare the shape of this input" if is_tensor else "only tensors can be made up",
+        )
+
+    def _mask(self, role: Role, shape: tuple[int, ...], past: int, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+        if role == "image mask":
+            return image_mask(shape, rng, draw)
+        if self.counts_masks and len(shape) == 2:
+            return padding_mask(shape, rng, shape[-1] - past)
+        return padding_mask(shape, rng, draw=draw)
+
+    def _integers(
+        self,
+        value: Value,
+        declared: TensorType,
+        shape: tuple[int, ...],
+        past: int,
+        rng: np.random.Generator,
+        draw: Draw,
+    ) -> np.ndarray:
+        name, bound, role = value.name, self.bounds[value.name], self.model.roles.of(value)
+        if role == "positions" and self.has_edges(value, draw):
+            return rng.integers(0, POSITIONS if bound is None else bound, shape)
+        if role == "positions" and len(shape) == 2:
+            positions = np.arange(past, past + shape[1])
+            return np.broadcast_to(positions if bound is None else np.minimum(positions, bound - 1), shape)
+        if name in SEARCH:
+            return np.full(shape, SEARCH[name])
+        if not shape:
+            return rng.integers(0, min(bound or 4, 4), shape)
+        if bound is None and role == "token types":
+            return np.zeros(shape, np.int64)
+        if role in ("tokens", "encoder tokens"):
+            high = self.vocabulary if bound is None else bound
+            ids = rng.integers(0, high, shape)
+            return ids if draw is USUAL else with_specials(ids, special_tokens(high, self.marks.integers), draw)
+        high = DRAWN[declared.dtype] if bound is None else bound
+        if bound is not None and self.has_edges(value, draw):  # from the end too, which Gather allows
+            return rng.choice(np.array([0, bound - 1, -1, -bound]), shape)
+        return rng.integers(0, high, shape)
+
+
+def is_flag(value: Value) -> bool:
+    """Whether an input is one boolean, such as `use_cache_branch`."""
+    declared = declared_type(value)
+    is_bool = declared is not None and declared.dtype == TensorProto.BOOL
+    return is_bool and declared is not None and declared.dims in ((), (1,))
+
+
+def index_bound(value: Value) -> int | None:
+    """Return the entries of the smallest constant table that an input looks up in, or None where it does not."""
+    sizes = (table_entries(*found) for found in lookups(value))
+    return min((size for size in sizes if size is not None), default=None)
+
+
+SHAPE_ONLY = ("Shape", "Size")  # what they give does not depend on elements
+HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
+UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
+
+
+def steers(value: Value) -> bool:
+    """Whether an input's elements reach a size, a count or a loop, or an operator that may not check them."""
+    declared = declared_type(value)
+    is_integer = declared is not None and declared.dtype in INTEGERS
+    uses = (use for found in reachable([value], _computed_with) for use in found.consumers)
+    return any(_decides(node, index) or (is_integer and _trusts(node)) for node, index in uses)
+
+
+def _computed_with(value: Value) -> Iterator[Value | None]:
+    return (out for node, _ in value.consumers if not node.is_op(*SHAPE_ONLY) for out in node.outputs)
+
+
+def _decides(node: Node, index: int) -> bool:
+    name = value_inputs(node).get(index)
+    if name is not None and name not in HARMLESS:
+        return True
+    return node.is_op("Loop", "Scan") or _in_loop(node)
+
+
+def _in_loop(node: Node) -> bool:
+    scope = node.scope
+    while scope.owner is not None:
+        if scope.owner.is_op("Loop", "Scan"):
+            return True
+        scope = scope.owner.scope
+    return False
+
+
+def _trusts(node: Node) -> bool:
+    """Whether it is none of ONNX's own operators: these check indices."""
+    return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)

@@ -1,0 +1,204 @@
+"""The interface of a rewritten model against that of its original: all that callers see besides elements.
+
+What a model declares is a claim. A dim of an output counts as declared wrongly where a run contradicts it; a dim of an
+input as narrowed where the original runs at a size that the rewritten model does not take, and nobody asked for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from graphkit.constraints.input_matching import Pair, fed_inputs
+from graphkit.constraints.symbol_sizes import plain_symbol
+from graphkit.graph.families import family_labels
+from graphkit.graph.types import Dim, declared_dims, shape_text
+from graphkit.model import Model
+from graphkit.shapes import Expr, parse
+from graphkit.shapes.inputs import input_dims
+from graphkit.verify.original_runs import Run
+
+__all__ = ["Change", "input_changes", "narrowed", "output_changes"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference of two interfaces.
+
+    Attributes:
+        text: What changed, a clause.
+        narrows: Whether something that could be done with the original cannot be done any more, or is declared wrongly.
+    """
+
+    text: str
+    narrows: bool
+
+
+def input_changes(
+    before: Model, after: Model, given: Sequence[str] = (), symbols: Mapping[str, str] = MappingProxyType({})
+) -> list[Change]:
+    """Return the changes of the inputs, without the sizes that they take.
+
+    Args:
+        before: The original.
+        after: What was made of it.
+        given: Inputs that are always one array.
+        symbols: Symbols of the original by those of the rewritten model that are to stand for them.
+    """
+    return [*_gone(before, after, given), *_order(before, after), *_labels(before, after, symbols)]
+
+
+def _gone(before: Model, after: Model, given: Sequence[str]) -> Iterator[Change]:
+    now = {value.name: value for value in after.graph.inputs}
+    lost = [value for value in before.graph.inputs if value.name not in now]
+    plain = [value.name for value in lost if value.tensor is None]
+    if plain:
+        yield Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False)
+    for value in lost:
+        if value.tensor is not None and value.name not in given:
+            what = f"input {value.name}, which has a default, is gone"
+            yield Change(what, narrows=bool(value.consumers))
+    for value in before.graph.inputs:
+        if value.tensor is None and value.name in now and now[value.name].tensor is not None:
+            yield Change(f"input {value.name} has a default now", narrows=False)
+
+
+def _order(before: Model, after: Model) -> Iterator[Change]:
+    names = [value.name for value in after.graph.inputs]
+    was = [name for name in fed_inputs(before) if name in names]
+    now = [name for name in fed_inputs(after) if name in was]
+    if was != now:
+        yield Change(f"the inputs come in another order: {', '.join(now)}", narrows=True)
+
+
+def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator[Change]:
+    """Yield dims of inputs by other labels: new ones, or those that stood for other dims before."""
+    renamed: dict[str, str] = {}
+    ours, theirs = fed_inputs(before), fed_inputs(after)
+    for name in theirs.keys() & ours.keys():
+        for was, now in zip(input_dims(ours[name]) or (), input_dims(theirs[name]) or (), strict=False):
+            old, new = plain_symbol(was), plain_symbol(now)
+            if old is not None and new is not None and old not in (new, symbols.get(new)):
+                renamed.setdefault(old, new)
+    known = {symbol for value in ours.values() for dim in input_dims(value) or () for symbol in dim.symbols}
+    taken = sorted(f"{new} stands for what was {old}" for old, new in renamed.items() if new in renamed)
+    fresh = sorted(f"{old} is called {new}" for old, new in renamed.items() if new not in known and "." not in old)
+    if taken:
+        yield Change(f"dims have changed their labels: {'; '.join(taken)}", narrows=True)
+    if fresh:
+        yield Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False)
+
+
+def narrowed(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
+    """Return the change of dims that are fixed, or equal to others, though the original takes more."""
+    names = list(dict.fromkeys(pair.name for pair in pairs))
+    now, was = fed_inputs(after)[names[0]], fed_inputs(before)[names[0]]
+    who = f"input {names[0]}" if len(names) == 1 else f"inputs {family_labels(names)}"
+    declared = f"declared {_text(declared_dims(now))}, {_text(declared_dims(was))} in the original"
+    sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in pairs))
+    hint = "give --dim or --input where that is meant"
+    return Change(f"{who} takes fewer sizes ({declared}): {sizes} - {hint}", narrows=True)
+
+
+def output_changes(
+    before: Model, after: Model, runs: Sequence[Run], shapes: Sequence[Mapping[str, tuple[int, ...] | None]]
+) -> list[Change]:
+    """Return the outputs that are declared otherwise, and whether a run contradicts that.
+
+    Args:
+        before: The original.
+        after: What was made of it, by the names of the original.
+        runs: Of the original.
+        shapes: Those of the inputs in each run.
+    """
+    claims = [_Claims.of(model) for model in (before, after)]
+    changes = []
+    for name, now in claims[1].outputs.items():
+        was = claims[0].outputs.get(name)
+        if now is None or was == now or name not in claims[0].outputs:
+            continue
+        change = f"output {name} is declared {_text(now)}, {_text(was)} in the original"
+        fault = next(
+            (text for run, fed in zip(runs, shapes, strict=True) if (text := _fault(name, claims, run, fed))), ""
+        )
+        if fault or _is_told(was, now):
+            changes.append(Change(f"{change}{fault}", narrows=bool(fault)))
+    return changes
+
+
+def _text(dims: Sequence[Dim] | None) -> str:
+    return "without dims" if dims is None else shape_text(tuple(dims))
+
+
+def _is_told(was: Sequence[Dim] | None, now: Sequence[Dim]) -> bool:
+    """Whether a declaration says something else, not only more than before."""
+    if was is None or len(was) != len(now):
+        return was is not None
+    return any(isinstance(a, str) and isinstance(b, int) for a, b in zip(was, now, strict=True))
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """The dims that a model declares of its inputs and outputs."""
+
+    inputs: Mapping[str, tuple[Expr, ...] | None]
+    outputs: Mapping[str, tuple[Dim, ...] | None]
+
+    @classmethod
+    def of(cls, model: Model) -> _Claims:
+        inputs = {name: input_dims(value) for name, value in fed_inputs(model).items()}
+        return cls(inputs, {value.name: declared_dims(value) for value in model.graph.outputs})
+
+    def sizes(self, fed: Mapping[str, tuple[int, ...] | None]) -> dict[str, int]:
+        """Return the size of each symbol in a run, from the inputs that were fed."""
+        found: dict[str, int] = {}
+        for name, dims in self.inputs.items():
+            for dim, size in zip(dims or (), fed.get(name) or (), strict=False):
+                if (symbol := plain_symbol(dim)) is not None:
+                    found.setdefault(symbol, size)
+        return found
+
+    def contradicted(self, name: str, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> frozenset[int]:
+        """Return the axes of an output whose size in a run is not the declared one; -1 for another rank."""
+        dims, array = self.outputs.get(name), run.expected.get(name)
+        if dims is None or not isinstance(array, np.ndarray):
+            return frozenset()
+        if len(dims) != array.ndim:
+            return frozenset({-1})
+        sizes = self.sizes(fed)
+        unbound = self._unbound(run, sizes)
+        wrong = set()
+        for axis, (dim, size) in enumerate(zip(dims, array.shape, strict=True)):
+            if isinstance(dim, int) and dim != size:
+                wrong.add(axis)
+            elif isinstance(dim, str):
+                expr = parse(dim)
+                if expr.symbols <= sizes.keys():
+                    wrong |= {axis} if expr.evaluate(sizes) != size else set()
+                elif len(unbound.get(dim, ())) > 1:
+                    wrong.add(axis)
+        return frozenset(wrong)
+
+    def _unbound(self, run: Run, sizes: Mapping[str, int]) -> dict[str, set[int]]:
+        """Return the sizes that each label of outputs alone has in a run: one, if it is one dim."""
+        found: dict[str, set[int]] = {}
+        for name, dims in self.outputs.items():
+            array = run.expected.get(name)
+            if dims is None or not isinstance(array, np.ndarray) or len(dims) != array.ndim:
+                continue
+            for dim, size in zip(dims, array.shape, strict=True):
+                if isinstance(dim, str) and not parse(dim).symbols <= sizes.keys():
+                    found.setdefault(dim, set()).add(size)
+        return found
+
+
+def _fault(name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> str:
+    """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
+    was, now = (one.contradicted(name, run, fed) for one in claims)
+    if not now or now <= was:
+        return ""
+    array = run.expected[name]
+    return f", and is {list(array.shape)} at {run}" if isinstance(array, np.ndarray) else ""

@@ -1,0 +1,413 @@
+"""The proof of a lowering: the original pipeline, unpadded, against host and lowered models at fixed, padded shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from graphkit.contract import Contract
+from graphkit.graph.names import counted
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.verify.comparator import compare
+from graphkit.verify.lowering_causes import named
+from graphkit.verify.lowering_facts import facts_of
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene, leaks
+from graphkit.verify.one_sequence import OneSequence, padding_note
+from graphkit.verify.originals import Originals
+from graphkit.verify.session_adapters import numbered
+from graphkit.verify.special_tokens import placed, places, special_tokens
+from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
+
+__all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
+
+STEPS = 32  # of a decoder without a cache, which takes any number
+GREEDY = 16  # most tokens to decode greedily
+SPECIAL = 6  # steps with a special token
+
+
+@dataclass(frozen=True)
+class SourceRun:
+    """One source, or one prompt, through both pipelines.
+
+    Attributes:
+        length: Tokens of the source; 0 without one.
+        encoder: The largest difference of what runs once, at valid positions; None without it.
+        steps: Steps decoded with given tokens.
+        logits: The largest difference of logits over these, None without a decoder.
+        greedy: Steps decoded greedily.
+        tokens: Different tokens among those that the original chose greedily.
+        others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
+        failure: Why it fails, "" for nothing.
+        token: The special token that was tried at several places of the source, and of what is decoded; None for none.
+        is_sound: Whether the length counts samples or frames of a sound, behind which are zeros.
+    """
+
+    length: int
+    encoder: float | None
+    steps: int
+    logits: float | None
+    greedy: int
+    tokens: int
+    others: int
+    failure: str
+    token: int | None = None
+    is_sound: bool = False
+
+
+@dataclass(frozen=True)
+class LoweringProof(Result):
+    """The proof that host and lowered models give the results of the originals.
+
+    Attributes:
+        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1.
+        runs: The runs, by length of the source.
+        causes: What the differences look like, a sentence each.
+        notes: What to know of the proof, a sentence each.
+    """
+
+    title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
+    tolerance: float
+    runs: tuple[SourceRun, ...]
+    causes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran, and nothing differs by more than the tolerance."""
+        return bool(self.runs) and not self.findings()
+
+    def findings(self) -> tuple[str, ...]:
+        """Return why the proof failed, a sentence each."""
+        failures = [_at(run) + run.failure for run in self.runs if run.failure]
+        return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
+
+    def proven(self) -> str:
+        """Return the proven statement, a sentence."""
+        return f"Proven in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the runs as a table, then their findings."""
+        yield Table(
+            (
+                Column("Source", "number"),
+                Column("Token", "number"),
+                Column("Encoder", "number"),
+                Column("Steps", "number"),
+                Column("Logits", "number"),
+                Column("Greedy", "number"),
+                Column("Result"),
+            ),
+            [
+                (
+                    r.length or None,
+                    r.token,
+                    _number(r.encoder),
+                    r.steps,
+                    _number(r.logits),
+                    r.greedy,
+                    r.failure or "equal",
+                )
+                for r in self.runs
+            ],
+        )
+        yield from (Prose(cause, "warning") for cause in self.causes)
+        yield from (Prose(note) for note in self.notes)
+        if self.passed:
+            within = (
+                f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
+            )
+            yield Prose(f"Host and lowered models give what the originals give, within {within}.")
+
+
+def _at(run: SourceRun) -> str:
+    if run.token is not None:
+        return f"token {run.token} "
+    if run.is_sound:
+        return f"sound of {run.length:,} places: "
+    return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
+
+
+def _places(where: Sequence[int]) -> str:
+    """Return places, counted from 1, in words."""
+    if not where:
+        return "no place"
+    return f"{'place' if len(where) == 1 else 'places'} {' and '.join(str(place + 1) for place in where)}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def verify_lowering(
+    originals: Originals,
+    folder: Path,
+    *,
+    tolerance: float = LOWERING_TOLERANCE,
+    seed: int = 0,
+    same_weights: bool = True,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LoweringProof:
+    """Prove that host and lowered models give the results of the originals.
+
+    Sources of 1 token up to the fixed length run through both: the original without padding, the host with it. The
+    decoder is given tokens until the cache is full and one more, then decodes greedily. Unused slots and the
+    embeddings of padding are filled with noise in one more run, which must change nothing.
+
+    Args:
+        originals: What was lowered, read from files.
+        folder: The folder of `contract.json`.
+        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1;
+            models that compute in float16 are compared within 2**-8.
+        seed: Of the token ids.
+        same_weights: Whether tables and weights must be those of the export; not where they were quantised since.
+        limits: What a model may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model does not load or run.
+    """
+    with isolation(limits):
+        return _Proof(originals, folder, tolerance, seed, progress).run(same_weights=same_weights)
+
+
+class _Proof:
+    def __init__(
+        self, originals: Originals, folder: Path, tolerance: float, seed: int, progress: Callable[[str], None]
+    ) -> None:
+        self.progress, self.folder = progress, folder
+        self.case: tuple[list[int], list[int], Mapping[str, np.ndarray]] | None = None  # the first that fails
+        self.case_length = 0  # of its sound
+        self.rng = np.random.default_rng(seed)
+        self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
+        self.host.rng = np.random.default_rng(seed)
+        self.contract = self.host.contract
+        self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
+        self.tolerance = self.allowance.tolerance
+        self.reference = OneSequence(originals)
+        self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
+        self.special = special_tokens(originals.models, self.vocabulary)
+        pads = {self.contract.tokens["pad"], *self.special.pads}
+        everything = range(self.vocabulary)
+        self.plain = np.array([token for token in everything if token not in pads] or everything)
+        self.user = {
+            port.name: port
+            for method in self.contract.methods
+            for port in method.inputs
+            if port.source is not None and port.source.kind == "user"
+        }
+
+    @property
+    def _steps(self) -> int:
+        """How many steps to run: until the cache is full; some, where there is none."""
+        positions = self.contract.sizes["positions"]
+        return positions if self.contract.sizes["capacity"] else min(positions, STEPS)
+
+    def run(self, *, same_weights: bool) -> LoweringProof:
+        lengths, runs = self._lengths(), []
+        for number in numbered(range(max(len(lengths), self.host.batch) if lengths else 0), "proving", self.progress):
+            length = lengths[number % len(lengths)]
+            self._take_sound(length)
+            self.host.sequence = number % self.host.batch
+            runs.append(self._one(length))
+        self.host.sequence = 0
+        self._take_sound(lengths[-1] if lengths else 0)
+        runs += [self._special(token, lengths[-1]) for token in (self.special if lengths else ())]
+        failed = [run for run in runs if run.failure]
+        self.progress("comparing tables and weights")
+        facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
+        found = [str(fact) for fact in facts.sure] if same_weights else []
+        scene = self._scene(lengths[(len(lengths) - 1) // 2]) if lengths else None
+        self._take_sound(lengths[(len(lengths) - 1) // 2] if lengths else 0)
+        if failed and self.case is not None:
+            self.progress("looking for the cause")
+            self._take_sound(self.case_length)
+            found += named(Scene(self.host, self.reference, *self.case, self.allowance.differ), scene, facts, self.rng)
+        elif scene is not None:
+            found += leaks(scene, self.rng)
+        notes = [*self._left_out(lengths), *self._padding(lengths)]
+        if self._steps and all(run.tokens <= 1 for run in runs):
+            notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
+        for token in self.special.pads:
+            notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
+        if ties := sum(run.others for run in runs):
+            times = counted(ties, "step(s)")
+            notes.append(f"At {times} the two largest logits are as near as the tolerance: either token is right.")
+        return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
+
+    def _lengths(self) -> list[int]:
+        """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
+        source = self.contract.sizes["source"]
+        if (sound := self.contract.sizes.get("sound", 0)) > 0:
+            least, third = self.host.least_sound, sound // 3
+            wanted = (least, third, third + self.contract.sizes["stride"] // 2, sound - 1, sound)
+            return sorted({length for length in wanted if least <= length <= sound})
+        if not self.contract.takes_text:
+            return [0]
+        found = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
+        return sorted({length for length in found if length is not None and 0 < length <= source})
+
+    def _padding(self, lengths: Sequence[int]) -> Iterator[str]:
+        if (sound := self.contract.sizes.get("sound", 0)) > 0:
+            self._take_sound(lengths[(len(lengths) - 1) // 2])
+            mine = {name: self.host.own(array) for name, array in self._given().items()}
+            yield from padding_note(self.reference, mine, self._ids(1)[0], sound, self.allowance.differ)
+
+    def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
+        source = self.contract.sizes["source"]
+        if not self.contract.takes_text:
+            return
+        if lengths == [source]:
+            size = counted(source, "token(s)")
+            yield f"Every source had {size}, which leaves no padding: it was not tested for leaks."
+        elif self.reference.nearest_source(1) != 1:
+            told = ", ".join(map(str, lengths))
+            yield f"The original does not run at every length up to {source}: it was compared at {told}."
+
+    def _source(self, length: int) -> list[int]:
+        return self._ids(length if self.contract.takes_text else 0)
+
+    def _take_sound(self, length: int) -> None:
+        """Let so many samples or frames of sounds be valid, where the contract says that a part may be."""
+        if self.contract.sizes.get("sound", 0):
+            self.host.sound = self.reference.valid = length
+
+    def _ids(self, count: int) -> list[int]:
+        """Return tokens of the whole vocabulary, but for those that pad."""
+        return [int(token) for token in self.rng.choice(self.plain, count)]
+
+    def _given(self) -> dict[str, np.ndarray]:
+        return {name: self.rng.normal(0, 1, port.shape).astype(port.dtype) for name, port in self.user.items()}
+
+    def _special(self, token: int, length: int) -> SourceRun:
+        """Run sources and prompts with a token at several places."""
+        steps = min(SPECIAL, self._steps)
+        length = length if self.contract.takes_text else 0
+        found = SourceRun(
+            length=length, encoder=None, steps=0, logits=None, greedy=0, tokens=0, others=0, failure="", token=token
+        )
+        for where in places(length or steps):
+            other = next((each for each in self.plain.tolist() if each != token), token)
+            source = placed(token, self._ids(length), where, other)
+            later = where if not length else [min(place, steps - 1) for place in where]
+            tokens = placed(token, self._ids(steps), later, other)
+            run = self._compared(source, self._given(), tokens)
+            failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
+            found = replace(
+                found,
+                encoder=max((each for each in (found.encoder, run.encoder) if each is not None), default=None),
+                logits=max((each for each in (found.logits, run.logits) if each is not None), default=None),
+                steps=found.steps + run.steps,
+                failure=found.failure or failure,
+            )
+        return found
+
+    def _one(self, length: int) -> SourceRun:
+        source, user = self._source(length), self._given()
+        run = self._compared(source, user, self._ids(self._steps))
+        if not self._steps:
+            return run
+        self.host.start(source, user)
+        self.reference.start(source, {name: self.host.own(array) for name, array in user.items()})
+        greedy = min(GREEDY, run.steps)
+        chosen, others, differs = self._greedy(greedy)
+        return replace(run, greedy=greedy, tokens=len(set(chosen)), others=others, failure=run.failure or differs)
+
+    def _compared(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
+        """Run a source and the tokens of steps through both."""
+        run = self._both(source, user, tokens)
+        if run.failure and self.case is None:
+            self.case, self.case_length = (source, list(tokens), user), self.host.sound or 0
+        return run
+
+    def _both(self, source: list[int], user: Mapping[str, np.ndarray], tokens: Sequence[int]) -> SourceRun:
+        mine = {name: self.host.own(array) for name, array in user.items()}
+        outputs = self.host.start(source, user)
+        expected = self.reference.start(source, mine)
+        difference, failure = None, ""
+        length, is_sound = self.host.sound or len(source), self.host.sound is not None
+        for name, wanted in expected.items() if not self.host.hides_states else ():
+            if name not in outputs:
+                failure = failure or f"'{name}' is not given"
+                continue
+            part = tuple(slice(size) for size in wanted.shape)
+            found = _distance(outputs[name][part], wanted)
+            difference = max(found, difference or 0.0)
+            if self.allowance.differ(outputs[name][part], wanted):
+                failure = failure or f"'{name}' differs by {found:.1e} at valid positions"
+        if not self._steps:
+            return SourceRun(
+                length=length,
+                encoder=difference,
+                steps=0,
+                logits=None,
+                greedy=0,
+                tokens=0,
+                others=0,
+                failure=failure,
+                is_sound=is_sound,
+            )
+        worst, at = self._forced(tokens)
+        return SourceRun(
+            length=length,
+            encoder=difference,
+            steps=len(tokens),
+            logits=worst,
+            greedy=0,
+            tokens=0,
+            others=0,
+            failure=failure or at,
+            is_sound=is_sound,
+        )
+
+    def _scene(self, length: int) -> Scene:
+        tokens = self._ids(self._steps)
+        return Scene(self.host, self.reference, self._source(length), tokens, self._given(), self.allowance.differ)
+
+    def _forced(self, tokens: Sequence[int]) -> tuple[float, str]:
+        worst, failure = 0.0, ""
+        expected = [self.reference.step(token) for token in tokens]
+        self.allowance.learn(expected)
+        for number, (token, wanted) in enumerate(zip(tokens, expected, strict=True)):
+            logits = self.host.step(token)
+            found = _distance(logits, wanted)
+            worst = max(worst, found)
+            if self.allowance.differ(logits, wanted) and not failure:
+                failure = f"logits differ by {found:.1e} at step {number + 1}"
+        return worst, failure
+
+    def _greedy(self, steps: int) -> tuple[list[int], int, str]:
+        """Return the tokens of the original, at how many steps the host has another as good, and a failure."""
+        token, chosen, others = self._ids(1)[0], list[int](), 0
+        for number in range(steps):
+            wanted, found = self.reference.step(token), self.host.step(token)
+            token, other = int(wanted.argmax()), int(found.argmax())
+            chosen.append(token)
+            if other != token and not self.allowance.is_tie(wanted, token, other):
+                return chosen, others, f"greedy token {number + 1} is {other}, not {token}"
+            others += other != token
+            if token not in self.plain:  # it pads: the original would take it for no token
+                break
+        return chosen, others, ""
+
+
+def _distance(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference; infinity where the original gives NaN, which proves nothing."""
+    if np.isnan(expected).any():
+        return float("inf")
+    return compare(expected, actual, any_width=True).absolute
+
+
+def vocabulary(contract: Contract) -> int:
+    """Return how many tokens all tables of embeddings have rows for."""
+    sources = {port.source.of for method in contract.methods for port in method.inputs if port.source is not None}
+    rows = [table.rows for table in contract.tables if table.name in sources and table.name.endswith("inputs_embeds")]
+    return min(rows, default=2)

@@ -1,0 +1,359 @@
+"""Runs of an original model at legal sizes and at edges, and what they cover."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from graphkit.constraints.input_matching import fed_inputs
+from graphkit.constraints.legal_sizes import LegalSizes
+from graphkit.graph.names import counted
+from graphkit.graph.roles import MASKS
+from graphkit.graph.view import Value
+from graphkit.model import Model
+from graphkit.runtime.isolation import current_limits
+from graphkit.runtime.session import RunError, Runner
+from graphkit.verify.comparator import Output, compare_outputs, element_counts
+from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
+from graphkit.verify.input_generator import InputMaker, TooLargeError, is_flag
+from graphkit.verify.rewrite_proof import RunSizes, SkippedRun
+from graphkit.verify.run_sizes import MAX_COST, MOST, Edge, Edges, Proposal, assignments
+from graphkit.verify.thresholds import Threshold, lengths_of, thresholds
+
+__all__ = [
+    "KINDS",
+    "Feeder",
+    "Found",
+    "LevelRuns",
+    "Run",
+    "at_both_levels",
+    "caveats",
+    "coverage",
+    "run_original",
+    "run_with",
+    "unsteady_runs",
+]
+
+ENOUGH = 5  # assignments; fewer are worth a note
+STATIC_RUNS = 3  # where all dims are fixed: other values each time
+MAX_ATTEMPTS = 40
+MAX_FLAGS = 2  # flags of which all combinations are run
+KINDS: tuple[Kind, ...] = ("edges", "extremes", "not finite")
+Flags = dict[str, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Run(RunSizes):
+    """A feed, and the original's outputs for it."""
+
+    seed: int
+    expected: Mapping[str, Output]
+    draw: Draw = USUAL
+
+
+@dataclass(frozen=True)
+class Found:
+    """The sizes and flags that an original runs at.
+
+    Attributes:
+        skipped: Those at which onnxruntime fails.
+        notes: What to know of them, a sentence each.
+        uncovered: Edges at which it fails, and why.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[SkippedRun] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    uncovered: dict[str, str] = field(default_factory=dict)
+
+
+class Feeder:
+    """Makes the inputs of a model at its legal sizes, from a seed; arrays that are given stand for generated ones.
+
+    Args:
+        model: The original.
+        legal: The sizes at which both run.
+        given: Arrays for inputs.
+        seed: Of the generator.
+        others: What was made of the original: numbers that these models compare with are edges too.
+        kinds: Kinds of edges of values to try.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        legal: LegalSizes,
+        given: Mapping[str, np.ndarray],
+        seed: int,
+        *,
+        others: Sequence[Model] = (),
+        kinds: Sequence[Kind] = KINDS,
+    ) -> None:
+        self.sizes, self.given, self.kinds = legal, given, kinds
+        self.inputs: Mapping[str, Value] = fed_inputs(model)
+        self.models = (model, *others)
+        self.maker = InputMaker(model, seed, others=others, most=current_limits().inputs())
+        self.defaults = Defaults.of(model, others)
+        self.lengths = lengths_of(model)
+        merged = model.roles.decoder
+        self.reading = {} if merged is None else {merged.condition.input.name: merged.cache_when}
+        self.flag_shapes = {} if merged is None else {merged.condition.input.name: merged.condition.shape}
+
+    def flags(self) -> list[Flags]:
+        """Return the combinations of flags to run, at least one."""
+        found = [*(name for name, value in self.inputs.items() if is_flag(value)), *self.reading]
+        values = {name: self._values(name) for name in dict.fromkeys(found)}
+        if sum(len(choices) > 1 for choices in values.values()) > MAX_FLAGS:
+            return [{name: choices[at] for name, choices in values.items()} for at in (0, -1)]
+        return [dict(zip(values, flags, strict=True)) for flags in itertools.product(*values.values())]
+
+    def _values(self, name: str) -> tuple[bool, ...]:
+        """Return the values that a flag gets: that of its array where one is given."""
+        return (bool(self.given[name].all()),) if name in self.given else (False, True)
+
+    def legal(self, flags: Flags) -> LegalSizes:
+        """Return the legal sizes with these flags."""
+        return self.sizes.for_branch(is_first=self.is_first(flags), reads_past=self._reads_past(flags))
+
+    def _reads_past(self, flags: Flags) -> bool:
+        return any(flags.get(name) == flag for name, flag in self.reading.items())
+
+    def is_first(self, flags: Flags) -> bool:
+        """Whether a merged decoder runs its first step with these flags."""
+        return any(flags.get(name) == (not flag) for name, flag in self.reading.items())
+
+    @cached_property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The constants that dims meet; those of the rewritten model alone come first."""
+        own, *others = map(thresholds, self.models)
+        return (*(one for found in others for one in found if one not in own), *own)
+
+    def again(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run once more."""
+        return self.feed(run.dims, run.flags, run.seed, run.draw)
+
+    def edges(self, flags: Flags, usual: Sequence[dict[str, int]]) -> Iterator[Edge]:
+        """Yield the edges to try, after sizes at which the model ran."""
+        legal, is_first = self.legal(flags), self.is_first(flags)
+        has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
+
+        def kinds(dims: Mapping[str, int]) -> dict[Kind, int]:
+            made = self.sizes.shapes(dims, is_first=is_first)
+            shapes = {name: shape for name, shape in made.items() if name not in self.given}
+            found = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
+            return {kind: draws for kind, draws in found.items() if draws}
+
+        has_masks = bool(self.maker.model.roles.all(*MASKS)) and not self.maker.counts_masks
+        thresholds = self.thresholds if legal.variables else ()
+        yield from Edges(
+            legal=legal,
+            usual=usual,
+            lengths=self.lengths,
+            thresholds=thresholds,
+            kinds=kinds,
+            has_past=has_past,
+            has_masks=has_masks,
+        )
+        if self.defaults.arrays and usual:
+            draw = Draw.usual(1)
+            yield Edge("defaults of inputs", tuple(usual[:2]), replace(draw, overridden=True))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both models are to give the same at all edges of values."""
+        return set(self.kinds) == set(KINDS)
+
+    def at(self, legal: LegalSizes) -> Feeder:
+        """Return a feeder for other sizes."""
+        return Feeder(self.models[0], legal, self.given, self.maker.seed)
+
+    def shapes(self, run: Run) -> dict[str, tuple[int, ...] | None]:
+        """Return the shapes of the inputs of a run."""
+        return self.sizes.shapes(run.dims, is_first=self.is_first(run.flags))
+
+    def rows(self, run: Run) -> int:
+        """Return how many rows the masks have in a run."""
+        shapes = self.shapes(run)
+        found = [shapes.get(value.name) for value in self.maker.model.roles.all(*MASKS)]
+        return max((shape[0] for shape in found if shape), default=0)
+
+    def edged(self, draw: Draw) -> list[str]:
+        """Return the inputs that get edges with a draw."""
+        return [value.name for value in self.maker.model.roles.inputs if self.maker.has_edges(value, draw)]
+
+    def feed(self, dims: Mapping[str, int], flags: Flags, seed: int, draw: Draw = USUAL) -> dict[str, np.ndarray]:
+        """Return the inputs of a run."""
+        is_first = self.is_first(flags)
+        shapes = self.sizes.shapes(dims, is_first=is_first)
+        booleans = {
+            name: np.full(self.flag_shapes.get(name, shapes.get(name) or ()), flag) for name, flag in flags.items()
+        }
+        past = 0 if is_first else self.sizes.past_size(dims)
+        feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed, draw=draw)
+        overridden = self.defaults.overridden(draw) if draw.overridden else {}
+        return {**overridden, **feed, **booleans}  # a condition with a default is fed too
+
+
+@dataclass(frozen=True)
+class LevelRuns:
+    """How to run a model again: its session, made when it is needed, and its feeds."""
+
+    open: Callable[[], Runner]
+    feed: Callable[[Run], Mapping[str, np.ndarray]]
+
+
+def run_original(session: Runner, feeder: Feeder, wanted: int) -> Found:
+    """Run a model at so many assignments, if there are as many, with each combination of flags.
+
+    Raises:
+        ModelError: No input can be made for it.
+    """
+    found = Found()
+    for flags in feeder.flags():
+        run_with(session, feeder, flags, wanted, found)
+    return found
+
+
+def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose outputs differ when they are run again, after others than at first.
+
+    onnxruntime accepts some dims that an operator does not allow, and then gives what was in memory before.
+    """
+    found: set[Run] = set()
+    for run in (*reversed(runs), *runs):
+        again = session.run(feeder.again(run))
+        if not all(difference.within(0.0) for difference in compare_outputs(run.expected, again)):
+            found.add(run)
+    return [run for run in runs if run in found]
+
+
+def run_with(session: Runner, feeder: Feeder, flags: Flags, wanted: int, found: Found) -> None:
+    """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `found`."""
+    legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
+    for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes)):
+        dims, draw = proposal.dims, Draw.usual(seed)
+        try:
+            expected = session.run(feeder.feed(dims, flags, seed, draw))
+        except (RunError, TooLargeError) as error:
+            if not proposal.is_probe:
+                found.skipped.append(SkippedRun(dims, flags, error.problem))
+            if isinstance(error, RunError) and error.is_final:
+                break
+            continue
+        successes.append(dims)
+        cost += legal.cost(dims)
+        found.runs.append(Run(dims, flags, seed, expected, draw))
+        if len(successes) == wanted or cost > MAX_COST:
+            break
+    if successes:
+        _run_edges(session, feeder, flags, successes, found)
+    if legal.variables and len(successes) < min(wanted, ENOUGH):
+        where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
+        few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
+            len(successes), f"Only {len(successes)} sets of sizes were"
+        )
+        found.notes.append(f"{few} found at which it runs{where}.")
+
+
+def _run_edges(session: Runner, feeder: Feeder, flags: Flags, usual: Sequence[dict[str, int]], found: Found) -> None:
+    """Run a model at edges of sizes and values; those at which it fails are not covered."""
+    if min(map(feeder.legal(flags).cost, usual)) > MOST:
+        found.uncovered["edges of sizes and values"] = "which take too long at the only sizes at which it runs"
+        return
+    for seed, edge in enumerate(feeder.edges(flags, list(usual)), start=MAX_ATTEMPTS):
+        attempts = [(dims, draw) for dims in edge.choices for draw in edge.draw.milder(feeder.edged(edge.draw))]
+        reason, runs = "at which the original fails" if attempts else "which take too long", len(found.runs)
+        for dims, draw in attempts:
+            try:
+                expected = session.run(feeder.feed(dims, flags, seed, draw))
+            except (RunError, TooLargeError):
+                continue
+            if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
+                reason = "at which the original gives no numbers"
+                continue
+            found.runs.append(Run(dims, flags, seed, expected, draw, elements=_told(draw)))
+            if not draw.only:
+                break
+        if len(found.runs) == runs and edge.what:
+            found.uncovered.setdefault(edge.what, reason)
+
+
+def at_both_levels(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
+    return [run for run in runs if run.draw.kind in ("usual", "edges") and "empty" not in run.draw.padding]
+
+
+def _all_finite(outputs: Mapping[str, Output]) -> bool:
+    return all(elements == finite for elements, finite in map(element_counts, outputs.values()))
+
+
+def _told(draw: Draw) -> str:
+    """Return the special elements of a draw, in words."""
+    if draw.overridden:
+        return "defaults overridden"
+    return NAMES.get(draw.kind, "rows of masks all zeros" if "empty" in draw.padding else "")
+
+
+def _proposals(legal: LegalSizes, feeder: Feeder, flags: Flags, successes: list[dict[str, int]]) -> Iterator[Proposal]:
+    if not legal.variables:
+        return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
+    found = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags))
+    return itertools.islice(found, MAX_ATTEMPTS)
+
+
+MAX_DIMS = 6
+PADDINGS: Mapping[Padding, str] = {
+    "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
+    "empty": "of zeros alone",
+}  # fmt: skip
+
+
+def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
+    """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
+    if not runs:
+        return ""
+    parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
+    return "; ".join(filter(None, parts))
+
+
+def _sizes(runs: Sequence[Run]) -> str:
+    ends: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        for name, size in run.dims.items():
+            low, high = ends.get(name, (size, size))
+            ends[name] = min(low, size), max(high, size)
+    told = [f"{name} {low:,} to {high:,}" if low < high else f"{name} {low:,}" for name, (low, high) in ends.items()]
+    more = [f"{counted(len(told) - MAX_DIMS, 'dim(s)')} more"] if len(told) > MAX_DIMS else []
+    return ", ".join([*told[:MAX_DIMS], *more])
+
+
+def _masks(feeder: Feeder, runs: Sequence[Run]) -> str:
+    masks = feeder.maker.model.roles.all(*MASKS)
+    if not masks:
+        return ""
+    if feeder.maker.counts_masks:
+        return "masks without padding and padded on the right"
+    rows = (feeder.rows(run) for run in runs)
+    seen = {run.draw.row(row) for run, count in zip(runs, rows, strict=True) for row in range(count)}
+    return f"masks {', '.join(text for padding, text in PADDINGS.items() if padding in seen)}"
+
+
+def _values(runs: Sequence[Run]) -> str:
+    return ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
+
+
+def caveats(feeder: Feeder, found: Found, *, is_exact: bool) -> tuple[str, ...]:
+    """Return the gaps of a proof, and why they exist."""
+    told = [f"{what}, {why}" for what, why in found.uncovered.items()]
+    if feeder.defaults.kept:
+        told.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")
+    if steering := feeder.maker.counting:
+        verb = "decides" if len(steering) == 1 else "decide"
+        told.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
+    if not is_exact and feeder.maker.has_kind("extremes"):
+        told.append("extreme values, NaN and infinities, where rounding decides")
+    return tuple(told)

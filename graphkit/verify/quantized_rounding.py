@@ -1,0 +1,189 @@
+"""Roundings to 8 bits: copies of a model that meet other ties, and products of floats on data rounded as before.
+
+An element half way between two steps rounds to either, as the last digit of a float32 sum has it, and onnxruntime adds
+up in another order where it fuses other nodes. What such an element does to the outputs is what the original itself
+does when the data of all QuantizeLinear nodes moves by far less than a step: `moved_copies`.
+
+A model whose quantised products are computed with floats no longer rounds their data, and no bound tells how far that
+moves its results: a step of 1/255 of a range passes through all layers behind it. Each product alone has a bound, that
+of float32 arithmetic, once its data is rounded as the original rounds it. So `as_rounded` takes the rewritten model
+apart at its products: each reads the original's data after rounding, which nodes of the original beside it compute, and
+gives what the original's product gives, within rounding. Its data without rounding is compared too: so every node is,
+on the original's own values. Both models give the original's data as outputs too, so that onnxruntime fuses as little
+of the original's nodes in one as in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from graphkit.graph.names import free_name, names_in
+from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto
+
+__all__ = ["TOLERANCE", "as_rounded", "moved_copies"]
+
+STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum of data as large as 127 steps
+
+
+def moved_copies(model: Model) -> tuple[Model, ...]:
+    """Return copies with all data in front of QuantizeLinear higher, and lower; none for a model without such nodes."""
+    return tuple(copy for steps in (STEPS, -STEPS) if (copy := _moved(model, steps)) is not None)
+
+
+def _moved(model: Model, steps: float) -> Model | None:
+    proto, taken = copy_proto(model), names_in(model.scopes)
+    scalars = {tensor.name for tensor in proto.graph.initializer if _is_scale(tensor)}
+    nodes = list[onnx.NodeProto]()
+    for node in proto.graph.node:
+        is_moved = node.op_type == "QuantizeLinear" and not node.domain and node.input[1] in scalars
+        nodes += _moved_node(node, steps, taken) if is_moved else [node]
+    if len(nodes) == len(proto.graph.node):
+        return None
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return model.with_proto(proto)
+
+
+def _is_scale(tensor: TensorProto) -> bool:
+    return tensor.data_type == TensorProto.FLOAT and all(dim == 1 for dim in tensor.dims)
+
+
+def _moved_node(node: onnx.NodeProto, steps: float, taken: set[str]) -> Iterator[onnx.NodeProto]:
+    """Yield a QuantizeLinear whose data is moved by so many of its steps, behind the nodes that move it."""
+    names = list[str]()
+    for part in ("steps", "distance", "moved"):
+        names.append(free_name(f"{node.output[0]}_{part}", taken))
+        taken.add(names[-1])
+    count, distance, moved = names
+    yield helper.make_node("Constant", [], [count], value=numpy_helper.from_array(np.float32(steps)))
+    yield helper.make_node("Mul", [node.input[1], count], [distance])
+    yield helper.make_node("Add", [node.input[0], distance], [moved])
+    quantised = onnx.NodeProto()
+    quantised.CopyFrom(node)
+    quantised.input[0] = moved
+    yield quantised
+
+
+TOLERANCE = 1e-5  # of the largest magnitude: sums of float32 products in another order, and what follows them
+
+QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
+CONTRIB = ("DynamicQuantizeMatMul",)  # which quantises its first input itself
+ORIGINAL, DATA, ROUNDED = "original/", "data/", "rounded/"
+
+Graph = onnx.GraphProto
+Key = tuple[object, ...]
+
+
+def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
+    """Return the original, and the rewritten model with the roundings of the original; both give the data too.
+
+    Args:
+        original: A quantised model.
+        rewritten: The same with products of floats; its weights lie where those of the original do.
+
+    Returns:
+        The two models, or why they cannot be made.
+    """
+    before, after = _copied(original), _copied(rewritten)
+    if any(_has_bodies(node) for proto in (before, after) for node in proto.graph.node) or before.functions:
+        return "bodies or functions, in which products cannot be taken apart"
+    if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in _names(before.graph)):
+        return "values whose names are needed to take products apart"
+    known = {_key(node) for node in before.graph.node}
+    new = [node for node in after.graph.node if _key(node) not in known]
+    rounded = _with_rounded(before.graph, {name for node in new for name in node.input})
+    if isinstance(rounded, str):
+        return rounded
+    for node in new:
+        for index, name in enumerate(node.input):
+            if name in rounded:
+                node.input[index] = f"{ORIGINAL}{ROUNDED}{name}"
+    _give(after.graph, {f"{DATA}{name}": name for name in rounded})
+    _add_original(after, before)
+    _give(after.graph, {f"{DATA}{ORIGINAL}{name}": _in_original(before, name) for name in rounded})
+    _give(before.graph, {f"{DATA}{prefix}{name}": name for prefix in ("", ORIGINAL) for name in rounded})
+    return original.with_proto(before), rewritten.with_proto(after)
+
+
+def _copied(model: Model) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return proto
+
+
+def _has_bodies(node: onnx.NodeProto) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
+def _names(graph: Graph) -> Iterable[str]:
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (name for node in graph.node for name in node.output)
+
+
+def _key(node: onnx.NodeProto) -> Key:
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+    return node.domain, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
+
+
+def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
+    """Compute what each of these values is after rounding, where the graph rounds it; return the values, or why not."""
+    nodes: list[onnx.NodeProto] = []
+    found: dict[str, Key] = {}
+    for node in graph.node:
+        nodes.append(node)
+        if not node.input or node.input[0] not in data or node.op_type not in (*QUANTIZING, *CONTRIB):
+            continue
+        name, how = node.input[0], _how(node)
+        if found.setdefault(name, how) != how:
+            return f"'{name}' is rounded in two ways"
+        if any(f"{ROUNDED}{name}" in made.output for made in nodes):
+            continue
+        parts = list(node.output) if node.op_type == "DynamicQuantizeLinear" else [node.output[0], *node.input[1:3]]
+        if node.op_type in CONTRIB:
+            parts = [f"{ROUNDED}{name}/{part}" for part in ("q", "scale", "zero")]
+            nodes.append(helper.make_node("DynamicQuantizeLinear", [name], parts))
+        nodes.append(helper.make_node("DequantizeLinear", parts, [f"{ROUNDED}{name}"]))
+        nodes[-1].attribute.extend(attribute for attribute in node.attribute if attribute.name == "axis")
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return list(found)
+
+
+def _how(node: onnx.NodeProto) -> Key:
+    """Return how a node rounds: by the range of its data, or with a scale and a zero point."""
+    return ("range",) if node.op_type != "QuantizeLinear" else (*node.input[1:], *_key(node)[4:])
+
+
+def _give(graph: Graph, outputs: Mapping[str, str]) -> None:
+    """Make outputs of values, by the names that the outputs are to have."""
+    for output, name in outputs.items():
+        graph.node.append(helper.make_node("Identity", [name], [output]))
+        graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
+
+
+def _in_original(original: onnx.ModelProto, name: str) -> str:
+    """Return the name of the original's value beside the rewritten model; inputs and constants are shared."""
+    return f"{ORIGINAL}{name}" if any(name in node.output for node in original.graph.node) else name
+
+
+def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Put the nodes of the original before those of a model, with names of their own; it has the same inputs."""
+    computed = {name for node in original.graph.node for name in node.output if name}
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in original.graph.node]
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [f"{ORIGINAL}{name}" if name in computed else name for name in names]
+        node.name = f"{ORIGINAL}{node.name}" if node.name else ""
+    own = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend((*nodes, *own))
+    have = {tensor.name for tensor in proto.graph.initializer}
+    proto.graph.initializer.extend(tensor for tensor in original.graph.initializer if tensor.name not in have)
+    domains = {opset.domain for opset in proto.opset_import}
+    proto.opset_import.extend(opset for opset in original.opset_import if opset.domain not in domains)

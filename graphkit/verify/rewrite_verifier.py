@@ -1,0 +1,414 @@
+"""The proof of a rewrite: original and result at several sizes of their dims, every output compared.
+
+onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model once
+more at the default level, with a tolerance of its own (see `graphkit.verify.candidate_runs`). Functions that
+onnxruntime has kernels for run inlined too. Weights of one name are compared byte by byte. Sizes are legal for both
+models. Inputs of one boolean, such as `use_cache_branch`, get both values. Each model is loaded in a process of its
+own, and fails if it ends that or takes too much. An original whose declared dims contradict its nodes runs with these
+corrected, and a note tells that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from graphkit.constraints.evaluate import Values
+from graphkit.constraints.input_matching import Pair, fed_inputs, fixed_by, given_shapes, solve
+from graphkit.constraints.legal_sizes import legal_sizes
+from graphkit.errors import ModelError
+from graphkit.graph.operators import RANDOM
+from graphkit.graph.view import Node, all_nodes
+from graphkit.io.tensors import inline_array
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.rewrite.interface import with_exposed, with_names
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Relation, declarations, infer
+from graphkit.verify.candidate_runs import FACTOR, compared, largest_own_difference, prove_level
+from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.float16_rounding import Rounding
+from graphkit.verify.input_elements import Kind
+from graphkit.verify.input_generator import TooLargeError
+from graphkit.verify.interface_changes import Change, input_changes, narrowed, output_changes
+from graphkit.verify.original_runs import (
+    KINDS,
+    Feeder,
+    Run,
+    at_both_levels,
+    caveats,
+    coverage,
+    run_original,
+    unsteady_runs,
+)
+from graphkit.verify.rewrite_proof import RewriteProof, SkippedRun
+from graphkit.verify.run_sizes import assignments
+from graphkit.verify.session_adapters import Counted
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, default_tolerance, has_float16, level_tolerance
+from graphkit.verify.two_models import Part, TwoModels, prove_inlined
+from graphkit.verify.weight_bytes import changed_weights
+
+__all__ = ["verify_extract", "verify_rewrite"]
+
+MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
+RUNS = 7  # assignments to run at, for each value of the flags
+FLOAT16_NOTE = (
+    "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
+    "so that bits may differ."
+)
+UNSTEADY = "it gives other outputs each time"
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The terms on which outputs are compared.
+
+    Attributes:
+        hollow: Outputs that have no elements at any size.
+        rounding: Judges what exceeds the tolerance of a model in float16, None for other models.
+    """
+
+    hollow: Collection[str]
+    rounding: Rounding | None
+    progress: Callable[[str], None]
+
+
+def verify_rewrite(
+    original: ModelLike,
+    rewritten: ModelLike,
+    spec: DimSpec = AS_DECLARED,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
+    values: Mapping[str, object] | None = None,
+    names: Mapping[str, str] | None = None,
+    symbols: Mapping[str, str] = MappingProxyType({}),
+    tolerance: float | None = None,
+    of_magnitude: bool = False,
+    seed: int = 0,
+    runs: int = RUNS,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RewriteProof:
+    """Run a model and its rewrite at several sizes, and compare outputs: see `graphkit.verify.rewrite_verifier`.
+
+    Args:
+        original: A model file, which onnxruntime then reads itself; or a model as it is in memory.
+        rewritten: The same of what was made of it. It may lack inputs, but no outputs.
+        spec: What is known of the original's input dims; `dims`, `inputs` and `ranges` add to it.
+        dims: Sizes of symbols.
+        inputs: Shapes of inputs.
+        ranges: Bounds of symbols, None for an open end.
+        values: Arrays for inputs by name, instead of generated ones.
+        names: Names of values in the original by their names in the rewritten model, where these differ.
+        symbols: Symbols of dims in the original by their names in the rewritten model, where these differ on purpose.
+        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
+            Default: 0; of a model that has float16 tensors `float16_tolerance`, relative to the largest magnitude.
+        of_magnitude: Whether the tolerance is relative to the largest magnitude in an output, the measure of rounding.
+        seed: Of the generated inputs.
+        runs: Assignments of usual sizes to run at, where there are as many; runs at edges come on top.
+        limits: What a model may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof: `proof.passed` says whether it holds. Random operators, and an original that never runs, fail it.
+
+    Raises:
+        UsageError: The models have not the same inputs, or a symbol or input does not exist.
+        ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
+
+    Example:
+        >>> model = graphkit.load("example:causal-attention")
+        >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
+        True
+    """
+    with isolation(limits):
+        spec |= DimSpec.of(dims, inputs, ranges)
+        told = names or {}, symbols
+        return _proof(original, rewritten, spec, values, *told, tolerance, of_magnitude, seed, runs, progress)
+
+
+def verify_extract(
+    original: ModelLike,
+    extracted: ModelLike,
+    spec: DimSpec = AS_DECLARED,
+    *,
+    tolerance: float | None = None,
+    seed: int = 0,
+    runs: int = RUNS,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RewriteProof:
+    """Run a model at several sizes, feed its values to a subgraph of it, and compare the outputs of that.
+
+    Args:
+        original: A model file, or a model as it is in memory.
+        extracted: The same of the subgraph, whose values have the names that they have in the original.
+        spec: What is known of the original's input dims.
+        tolerance: Largest difference that counts as equal: see `verify_rewrite`.
+        seed: Of the generated inputs.
+        runs: Assignments to run at, where there are as many.
+        limits: What a model may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof: `proof.passed` says whether it holds.
+
+    Raises:
+        UsageError: The original has no values of these names.
+        ModelError: A data file is missing, onnxruntime does not load the original, or no input can be made for it.
+
+    Example:
+        >>> from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+        >>> model = graphkit.load("example:causal-attention")
+        >>> part = ExtractSubgraph(outputs=("logits",), inputs=("/norm/LayerNormalization",)).run(model).model
+        >>> graphkit.verify.verify_extract(model, part).passed
+        True
+    """
+    with isolation(limits):
+        before, after = _loaded(original), _loaded(extracted)
+        cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
+        part = Part(cuts, tuple(value.name for value in after.graph.outputs))
+        exposed = with_exposed(before, (*part.cuts, *part.ends))
+        return _proof(exposed, extracted, spec, None, {}, {}, tolerance, False, seed, runs, progress, part)
+
+
+def _proof(
+    original: ModelLike,
+    rewritten: ModelLike,
+    spec: DimSpec,
+    values: Mapping[str, object] | None,
+    names: Mapping[str, str],
+    symbols: Mapping[str, str],
+    tolerance: float | None,
+    of_magnitude: bool,
+    seed: int,
+    runs: int,
+    progress: Callable[[str], None],
+    part: Part | None = None,
+) -> RewriteProof:
+    before, after = _loaded(original), _loaded(rewritten)
+    source, target = _source(original, before), _source(rewritten, after)
+    after = with_names(after, names) if names else after
+    contradictions = declarations(before).notes
+    before, after = declarations(before).model, declarations(after).model
+    source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
+    given = {name: np.asarray(value) for name, value in (values or {}).items()}
+    spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
+    asked, fixed = given_shapes(before, spec.shapes), [] if part is not None else fixed_by(before, after)
+    numbers, relations = solve([*fixed, *asked], spec.numbers)
+    titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
+    by_dtype = tolerance is None and has_float16(before)
+    allowed = default_tolerance(before) if tolerance is None else tolerance
+    proof = RewriteProof(*titles, tolerance=allowed, fixed=numbers, of_magnitude=of_magnitude or by_dtype)
+    if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
+        return replace(proof, failures=(reason,))
+    legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
+    kinds: Sequence[Kind] = KINDS if not allowed else ("edges",)
+    feeder = Feeder(before, legal, given, seed, others=(after,) if part is None else (), kinds=kinds)
+    wanted = frozenset(value.name for value in after.graph.inputs)
+    two = TwoModels((source, target), (before, after), feeder, wanted, names, part)
+    progress("proving: loading the original")
+    total = runs * len(feeder.flags())
+    session = Counted(two.whole(), "proving: the original, plain level", total, progress)
+    found = run_original(session, feeder, runs)
+    changes = [] if part is not None else input_changes(before, after, list(given), symbols)
+    if part is None and (open_pairs := _narrowing(session, feeder, fixed, spec)):
+        changes.append(narrowed(open_pairs, before, after))
+    notes = [*contradictions, *([FLOAT16_NOTE] if by_dtype else []), *found.notes]
+    proof = replace(
+        proof,
+        skipped=tuple(found.skipped),
+        notes=tuple(notes),
+        coverage=coverage(feeder, found.runs),
+        caveats=caveats(feeder, found, is_exact=not allowed),
+    )
+    if not found.runs:
+        return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
+    progress("proving: loading the rewritten model")
+    handed = [two.handed_over(run) for run in found.runs]
+    rounding = Rounding(two, progress) if allowed and part is None and has_float16(before) else None
+    terms = _Terms(_hollow(before, spec), rounding, progress)
+    proof, steady = _plain(proof, two, handed, terms)
+    if by_dtype and not proof.passed:
+        proof, steady = _as_own_levels(proof, two, handed, terms)
+    run_again = partial(_run_rewritten, proof, runs=steady, terms=terms)
+    proof = prove_inlined(proof, two, run_again, progress)
+    if part is None:
+        changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
+    proof = _with_interface(proof, changes)
+    progress("comparing the weights")
+    proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
+    proof = _at_default(proof, two, steady, tolerance, terms) if proof.passed else proof
+    if rounding is None or not rounding.explained:
+        return proof
+    return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
+
+
+def _hollow(model: Model, spec: DimSpec) -> frozenset[str]:
+    """Return the outputs that have no elements at any size, or in none of a merged decoder's later steps."""
+    empty = {value.name for value in model.roles.empty}
+    shapes = infer(model, spec)
+    for value in model.graph.outputs:
+        if any(dim.constant == 0 for dim in shapes[value].dims or ()):
+            empty.add(value.name)
+    return frozenset(empty)
+
+
+def _narrowing(session: Runner, feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
+    """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
+    asked, _ = solve(given_shapes(feeder.models[0], spec.shapes), spec.numbers)
+    relations = [(pair, Relation.equal(pair.dim, pair.size).substitute(asked).against_zero()) for pair in fixed]
+    todo = [(pair, relation) for pair, relation in relations if relation.symbols]
+    if not todo:
+        return []
+    whole = feeder.at(legal_sizes(feeder.models[0], spec))
+    return [pair for pair, relation in todo if _takes_others(session, whole, relation)]
+
+
+def _takes_others(session: Runner, feeder: Feeder, relation: Relation) -> bool:
+    """Whether a model runs at sizes that do not meet a relation."""
+    for flags in feeder.flags():
+        proposals = itertools.islice(assignments(feeder.legal(flags), []), MAX_OTHERS)
+        others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
+        for dims in others[:2]:
+            try:
+                session.run(feeder.feed(dims, flags, 0))
+            except (RunError, TooLargeError):
+                continue
+            return True
+    return False
+
+
+def _as_own_levels(
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    terms: _Terms,
+) -> tuple[RewriteProof, Sequence[Run]]:
+    """Compare again, with the difference of the original's own two levels as the tolerance, where that is larger."""
+    terms.progress("proving: the original, default level")
+    own = largest_own_difference(runs, two.at_default(len(runs), terms.progress)[1])
+    if own is None or FACTOR * own <= proof.tolerance:
+        return proof, runs
+    blank = replace(proof, tolerance=min(FACTOR * own, FLOAT16_TOLERANCE), runs=(), outputs=(), failures=())
+    return _plain(blank, two, runs, terms)
+
+
+def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
+    failures = [change.text for change in changes if change.narrows]
+    told = tuple(change.text for change in changes if not change.narrows)
+    return replace(proof, interface=told, failures=(*proof.failures, *failures))
+
+
+def _at_default(
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    tolerance: float | None,
+    terms: _Terms,
+) -> RewriteProof:
+    """Compare at onnxruntime's default level too."""
+    terms.progress("proving: loading the rewritten model, default level")
+    level = max(level_tolerance(two.models[0]), tolerance or 0.0)
+    runs = at_both_levels(runs)
+    sessions = two.at_default(len(runs), terms.progress)
+    outputs = list(runs[0].expected)
+    if terms.rounding is not None:
+        return _with_level(proof, prove_level(level, runs, outputs, *sessions, terms.rounding.explains))
+    moved = two.moved_originals(len(runs), terms.progress)
+    return _with_level(proof, prove_level(level, runs, outputs, *sessions, moved=moved))
+
+
+def _plain(
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    terms: _Terms,
+) -> tuple[RewriteProof, Sequence[Run]]:
+    """Compare without optimizations, and return the runs that count: those that the original repeats."""
+    result = _run_rewritten(proof, two, runs, terms)
+    if not any(run.failure for run in result.runs):
+        return result, runs
+    again = Counted(two.original(), "proving: the original again", 2 * len(runs), terms.progress)
+    unsteady = unsteady_runs(again, two.feeder, runs)
+    if not unsteady:
+        return result, runs
+    skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
+    steady = [run for run in runs if run not in unsteady]
+    if not steady:
+        return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
+    note = f"{len(unsteady)} runs of the original do not count."
+    counted = replace(proof, skipped=skipped, notes=(*proof.notes, note))
+    return _run_rewritten(counted, two, steady, terms), steady
+
+
+def _run_rewritten(
+    proof: RewriteProof,
+    two: TwoModels,
+    runs: Sequence[Run],
+    terms: _Terms,
+) -> RewriteProof:
+    try:
+        session = two.rewritten()
+    except ModelError as error:
+        return replace(proof, failures=(f"the rewritten model: {error.problem}",))
+    told = Counted(session, "proving: the rewritten model, plain level", len(runs), terms.progress)
+    return compared(proof, runs, told, two.known, terms.hollow, terms.rounding)
+
+
+def _with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:
+    """Add the weights; where a tolerance was asked for, those that differ are no failure."""
+    if is_exact:
+        return replace(proof, weights=weights, failures=(*proof.failures, *weights.failures))
+    return replace(proof, weights=weights, notes=(*proof.notes, *weights.failures))
+
+
+def _with_level(proof: RewriteProof, level: LevelProof) -> RewriteProof:
+    failures = [f"at onnxruntime's default level: {level.failure}"] if level.failure else []
+    notes = [level.note] if level.note else []
+    return replace(proof, level=level, failures=(*proof.failures, *failures), notes=(*proof.notes, *notes))
+
+
+def _unprovable(before: Model, after: Model) -> str:
+    """Return why nothing can be proven of two models, "" where it can."""
+    if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
+        return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
+    return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
+
+
+def _loaded(source: ModelLike) -> Model:
+    model = as_model(source)
+    check_files(model)
+    return model
+
+
+def _source(source: ModelLike, model: Model) -> Path | Model:
+    """Return the source for onnxruntime to load: the file itself where there is one, to trust no reader of ours."""
+    return model if isinstance(source, Model) or model.path is None else model.path
+
+
+def _random_nodes(model: Model) -> Iterator[Node]:
+    """Yield the nodes that give other numbers in every run."""
+    for node in all_nodes(model.scopes):
+        if node.operator in RANDOM and "seed" not in node.attributes and _draws(node):
+            yield node
+
+
+def _draws(node: Node) -> bool:
+    """Whether a random operator draws: a Dropout does where an input says that this is training, or is no constant."""
+    if "Dropout" not in node.op_type:
+        return True
+    flag = node.input(4 if "Bias" in node.op_type else 2)
+    if flag is None:
+        return False
+    array = inline_array(flag.constant)
+    return array is None or bool(array.any())

@@ -1,0 +1,303 @@
+"""Which sizes to try: legal ones, small, and telling - an empty past, odd numbers, a batch, beyond a sliding window.
+
+The rows of `ROWS` are tried first, with the lengths that matter to the model. A wish that is not legal gives the
+nearest legal size; sizes at which the model does not run teach nothing but are replaced: by sizes that models are often
+exported at, then by changing one size of an assignment that did run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from graphkit.constraints.assignment_search import Variable
+from graphkit.constraints.evaluate import Assignment
+from graphkit.constraints.legal_sizes import LegalSizes
+from graphkit.constraints.symbol_sizes import Role
+from graphkit.verify.input_elements import BY_ROW, NAMES, Draw, Kind, Padding
+from graphkit.verify.thresholds import Lengths, Threshold
+
+__all__ = ["MAX_COST", "MOST", "Edge", "Edges", "Proposal", "Row", "assignments", "wish_of"]
+
+MAX_COST = 100_000_000  # elements that a model computes in one run
+MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first
+NO_LENGTHS = Lengths()
+LONG, END = -1, -2  # lengths of the model's own: past its windows, and up to the end of its table of positions
+
+
+class Row(NamedTuple):
+    """Sizes that go well together."""
+
+    batch: int
+    sequence: int
+    past: int
+    encoder: int
+
+
+class Proposal(NamedTuple):
+    """An assignment to run at.
+
+    Attributes:
+        is_probe: Whether it only asks where a table ends: it may be past it.
+    """
+
+    dims: dict[str, int]
+    is_probe: bool
+
+
+ROWS = (
+    Row(1, 7, 0, 5),  # a prompt
+    Row(2, 1, 4, 3),  # a step
+    Row(3, 1, 0, 1),
+    Row(1, 3, 9, 7),  # several tokens at once
+    Row(1, 1, LONG, 33),
+    Row(1, LONG, 0, 6),
+    Row(1, 1, END, 4),
+    Row(2, 5, 1, 4),
+    Row(2, 2, 6, 2),
+    Row(4, 4, 3, 9),
+)
+COMMON = (32, 64, 16, 128, 8, 224, 256, 512, 10)  # sizes that models are exported at
+
+
+def assignments(
+    legal: LegalSizes,
+    successes: Sequence[Assignment],
+    *,
+    lengths: Lengths = NO_LENGTHS,
+    is_first: bool = False,
+    max_cost: int = MAX_COST,
+) -> Iterator[Proposal]:
+    """Yield legal assignments, each once, the most telling first.
+
+    Args:
+        legal: What is legal.
+        successes: Those that ran; the caller adds to it while it iterates.
+        lengths: Lengths that matter to this model.
+        is_first: Whether a merged decoder runs the branch that does not read the past.
+        max_cost: Elements computed, above which an assignment is only tried where none ran.
+    """
+    tried: list[dict[str, int]] = []
+    dear: list[dict[str, int]] = []
+    for choices in _wishes(legal, successes, lengths, is_first):
+        known = len(successes)
+        for wish in choices:
+            found = _nearest(legal, wish, tried)
+            if found is None:
+                continue
+            if legal.cost(found) > max_cost:
+                dear.append(found)
+                continue
+            tried.append(found)
+            yield Proposal(found, wish is not choices[-1])
+            if len(successes) > known:
+                break
+    if not successes:
+        yield from (Proposal(found, False) for found in sorted(dear, key=legal.cost)[:MAX_DEAR])
+
+
+Choices = Sequence[dict[str, int]]  # of these one that runs is enough
+
+
+def _wishes(legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths, is_first: bool) -> Iterator[Choices]:
+    has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
+    for number, row in enumerate(ROWS):
+        if row.sequence == LONG and not has_past:  # the row before was that
+            continue
+        choices = {LONG: lengths.beyond, END: lengths.ends}
+        special = next((choices[size] for size in (row.past, row.sequence) if size in choices), (0,))
+        yield [_wish(legal, _sizes(row, length, has_past), number) for length in special]
+    common, varied = _common(legal), _variations(legal, successes)
+    for pair in itertools.zip_longest(common, varied):
+        yield from ([wish] for wish in pair if wish is not None)
+
+
+def wish_of(legal: LegalSizes, row: Row, number: int, has_past: bool) -> dict[str, int]:
+    """Return the sizes of a row as a wish for each symbol."""
+    return _wish(legal, _sizes(row, 0, has_past), number)
+
+
+def _sizes(row: Row, length: int, has_past: bool) -> dict[Role, int]:
+    """Return a size for each role, with a length that is the model's own where the row wants one."""
+    sequence = length if row.sequence < 0 else row.sequence
+    past = row.past
+    if past < 0:
+        past = length - (row.past == END)  # the new token takes the last row
+        sequence = sequence if has_past else length
+    return {
+        "batch": row.batch,
+        "sequence": sequence,
+        "past": max(past, 0),
+        "encoder": row.encoder,
+        "total": sequence + (past if has_past else 0),
+        "channels": 3,
+    }
+
+
+def _wish(legal: LegalSizes, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
+    """Return a wish for each symbol; one that is fixed speaks for the others of its role."""
+    wish: dict[str, int] = {}
+    for place, variable in enumerate(legal.variables):
+        if variable.role in sizes:
+            wish[variable.name] = legal.fixed_roles.get(variable.role, sizes[variable.role])
+        else:
+            choices = _interesting(variable)
+            wish[variable.name] = choices[(number + place) % len(choices)]
+    return wish
+
+
+def _interesting(variable: Variable) -> list[int]:
+    """Return sizes for an image, or for a symbol of which nothing is known, upwards from its least."""
+    base = max(variable.low, 32 if variable.role == "space" else 5)
+    return [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
+
+
+def _common(legal: LegalSizes) -> Iterator[dict[str, int]]:
+    for size in COMMON:
+        sizes: dict[Role, int] = {"batch": 1, "past": 0, "channels": 3}
+        sizes.update(dict.fromkeys(("sequence", "total", "encoder", "other", "space"), size))
+        yield _wish(legal, sizes, 0)
+
+
+def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
+    """Yield assignments that ran, with the sizes of one role changed; None while nothing ran."""
+    yield from itertools.takewhile(lambda _: not successes, itertools.repeat(None, len(COMMON)))
+    roles = list(dict.fromkeys(variable.role for variable in legal.variables if variable.role != "total"))
+    for step in (1, 2, 3, 5, 8, 16, -1, -2):
+        for base, role in itertools.product(list(successes), roles):
+            changed = (role, "total") if role in ("sequence", "past") else (role,)
+            yield {v.name: base[v.name] + (step if v.role in changed else 0) for v in legal.variables}
+
+
+def _nearest(legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]) -> dict[str, int] | None:
+    """Return the first legal assignment near a wish that was not tried, None where a search finds none."""
+    known = {tuple(sorted(assignment.items())) for assignment in tried}
+    found = itertools.islice(legal.near(wish), len(known) + 1)
+    return next((one for one in found if tuple(sorted(one.items())) not in known), None)
+
+
+COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
+MOST = 20_000_000  # elements that such a run computes at most
+LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 bits count, and the lengths of tables
+LARGE_BATCHES = (67, 17, 9)
+MAX_THRESHOLDS = 4
+ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
+EMPTY: tuple[Padding, ...] = ("full", "empty", "left", "empty", "right", "full")
+SHORT = Row(2, 1, 2, 1)
+MAX_DRAWS = 6  # of one kind, where inputs hold few elements
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A run that is worth trying.
+
+    Attributes:
+        what: What is not covered where it fails, "" for sizes: at those at which the original fails nothing can differ.
+        choices: Sizes, the first that run are enough; none where all take too long.
+    """
+
+    what: str
+    choices: tuple[dict[str, int], ...]
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The facts of a model that decide which edges to try.
+
+    Attributes:
+        usual: The sizes at which the original ran.
+        tried: Those that were tried besides.
+        kinds: Returns the kinds of edges that its inputs have at some sizes, with the draws that show them all.
+    """
+
+    legal: LegalSizes
+    usual: Sequence[dict[str, int]]
+    lengths: Lengths
+    thresholds: Sequence[Threshold]
+    kinds: Callable[[Mapping[str, int]], Mapping[Kind, int]]
+    has_past: bool
+    has_masks: bool
+    tried: list[dict[str, int]] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Edge]:
+        number = len(self.usual)
+        if self.legal.variables:
+            for what, choices in (*self._large(), *self._thresholds()):
+                number += 1
+                self.tried.extend(choices[:1])
+                if choices or what:
+                    yield Edge(what, tuple(choices), Draw.usual(number))
+        yield from self._values(number)
+
+    @property
+    def budget(self) -> int:
+        """The elements that a run may compute."""
+        return min(max(COST, *(self.legal.cost(dims) for dims in self.usual)), MOST)
+
+    def _values(self, number: int) -> Iterator[Edge]:
+        dims = self._first([self._at(ROOMY), self._at(SMALL)]) or min(self.usual, key=self.legal.cost, default={})
+        start = number % len(BY_ROW)
+        mixed = (*BY_ROW[start:], *BY_ROW[:start])
+        kinds = self.kinds(dims)
+        for kind, draws in kinds.items():
+            padding = EMPTY if kind == "extremes" and self.has_masks else mixed
+            for at in range(min(draws, MAX_DRAWS)):
+                yield Edge(NAMES[kind], (dims,), Draw(kind, padding, at))
+        if self.has_masks and "extremes" not in kinds:
+            yield Edge("rows of masks that are all zeros", (dims,), Draw(padding=EMPTY, number=number))
+
+    def _large(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+        yield "", self._affordable(Row(size, 2, 1, 3) for size in LARGE_BATCHES)
+        lengths = [size for size in LARGEST if not self.lengths.ends or size < self.lengths.ends[-1]]
+        has_sequence = any(variable.role == "sequence" for variable in self.legal.variables)
+        rows = (Row(1, size, 0, 3 if has_sequence else size) for size in lengths)
+        yield "", self._affordable(rows, others=lengths)
+        if self.has_past:
+            yield "", self._affordable(Row(2, 1, size, size) for size in lengths)
+        for row, size in ((SMALL, SMALL.batch), (SHORT, SHORT.sequence)):
+            yield "", self._affordable([row], others=[size])
+
+    def _thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+        for threshold in list(dict.fromkeys(self.thresholds))[:MAX_THRESHOLDS]:
+            for size in (threshold.size, threshold.size + 1):
+                found = [dims for wish in self._wishes(threshold, size) for dims in self._legal(wish)]
+                cheap = [dims for dims in found if self.legal.cost(dims) <= self.budget]
+                if not any(size in (dims.get(name) for name in threshold.symbols) for dims in self.usual):
+                    yield f"sizes past {threshold.size}" if found and not cheap else "", cheap[:2]
+
+    def _wishes(self, threshold: Threshold, size: int) -> Iterator[dict[str, int]]:
+        """Yield sizes at which a threshold is met: of the dims that are said to meet it, or of lengths."""
+        base = wish_of(self.legal, Row(2, 2, 1, 3), 0, self.has_past)
+        known = [variable.name for variable in self.legal.variables if variable.name in threshold.symbols]
+        free = [variable.name for variable in self.legal.variables if variable.role not in ("batch", "total")]
+        for name in known or free:
+            rest = sum(base[other] for other in known if other != name)
+            yield {**base, name: size if len(known) < 2 else max(size - rest, 1)}
+
+    def _affordable(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
+        """Return the first two sizes that cost little enough, and are larger than those that were tried."""
+        found: list[dict[str, int]] = []
+        for place, row in enumerate(rows):
+            wish = wish_of(self.legal, row, 0, self.has_past)
+            if others:
+                free = {one.name for one in self.legal.variables if one.role in ("other", "space")}
+                wish.update(dict.fromkeys(free, others[place]))
+            found += [dims for dims in self._legal(wish) if self.legal.cost(dims) <= self.budget]
+            if len(found) > 1:
+                break
+        return found
+
+    def _first(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
+        return next((one for one in choices if one is not None and self.legal.cost(one) <= self.budget), None)
+
+    def _at(self, row: Row) -> dict[str, int] | None:
+        if not self.legal.variables:
+            return {}
+        return next(iter(self.legal.near(wish_of(self.legal, row, 0, self.has_past))), None)
+
+    def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:
+        found = next(iter(self.legal.near(wish)), None)
+        return [found] if found is not None and found not in (*self.usual, *self.tried) else []

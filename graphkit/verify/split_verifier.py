@@ -1,0 +1,293 @@
+"""The proof of a split: branch by branch, then as a decoding loop, against the merged decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.constraints.input_matching import fixed_by, solve
+from graphkit.constraints.legal_sizes import legal_sizes
+from graphkit.errors import ModelError, UsageError
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.isolation import isolation
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.shapes import DimSpec, declarations
+from graphkit.verify.branch import Branch, interface_failures
+from graphkit.verify.candidate_runs import prove_level
+from graphkit.verify.comparator import Difference, compare_outputs
+from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
+from graphkit.verify.session_adapters import Counted, numbered
+from graphkit.verify.split_loop import DEFAULT_STEPS, Loop
+from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
+from graphkit.verify.tolerances import level_tolerance
+from graphkit.verify.weight_bytes import foreign_weights
+
+__all__ = ["DEFAULT_STEPS", "BranchProof", "LoopProof", "SplitProof", "verify_split"]
+
+RUNS = 7  # sizes to run each branch at
+
+
+def verify_split(
+    merged: ModelLike,
+    first: ModelLike,
+    with_past: ModelLike,
+    *,
+    steps: int = DEFAULT_STEPS,
+    tolerance: float = 0.0,
+    seed: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> SplitProof:
+    """Run a merged decoder and the pair made of it, and compare.
+
+    Inputs and outputs of each model must be those of its branch, its weights those of the merged decoder, byte by byte.
+    onnxruntime runs without graph optimizations, so that equal graphs give equal bits; then the pair once more at the
+    default level, within a tolerance of its own (see `graphkit.verify.candidate_runs`). Sizes are legal for both, short
+    ones and such as reach past windows and to the end of tables (see `graphkit.verify.thresholds`).
+
+    Args:
+        merged: The merged decoder, read from a file.
+        first: The decoder of the first step, read from a file.
+        with_past: The decoder of later steps, read from a file.
+        steps: Greedy steps, from a prompt that is as long as lets them pass a length at which the model may change.
+        tolerance: Largest difference, absolute or relative, that counts as equal; above 0, changed weights are a note.
+        seed: Of the generated inputs.
+        limits: What a model may take of time and memory.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The proof: `proof.passed` says whether it holds. A pair that does not load, or that has other inputs or outputs,
+        fails it.
+
+    Raises:
+        UsageError: `merged` is not a merged decoder, or a model was not read from a file.
+        ModelError: A data file is missing, onnxruntime does not load the merged decoder, or that fails at all sizes.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = graphkit.split_merged(graphkit.load("example:merged-decoder"))
+        ...     paths = Path(folder) / "first.onnx", Path(folder) / "later.onnx"
+        ...     saved = graphkit.save_models(dict(zip(paths, (made.first, made.with_past))))
+        ...     pair = map(graphkit.load, paths)
+        ...     proof = graphkit.verify_split(graphkit.load("example:merged-decoder"), *pair, steps=2)
+        >>> proof.passed
+        True
+    """
+    merged, first, with_past = as_model(merged), as_model(first), as_model(with_past)
+    with isolation(limits):
+        return _proof(merged, first, with_past, steps, tolerance, seed, progress)
+
+
+def _proof(
+    merged: Model,
+    first: Model,
+    with_past: Model,
+    steps: int,
+    tolerance: float,
+    seed: int,
+    progress: Callable[[str], None],
+) -> SplitProof:
+    if not merged.roles.merged:
+        raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
+    for model in (merged, first, with_past):
+        _path(model)
+        check_files(model)
+    contradictions = declarations(merged).notes
+    merged, first, with_past = (declarations(model).model for model in (merged, first, with_past))
+    source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
+    found = merged.roles.merged[0]
+    parts = [
+        _Part.of(Branch.of(merged, found, is_cache=is_cache), model, seed)
+        for model, is_cache in ((first, False), (with_past, True))
+    ]
+    progress("comparing the weights")
+    parts = [_with_weights(part, is_exact=not tolerance) for part in parts]
+    progress("proving: loading the merged decoder")
+    with IsolatedSession(source, prepack=False, known=merged) as session:
+        parts = [part.run(session, progress) for part in parts]
+        _check_runs(merged, parts)
+        loop = _loop(parts, steps)
+        expected = loop.expected(session) if loop.is_possible else None
+    parts = [_compared(part, tolerance, progress) for part in parts]
+    progress("proving: decoding with the pair")
+    outcome = loop.compared(expected, tolerance) if expected is not None else LoopProof(0, 0, None, "", loop.note)
+    branches = tuple(_at_default(part, source, tolerance, progress).proof for part in parts)
+    return SplitProof(tolerance, branches, outcome, tuple(contradictions))
+
+
+def _path(model: Model) -> Path:
+    if model.path is None:
+        raise UsageError("a model that was never written cannot be run - save it first")
+    return model.path
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A branch of the merged decoder, the model made of it, and the findings about the two so far.
+
+    Attributes:
+        feeder: Makes inputs that both take; None where there are none.
+        fits: Whether the model has the inputs and outputs of the branch.
+        found: What the merged decoder gave.
+    """
+
+    branch: Branch
+    model: Model
+    feeder: Feeder | None
+    fits: bool
+    proof: BranchProof
+    found: Found = field(default_factory=Found)
+
+    @classmethod
+    def of(cls, branch: Branch, model: Model, seed: int) -> _Part:
+        """Compare the interfaces, and find the sizes that both take."""
+        found, notes = interface_failures(branch, model), list[str]()
+        failures = [*found.outputs, *found.inputs]
+        feeder = None
+        try:
+            if not found.inputs:
+                feeder = _feeder(branch.merged, model, seed)
+                fixed = ", ".join(f"{name}={size}" for name, size in feeder.sizes.fixed.items())
+                notes += [f"it takes {fixed} only."] if fixed else []
+        except UsageError as error:
+            failures.append(str(error))
+        made = BranchProof(
+            model=model.name,
+            outputs=0,
+            runs=(),
+            skipped=(),
+            absolute=None,
+            relative=None,
+            weights=WeightProof(),
+            level=LevelProof(),
+            notes=tuple(notes),
+            failures=tuple(failures),
+        )
+        return cls(branch, model, feeder, not failures, made)
+
+    def run(self, session: Runner, progress: Callable[[str], None]) -> _Part:
+        """Run the merged decoder."""
+        if self.feeder is None:
+            return self
+        others = {name: flag for name, flag in self.feeder.flags()[0].items() if name != self.branch.condition}
+        found = Found()
+        told = Counted(session, f"proving: the merged decoder as {self.model.name}", RUNS, progress)
+        run_with(told, self.feeder, {**others, self.branch.condition: self.branch.flag}, RUNS, found)
+        skipped = tuple(f"{run}: {run.reason}" for run in found.skipped)
+        covered = coverage(self.feeder, found.runs), caveats(self.feeder, found, is_exact=True)
+        proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1])
+        return replace(self, found=found, proof=proof)
+
+    def feed(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run of the merged decoder."""
+        assert self.feeder is not None
+        return self.feeder.again(run)
+
+    def known(self, run: Run) -> dict[str, np.ndarray]:
+        """Return those that the model has."""
+        names = {value.name for value in self.model.graph.inputs}
+        return {name: array for name, array in self.feed(run).items() if name in names}
+
+    def failed(self, *failures: str) -> _Part:
+        """Return it with more failures."""
+        return replace(self, proof=replace(self.proof, failures=(*self.proof.failures, *failures)))
+
+
+def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
+    """Return a feeder for inputs that a merged decoder and another model take.
+
+    Raises:
+        UsageError: They take none of the same dims and types.
+    """
+    fixed = [pair for pair in fixed_by(merged, model) if pair.size.constant is not None]
+    numbers, relations = solve(fixed, {})
+    return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed, others=(model,))
+
+
+def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
+    """Compare the weights; where a tolerance was asked for, those that differ are no failure."""
+    weights = foreign_weights(part.branch.merged, part.branch.scopes(), part.model)
+    proof = replace(part.proof, weights=weights)
+    if is_exact:
+        return replace(part, proof=replace(proof, failures=(*proof.failures, *weights.failures)))
+    return replace(part, proof=replace(proof, notes=(*proof.notes, *weights.failures)))
+
+
+def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
+    for part in parts:
+        if part.feeder is not None and not part.found.runs and not part.feeder.sizes.fixed:
+            tried = "; ".join(part.proof.skipped[:2])
+            raise ModelError(
+                f"the merged decoder fails at all sizes tried ({tried})",
+                file=merged.label,
+                hint="skip the proof with --no-verify, and report the model",
+            )
+
+
+def _loop(parts: Sequence[_Part], steps: int) -> Loop:
+    (first, later) = parts
+    fits = all(part.fits for part in parts)
+    return Loop(
+        merged=first.branch.merged,
+        pair=(first.model, later.model),
+        first=first.feeder,
+        later=later.feeder,
+        found=first.found,
+        steps=steps,
+        fits=fits,
+    )
+
+
+def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) -> _Part:
+    """Run the model made of a branch without optimizations, and compare."""
+    if part.feeder is None:
+        return part
+    if not part.found.runs:
+        return part.failed("the merged decoder runs at no sizes that it takes, so nothing is proven")
+    try:
+        session = IsolatedSession(_path(part.model), prepack=False, known=part.model)
+    except ModelError as error:
+        return part.failed(error.problem)
+    outputs = [name for name in part.branch.outputs() if name in session.outputs]
+    worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
+    for run in numbered(part.found.runs, f"proving: {part.model.name}, plain level", progress):
+        try:
+            actual = session.run(part.known(run))
+        except RunError as error:
+            failures.append(f"it fails at {run}: {error.problem}")
+            continue
+        runs.append(str(run))
+        for difference in compare_outputs(run.expected, {name: actual[name] for name in outputs}):
+            worst = max(worst, difference, key=lambda one: one.absolute)
+            if not difference.within(tolerance):
+                failures.append(f"{difference.output} at {run}: {difference}")
+    more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
+    numbers = (None, None) if worst.problem else (worst.absolute, worst.relative)
+    proof = replace(part.proof, outputs=len(outputs), runs=tuple(runs), absolute=numbers[0], relative=numbers[1])
+    return replace(part, proof=proof).failed(*failures[:1], *more)
+
+
+def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, progress: Callable[[str], None]) -> _Part:
+    """Run the model at the default level, unless something differs already."""
+    if not part.proof.is_equal:
+        return part
+    allowed, runs = max(level_tolerance(part.branch.merged), tolerance), at_both_levels(part.found.runs)
+
+    def opened(source: Path | Model, known: Model, what: str) -> Runner:
+        session = IsolatedSession(source, optimize=True, known=known)
+        return Counted(session, f"proving: {what}, default level", len(runs), progress)
+
+    own = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
+    merged = LevelRuns(lambda: opened(merged_source, part.branch.merged, "the merged decoder"), part.feed)
+    level = prove_level(allowed, runs, part.branch.outputs(), own, merged)
+    notes = (*part.proof.notes, level.note) if level.note else part.proof.notes
+    made = replace(part, proof=replace(part.proof, level=level, notes=notes))
+    return made.failed(f"at onnxruntime's default level: {level.failure}") if level.failure else made

@@ -1,0 +1,258 @@
+"""Compare the weights of two models byte by byte: no run reaches every row of an embedding.
+
+Weights that lie at the same place of the same file are equal at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from graphkit.dtypes import BITS, dtype_name
+from graphkit.graph.view import Scope, Value, all_scopes
+from graphkit.io.tensors import element_count
+from graphkit.model import Model
+from graphkit.passes.control_flow.split_merged import SUFFIX
+from graphkit.verify.evidence import WeightProof
+
+__all__ = ["Place", "SameBytes", "changed_weights", "first_difference", "foreign_weights", "place_of"]
+
+SAMPLE = 4096  # bytes at either end, compared before the rest is read
+SMALL = 1024  # bytes; below, a tensor may be a number that a rewrite made, and every run reads all of it
+SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A constant tensor of a model, under the name of its value, or of the node whose attribute it is."""
+
+    name: str
+    scope: str
+    tensor: TensorProto
+    model: Model
+    value: Value | None = None
+
+    @property
+    def kind(self) -> tuple[int, tuple[int, ...]]:
+        """Its dtype and dims."""
+        return self.tensor.data_type, tuple(self.tensor.dims)
+
+    @cached_property
+    def payload(self) -> memoryview:
+        """Its bytes, mapped where they are in a file."""
+        if self.tensor.data_type == TensorProto.STRING:
+            return memoryview(b"\0".join(self.tensor.string_data))
+        return self.model.payload(self.tensor)
+
+    @cached_property
+    def place(self) -> Place | None:
+        """File, offset and length of its bytes; None where they are in memory."""
+        return place_of(self.model, self.tensor)
+
+    def difference(self, other: Weight) -> int | None:
+        """Return the first byte in which another weight differs, None where there is none."""
+        return first_difference(self.model, self.tensor, other.model, other.tensor)
+
+    def __str__(self) -> str:
+        return f"'{self.name}' ({dtype_name(self.tensor.data_type)}{list(self.tensor.dims)})"
+
+
+def changed_weights(original: Model, rewritten: Model) -> WeightProof:
+    """Compare the weights that stand under one name in two models, with the same dtype and dims.
+
+    A rewrite may have made constants of its own, under names of their own, and may have changed the numbers that shapes
+    are computed from.
+    """
+    known = {(weight.scope, weight.name): weight for weight in _weights(original, all_scopes(original.scopes))}
+    tally = _Tally()
+    for weight in _weights(rewritten, all_scopes(rewritten.scopes)):
+        same = known.get((weight.scope, weight.name))
+        if same is None or same.kind != weight.kind or rewritten.shape_tensors.is_shape(weight.value):
+            continue
+        tally.add(weight, same, same.difference(weight), "the original's")
+    return tally.proof()
+
+
+def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> WeightProof:
+    """Look for the weights of a model made from one branch of a merged decoder among the tensors that branch can read.
+
+    The exporter's suffix `_merged_0` does not count in names. A tensor that has no equal of its name may have one of
+    another name: models that were merged may have called it otherwise.
+    """
+    pool = _Pool(list(_weights(merged, scopes)))
+    tally = _Tally()
+    for weight in _weights(model, all_scopes(model.scopes)):
+        named = pool.named(weight)
+        difference = named.difference(weight) if named is not None else 0
+        if difference is not None and pool.has_equal(weight):
+            difference = None
+        if named is None and difference is not None:
+            tally.add_unknown(weight)
+        else:
+            tally.add(weight, named or weight, difference, "the merged decoder's")
+    return tally.proof()
+
+
+def _weights(model: Model, scopes: Iterable[Scope]) -> Iterator[Weight]:
+    """Yield initializers, defaults of inputs, tensors of Constant nodes, and those in attributes of other nodes."""
+    for scope in scopes:
+        for value in scope.values.values():
+            if (tensor := _tensor(value)) is not None:
+                yield Weight(value.name, scope.path, tensor, model, value)
+        for node in scope.nodes:
+            if not node.is_op("Constant"):
+                for attribute in node.proto.attribute:
+                    tensors = [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
+                    for number, tensor in enumerate(tensors):
+                        yield Weight(f"{node.label}.{attribute.name}.{number}", scope.path, tensor, model)
+
+
+def _tensor(value: Value) -> onnx.TensorProto | None:
+    if value.sparse is not None:
+        return value.sparse.values
+    return value.constant if value.constant is not None else value.tensor
+
+
+class _Pool:
+    """The weights that a branch can read, by name and by kind."""
+
+    def __init__(self, weights: Sequence[Weight]) -> None:
+        self._kinds: dict[tuple[int, tuple[int, ...]], list[Weight]] = {}
+        self._names: dict[tuple[str, tuple[int, tuple[int, ...]]], Weight] = {}
+        for weight in weights:
+            self._kinds.setdefault(weight.kind, []).append(weight)
+            self._names[SUFFIX.sub("", weight.name), weight.kind] = weight
+            self._names[weight.name, weight.kind] = weight
+
+    def named(self, weight: Weight) -> Weight | None:
+        """Return the weight of the same name, dtype and dims."""
+        return self._names.get((weight.name, weight.kind)) or self._names.get(
+            (SUFFIX.sub("", weight.name), weight.kind)
+        )
+
+    def has_equal(self, weight: Weight) -> bool:
+        """Whether there is a weight of the same dtype, dims and bytes."""
+        same = self._kinds.get(weight.kind, [])
+        return any(_may_equal(one, weight) and one.difference(weight) is None for one in same)
+
+
+def _may_equal(one: Weight, other: Weight) -> bool:
+    if one.place is not None and one.place == other.place:
+        return True
+    left, right = one.payload, other.payload
+    return bytes(left[:SAMPLE]) == bytes(right[:SAMPLE]) and bytes(left[-SAMPLE:]) == bytes(right[-SAMPLE:])
+
+
+@dataclass
+class _Tally:
+    """The comparisons so far."""
+
+    equal: int = 0
+    bytes: int = 0
+    made: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, weight: Weight, same: Weight, difference: int | None, whose: str) -> None:
+        if difference is None:
+            self.equal += 1
+            self.bytes += len(weight.payload)
+        else:
+            place = _element(weight.tensor, difference)
+            self.failures.append(f"weight {weight} differs from {whose} '{same.name}', first at element {place}")
+
+    def add_unknown(self, weight: Weight) -> None:
+        if len(weight.payload) < SMALL:
+            self.made += 1
+        else:
+            self.failures.append(f"weight {weight} is none of the merged decoder's")
+
+    def proof(self) -> WeightProof:
+        more = [f"and {len(self.failures) - SHOWN} weights more"] if len(self.failures) > SHOWN else []
+        return WeightProof(self.equal, self.bytes, self.made, (*self.failures[:SHOWN], *more))
+
+
+def _element(tensor: TensorProto, offset: int) -> str:
+    """Return the index of the element at a byte."""
+    bits = BITS.get(tensor.data_type)
+    index = offset * 8 // bits if bits is not None else 0
+    if index >= element_count(tensor):
+        return "0"
+    return str([int(position) for position in np.unravel_index(index, tuple(tensor.dims))])
+
+
+BLOCK = 1 << 20
+Place = tuple[Path, int, int]  # file, offset and length
+
+
+def place_of(model: Model, tensor: TensorProto) -> Place | None:
+    """Return where the bytes of a tensor lie; None where they are in memory."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    path, offset, length = model.piece(tensor)
+    return Path(os.path.realpath(path)), offset, length
+
+
+def first_difference(model: Model, tensor: TensorProto, other: Model, other_tensor: TensorProto) -> int | None:
+    """Return the first byte in which a tensor differs from one of another model, None where there is none.
+
+    Bytes that lie at one place of one file are equal unread.
+
+    Raises:
+        ModelError: A data file is missing, or has shrunk.
+    """
+    places = place_of(model, tensor), place_of(other, other_tensor)
+    if places[0] is not None and places[0] == places[1]:
+        return None
+    sizes = len(_payload(model, tensor)), len(_payload(other, other_tensor))
+    if sizes[0] != sizes[1]:
+        return min(sizes)
+    at = 0
+    for block, same in zip(_blocks(model, tensor), _blocks(other, other_tensor), strict=True):
+        if block != same:
+            pair = (np.frombuffer(side, np.uint8) for side in (block, same))
+            return at + int(np.not_equal(*pair).argmax())
+        at += len(block)
+    return None
+
+
+class SameBytes:
+    """Tells whether tensors have the same bytes, and reads what lies at one place once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Place | None, Place | None], bool] = {}
+
+    def holds(self, model: Model, tensor: TensorProto, other: Model, other_tensor: TensorProto) -> bool:
+        """Whether a tensor has the bytes of one of another model."""
+        places = place_of(model, tensor), place_of(other, other_tensor)
+        if None in places:
+            return first_difference(model, tensor, other, other_tensor) is None
+        if places not in self._known:
+            self._known[places] = first_difference(model, tensor, other, other_tensor) is None
+        return self._known[places]
+
+
+def _payload(model: Model, tensor: TensorProto) -> memoryview:
+    if tensor.data_type == TensorProto.STRING:
+        return memoryview(b"\0".join(tensor.string_data))
+    return model.payload(tensor)
+
+
+def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
+    """Yield the bytes of a tensor, block by block; what is in a file is read, not mapped."""
+    place = place_of(model, tensor)
+    if place is None:
+        payload = _payload(model, tensor)
+        yield from (bytes(payload[at : at + BLOCK]) for at in range(0, len(payload), BLOCK))
+        return
+    path, offset, length = place
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        for at in range(0, length, BLOCK):
+            yield file.read(min(BLOCK, length - at))

@@ -1,0 +1,217 @@
+"""The weights and attributes of a model that was made of others, against those of the same name in these.
+
+A rewrite gives what it changes another name; so what stands under a name of an original, with its dtype and dims, has
+to have its elements, and a number in an attribute of a node of that name has to be its number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, helper, numpy_helper
+
+from graphkit.errors import ModelError
+from graphkit.graph.names import counted
+from graphkit.graph.view import Node, Value, all_nodes, all_scopes
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import RunError
+from graphkit.verify.first_difference import part_of
+from graphkit.verify.weight_bytes import SameBytes
+
+__all__ = ["WrongAttribute", "WrongWeight", "mended", "wrong_attributes", "wrong_weights"]
+
+CLOSE = 1e-6  # of what was computed once, by another program
+PREFIX = "encoder/"  # of what a bundle takes from the encoder
+ADDED = re.compile(r"_(\d+|value)$")
+SUFFIX = "_merged_0"  # of the names in a merged decoder
+
+
+@dataclass(frozen=True, eq=False)
+class WrongWeight:
+    """A weight that has other elements than that of the same name.
+
+    Attributes:
+        file: The file that it is in.
+        name: Its name.
+        count, total: How many elements differ, of how many.
+        first: The index of the first of them.
+        right: What it should be.
+        is_sure: Whether its name is that of the original; else something was added, and it may be another constant.
+    """
+
+    file: str
+    name: str
+    count: int
+    total: int
+    first: tuple[int, ...]
+    right: np.ndarray
+    is_sure: bool = True
+
+    def __str__(self) -> str:
+        differ = f"{self.count:,} of {counted(self.total, 'element(s)')} differ{'s' if self.count == 1 else ''}"
+        where = f", first [{', '.join(map(str, self.first))}]" if self.first else ""
+        return f"Weight '{self.name}' of {self.file} is not that of the export: {differ}{where}."
+
+
+@dataclass(frozen=True, eq=False)
+class WrongAttribute:
+    """A number in an attribute that is another one than in the node of the same name.
+
+    Attributes:
+        file: The file that the node is in.
+        node: The node.
+        name: The attribute.
+        number, right: What it is, and what it should be.
+    """
+
+    file: str
+    node: str
+    operator: str
+    name: str
+    number: float
+    right: float
+
+    def __str__(self) -> str:
+        what = f"'{self.node}' ({self.operator}) of {self.file}"
+        return f"{what} has {self.name} {self.number:.6g}, and that of the export {self.right:.6g}."
+
+
+def wrong_weights(originals: Sequence[Model], *made: Model) -> Iterator[WrongWeight]:
+    """Yield the weights of models that none of the originals' weights of that name, dtype and dims is equal to.
+
+    Bytes that models share in a data file are compared once. What an original computes of constants, and a model has
+    as a constant, is computed once more. Constants of no such name are not compared: the runs tell of them.
+    """
+    known: dict[str, list[tuple[Model, Value]]] = {}
+    for model in dict.fromkeys(originals):
+        for scope in all_scopes(model.scopes):
+            for value in scope.values.values():
+                known.setdefault(_plain(value.name), []).append((model, value))
+    same = SameBytes()
+    for each in made:
+        for value in (value for scope in all_scopes(each.scopes) for value in scope.values.values()):
+            if value.constant is not None and not each.shape_tensors.is_shape(value):
+                yield from _wrong(each, value, known, same)
+
+
+def _wrong(
+    made: Model, value: Value, known: Mapping[str, Sequence[tuple[Model, Value]]], same: SameBytes
+) -> Iterator[WrongWeight]:
+    """Yield a weight if no original's of its name is equal to it."""
+    for name, is_sure in _names(value.name):
+        named = known.get(name, [])
+        found = [wrong for model, other in named if (wrong := _compared(made, value, model, other, same)) is not None]
+        if found and not any(wrong.count == 0 for wrong in found):
+            yield replace(min(found, key=lambda wrong: wrong.count), is_sure=is_sure)
+        if named:
+            break
+
+
+def _names(name: str) -> Iterator[tuple[str, bool]]:
+    """Yield what an original may call a constant, and whether it is surely that one."""
+    plain = _plain(name.rsplit("//", 1)[-1])
+    yield plain, True
+    yield plain.removeprefix(PREFIX), True
+    yield ADDED.sub("", plain), False
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(SUFFIX)
+
+
+def _compared(made: Model, value: Value, model: Model, other: Value, same: SameBytes) -> WrongWeight | None:
+    """Compare two weights; None where they are not of one dtype and dims, or the other is no constant."""
+    mine, theirs = value.constant, other.constant
+    assert mine is not None
+    if theirs is not None and (theirs.data_type, list(theirs.dims)) != (mine.data_type, list(mine.dims)):
+        return None
+    if theirs is not None and (model is made or same.holds(made, mine, model, theirs)):
+        return WrongWeight(made.name, value.name, 0, 0, (), np.zeros(0))
+    if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == onnx.TensorProto.STRING:
+        return None
+    right = model.array(theirs) if theirs is not None else _computed(model, other)
+    array = made.array(mine)
+    if right is None or (right.dtype, right.shape) != (array.dtype, array.shape):
+        return None
+    differ = right != array if theirs is not None else ~np.isclose(right, array, CLOSE, CLOSE, equal_nan=True)
+    if theirs is not None and not differ.any():  # NaN, or zeros of another sign
+        differ = np.ones_like(differ)
+    count = int(differ.sum())
+    first = tuple(int(each) for each in np.argwhere(differ)[0]) if count else ()
+    return WrongWeight(made.name, value.name, count, array.size, first, right)
+
+
+def _computed(model: Model, value: Value) -> np.ndarray | None:
+    """Return what a model computes of constants alone; None for another value."""
+    if value.producer is None or not _is_constant(value, {}):
+        return None
+    part = part_of(model, [value])
+    if part is None or part[1]:
+        return None
+    try:
+        with IsolatedSession(part[0], prepack=False) as session:
+            return session.run({})[value.name]
+    except (RunError, ModelError):
+        return None
+
+
+def _is_constant(value: Value, seen: dict[Value, bool]) -> bool:
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if each in seen or each.is_constant:
+            continue
+        seen[each] = True
+        if each.producer is None or each.producer.bodies or each.producer.is_op("Shape", "Size"):
+            return False
+        todo += [read for read in each.producer.inputs if read is not None]
+    return True
+
+
+def wrong_attributes(originals: Sequence[Model], made: Model) -> Iterator[WrongAttribute]:
+    """Yield the numbers in attributes, such as an epsilon, that no node of that name and operator has."""
+    known: dict[tuple[str, str], list[Node]] = {}
+    for model in dict.fromkeys(originals):
+        for node in all_nodes(model.scopes):
+            if node.proto.name:
+                known.setdefault((node.proto.name, node.operator), []).append(node)
+    for node in all_nodes(made.scopes):
+        same = known.get((node.proto.name.rsplit("//", 1)[-1], node.operator), [])
+        for name, attribute in node.attributes.items():
+            if attribute.type != AttributeProto.FLOAT:
+                continue
+            right = [each.attributes[name].f for each in same if name in each.attributes]
+            if right and attribute.f not in right:
+                yield WrongAttribute(made.name, node.proto.name, node.operator, name, attribute.f, right[0])
+
+
+def mended(made: Model, wrong: Sequence[WrongWeight | WrongAttribute]) -> Model:
+    """Return a model with these weights and attributes as they should be."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(made.proto)
+    weights = {each.name: each.right for each in wrong if isinstance(each, WrongWeight)}
+    numbers = {(each.node, each.name): each.right for each in wrong if isinstance(each, WrongAttribute)}
+    for graph in _graphs(proto.graph):
+        for tensor in graph.initializer:
+            if tensor.name in weights:
+                tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+        for node in graph.node:
+            for attribute in node.attribute:
+                if (node.name, attribute.name) in numbers:
+                    attribute.f = numbers[node.name, attribute.name]
+                elif node.op_type == "Constant" and attribute.name == "value" and node.output[0] in weights:
+                    attribute.t.CopyFrom(numpy_helper.from_array(weights[node.output[0]]))
+    return made.with_proto(proto)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
