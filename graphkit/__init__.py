@@ -31,7 +31,8 @@ Rewrite
     split_merged            a merged decoder in two; `split_file` writes and proves
     edit_file               a part of it, other names, sizes for dims, another opset; writes and proves
     run_passes              the passes of `parse_pipeline`, and your own; `rewrite_file` writes and proves
-    Rewrite, Pass           base classes for a pass of your own; `Editor` and `NewNode` are what it works with
+    NodeRewrite, Rewrite    base classes for a pass of your own, as is `Pass`; it works with an `Editor`, each
+                            `NewNode`, and a `MatchFailure` for what stays
     save_models             several models over one file of weights
 
 Prove
@@ -111,7 +112,8 @@ _HOMES = {
     "graphkit.rewrite.base": ("Pass", "Premise", "run_passes"),
     "graphkit.rewrite.editor": ("Editor",),
     "graphkit.rewrite.edits": ("NewNode",),
-    "graphkit.rewrite.fixpoint": ("Rewrite",),
+    "graphkit.rewrite.fixpoint": ("NodeRewrite", "Rewrite"),
+    "graphkit.rewrite.match": ("MatchFailure",),
     "graphkit.rewrite.outcome": ("Declined", "Outcome"),
     "graphkit.save": ("Saved", "save_models"),
     "graphkit.workflows.bundle": ("BundleReport", "bundle_folder"),

@@ -49,7 +49,8 @@ from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, Premise, run_passes
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.fixpoint import NodeRewrite, Rewrite
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.save import Saved, save_models
 from graphkit.shapes.dim_spec import DimSpec
@@ -78,9 +79,10 @@ __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
     "CompareOptions", "Comparison", "ControlFlow", "Declined", "DimSpec", "EditReport", "Editor", "Finding", "Fit",
     "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions", "GraphkitError", "Hazard", "Hazards", "Host",
-    "Interface", "KVCache", "LowerOptions", "LowerReport", "Model", "ModelComparison", "ModelError", "ModelLike",
-    "NewNode",
-    "Node", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "Report",
+    "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Model", "ModelComparison",
+    "ModelError", "ModelLike", "NewNode",
+    "Node", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes",
+    "Report",
     "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteReport", "Saved", "Scope",
     "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitReport", "Summary", "Target",
     "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "WhatIf",

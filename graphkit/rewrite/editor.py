@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -27,6 +28,7 @@ from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuilt
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.onnxruntime_fusions import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.registration import forget_on_registration
@@ -167,6 +169,17 @@ class Editor(Edits):
     def decline(self, node: Node, reason: str) -> None:
         """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
+
+    @contextmanager
+    def matching(self, node: Node) -> Iterator[None]:
+        """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
+        try:
+            yield
+        except MatchFailure as failure:
+            if failure.reason:
+                self.decline(failure.node or node, failure.reason)
+        except ModelError as error:
+            self.decline(node, str(error))
 
     def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph output keeps its name.

@@ -17,18 +17,15 @@ from graphkit.graph.operators import REDUCTIONS, UNARY, is_elementwise
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import attributes_of
+from graphkit.rewrite.match import MatchFailure
 from graphkit.shapes.tensor import numbers
 
-__all__ = ["Axes", "Layout", "TooManyAxesError", "find_layout", "fold_axes", "sizes_of"]
+__all__ = ["Axes", "Layout", "find_layout", "fold_axes", "sizes_of"]
 
 Sizes = tuple[int, ...]
 FREE, ALIKE, OWN = 0, 1, 2  # an axis may go and merge, may merge with others of its kind, or stays as it is
 
 SOFTMAX_SINCE, SLICE_SINCE, PAD_SINCE = 13, 10, 11
-
-
-class TooManyAxesError(Exception):
-    """A node cannot be written with fewer axes, and why."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def fold_axes(layout: Layout, rank: int) -> Axes:
     """Return at most `rank` axes for a node.
 
     Raises:
-        TooManyAxesError: It needs more.
+        MatchFailure: It needs more.
     """
     tensors = [*layout.inputs.values(), *layout.outputs]
     groups: list[tuple[int, ...]] = [(axis,) for axis in range(len(layout.kinds))]
@@ -91,7 +88,7 @@ def fold_axes(layout: Layout, rank: int) -> Axes:
         else:
             index += 1
     if len(groups) > rank:
-        raise TooManyAxesError(f"{len(groups)} of its axes can neither go nor merge")
+        raise MatchFailure(f"{len(groups)} of its axes can neither go nor merge")
     return Axes(tuple(groups))
 
 
@@ -99,11 +96,11 @@ def sizes_of(editor: Editor, value: Value | None) -> Sizes:
     """Return the dims of a tensor.
 
     Raises:
-        TooManyAxesError: They are not all numbers.
+        MatchFailure: They are not all numbers.
     """
     sizes = editor.shapes[value].sizes() if value is not None else None
     if value is None or sizes is None:
-        raise TooManyAxesError(f"the dims of '{value.name if value is not None else ''}' are not all numbers")
+        raise MatchFailure(f"the dims of '{value.name if value is not None else ''}' are not all numbers")
     return sizes
 
 
@@ -111,13 +108,13 @@ def find_layout(editor: Editor, node: Node) -> Layout:
     """Return how the tensors of a node lie over its axes.
 
     Raises:
-        TooManyAxesError: No rule knows, with the reason.
+        MatchFailure: No rule knows, with the reason.
     """
     if is_elementwise(node):
         return _elementwise(editor, node)
     rule = RULES.get(node.operator)
     if rule is None:
-        raise TooManyAxesError(f"no rule says how {node.operator} works with fewer axes")
+        raise MatchFailure(f"no rule says how {node.operator} works with fewer axes")
     return rule(editor, node)
 
 
@@ -129,13 +126,13 @@ def _numbers(editor: Editor, node: Node, index: int) -> list[int]:
     value = node.input(index)
     array = numbers(editor.shapes[value]) if value is not None else None
     if array is None:
-        raise TooManyAxesError(f"its input {index} is not a constant")
+        raise MatchFailure(f"its input {index} is not a constant")
     return [int(number) for number in array.ravel()]
 
 
 def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
     if any(not -rank <= axis < rank for axis in axes):
-        raise TooManyAxesError("it has no such axis")
+        raise MatchFailure("it has no such axis")
     own = {axis % rank for axis in axes}
     return [kind if axis in own else FREE for axis in range(rank)]
 
@@ -159,7 +156,7 @@ def _along(node: Node, default: int) -> int:
 def _softmax(editor: Editor, node: Node) -> Layout:
     dims, axis = sizes_of(editor, node.inputs[0]), _along(node, -1)
     if node.scope.opset() < SOFTMAX_SINCE:
-        raise TooManyAxesError("its opset takes all axes from one on together")
+        raise MatchFailure("its opset takes all axes from one on together")
     return Layout({0: dims}, [dims], _marked(len(dims), [axis]), _moves_axis(node, axis, len(dims)))
 
 
@@ -169,7 +166,7 @@ def _reduction(editor: Editor, node: Node) -> Layout:
     from_input = node.input(1) is not None
     found = _numbers(editor, node, 1) if from_input else list(given or ())
     if not found:
-        raise TooManyAxesError("it names no axes")
+        raise MatchFailure("it names no axes")
     kinds = _marked(len(dims), found, ALIKE)
     out = tuple(1 if kind == ALIKE else dim for dim, kind in zip(dims, kinds, strict=True))
 
@@ -186,7 +183,7 @@ def _matmul(editor: Editor, node: Node) -> Layout:
     out = sizes_of(editor, node.outputs[0])
     pair = [sizes_of(editor, value) for value in node.inputs]
     if any(len(dims) < 2 for dims in pair):
-        raise TooManyAxesError("it multiplies a vector")
+        raise MatchFailure("it multiplies a vector")
     inputs = {index: _padded(dims, len(out)) for index, dims in enumerate(pair)}
     return Layout(inputs, [out], _marked(len(out), [-2, -1]))
 
@@ -194,7 +191,7 @@ def _matmul(editor: Editor, node: Node) -> Layout:
 def _normalization(editor: Editor, node: Node) -> Layout:
     dims = sizes_of(editor, node.inputs[0])
     if any(value is not None and value.consumers for value in node.outputs[1:]):
-        raise TooManyAxesError("its mean or deviation is in use")
+        raise MatchFailure("its mean or deviation is in use")
     axis = _along(node, -1) % len(dims)
     own = range(axis, len(dims))
     return Layout({0: dims}, [dims], _marked(len(dims), own), lambda _: attributes_of(node, axis=-len(own)))
@@ -215,7 +212,7 @@ def _split(editor: Editor, node: Node) -> Layout:
 def _slice(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     if node.scope.opset() < SLICE_SINCE:
-        raise TooManyAxesError("its opset has no axes as an input")
+        raise MatchFailure("its opset has no axes as an input")
     named = _numbers(editor, node, 3 if node.input(3) is not None else 1)
     sliced = named if node.input(3) is not None else list(range(len(named)))
 
@@ -228,11 +225,11 @@ def _slice(editor: Editor, node: Node) -> Layout:
 def _pad(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     if node.scope.opset() < PAD_SINCE:
-        raise TooManyAxesError("its opset has no pads as an input")
+        raise MatchFailure("its opset has no pads as an input")
     pads = _numbers(editor, node, 1)
     named = _numbers(editor, node, 3) if node.input(3) is not None else list(range(len(dims)))
     if len(pads) != 2 * len(named):
-        raise TooManyAxesError("it has no two pads for each axis")
+        raise MatchFailure("it has no two pads for each axis")
     around = {axis % len(dims): (pads[i], pads[i + len(named)]) for i, axis in enumerate(named)}
     own = [axis for axis, pair in around.items() if any(pair)]
 
@@ -254,7 +251,7 @@ def _tile(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     repeats = _numbers(editor, node, 1)
     if len(repeats) != len(dims):
-        raise TooManyAxesError("it has no number of repeats for each axis")
+        raise MatchFailure("it has no number of repeats for each axis")
     own = [axis for axis, count in enumerate(repeats) if count != 1]
 
     def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
@@ -266,7 +263,7 @@ def _tile(editor: Editor, node: Node) -> Layout:
 def _quantized(editor: Editor, node: Node) -> Layout:
     dims, scale = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.inputs[1])
     if len(scale) > 1:
-        raise TooManyAxesError("it has a scale for each block")
+        raise MatchFailure("it has a scale for each block")
     if math.prod(scale) == 1:
         return Layout({0: dims}, [dims], [FREE] * len(dims), lambda _: attributes_of(node))
     axis = _along(node, 1)

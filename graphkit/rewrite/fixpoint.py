@@ -10,8 +10,10 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from graphkit.graph.names import counted
+from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise
 from graphkit.rewrite.dead_code import without_outputs
@@ -21,7 +23,7 @@ from graphkit.shapes import Shapes
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
 from graphkit.time_limit import check_time
 
-__all__ = ["Counts", "Rewrite", "described", "run_to_fixpoint"]
+__all__ = ["Counts", "NodeRewrite", "Rewrite", "described", "run_to_fixpoint"]
 
 MAX_ROUNDS = 20
 Counts = Counter[tuple[str, str]]  # by pass and change
@@ -48,6 +50,30 @@ class Rewrite(Pass):
 
     def premise(self) -> Premise:
         return Premise(DimSpec(ranges=self.ranges))
+
+
+@dataclass(frozen=True)
+class NodeRewrite(Rewrite):
+    """Base of the rewrites that look at one node after the other.
+
+    Attributes:
+        operators: The operators of the nodes that they look at, of the default domain.
+    """
+
+    operators: ClassVar[tuple[str, ...]]
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes(*self.operators):
+            with editor.matching(node):
+                self.edit_node(editor, node)
+
+    @abstractmethod
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        """Record the change of a node in the editor.
+
+        Raises:
+            MatchFailure: The node stays.
+        """
 
 
 def _impossible(shapes: Shapes) -> list[Declined]:

@@ -12,18 +12,15 @@ from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.rewrite.match import MatchFailure
 from graphkit.shapes import Shapes
 
-__all__ = ["AFFINE_OPERATORS", "LINEAR_OPERATORS", "Affine", "Channels", "Linear", "Reason", "affine_of", "linear_of"]
+__all__ = ["AFFINE_OPERATORS", "LINEAR_OPERATORS", "Affine", "Channels", "Linear", "affine_of", "linear_of"]
 
 AFFINE_OPERATORS = ("Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization")
 NUMPY_BROADCASTS_SINCE = 7
 PLAIN_NORMALIZATION_SINCE = 9  # before, BatchNormalization has flags that say what it normalizes, and when
 EPSILON = 1e-5
-
-
-class Reason(str):
-    """Why something cannot be done; "" where nobody would expect it to be."""
 
 
 @dataclass(frozen=True)
@@ -66,90 +63,89 @@ class Affine:
         return bool((self.shift != 0).any())
 
 
-def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype: int) -> Affine | Reason:
-    """Return the affine function that a node applies to the channels of a tensor, or why it is none."""
+def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype: int) -> Affine:
+    """Return the affine function that a node applies to the channels of a tensor.
+
+    Raises:
+        MatchFailure: It is none.
+    """
     if not node.is_op(*AFFINE_OPERATORS):
-        return Reason()
+        raise MatchFailure
     if node.op_type == "BatchNormalization":
         return _normalization(model, node, value, channels)
     if node.op_type == "Neg":
         return Affine(np.array([-1.0]), np.zeros(1))
     if len(node.inputs) != 2 or node.scope.opset() < NUMPY_BROADCASTS_SINCE:
-        return Reason()
+        raise MatchFailure
     index = 0 if node.inputs[0] is value else 1
     number = _vector(model, node.inputs[1 - index], channels, dtype)
-    if isinstance(number, Reason):
-        return number
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         found = _arithmetic(node.op_type, number, index)
-    if isinstance(found, Affine) and not (np.isfinite(found.scale).all() and np.isfinite(found.shift).all()):
-        return Reason("its constant has elements that are not finite, or divides by 0")
+    if not (np.isfinite(found.scale).all() and np.isfinite(found.shift).all()):
+        raise MatchFailure("its constant has elements that are not finite, or divides by 0")
     return found
 
 
-def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine | Reason:
+def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine:
     """Return the function of the operand at an index, the other one being constant."""
     one, zero = np.ones(1), np.zeros(1)
     if op_type == "Mul":
         return Affine(number, zero)
+    if op_type == "Div" and index == 1:
+        raise MatchFailure("it divides a constant by the tensor")
     if op_type == "Div":
-        return Affine(one / number, zero) if index == 0 else Reason("it divides a constant by the tensor")
+        return Affine(one / number, zero)
     if op_type == "Add":
         return Affine(one, number)
     return Affine(one, -number) if index == 0 else Affine(-one, number)
 
 
-def _vector(model: Model, value: Value | None, channels: Channels, dtype: int) -> np.ndarray | Reason:
+def _vector(model: Model, value: Value | None, channels: Channels, dtype: int) -> np.ndarray:
     """Return the elements of a constant that is broadcast to a tensor, in float64: one for each channel, or one."""
     if value is None or value.constant is None:
         has_default = value is not None and value.kind == "input" and value.tensor is not None
-        return Reason("its constant is an input with a default, which a caller may replace" if has_default else "")
+        raise MatchFailure("its constant is an input with a default, which a caller may replace" if has_default else "")
     tensor = value.constant
     if tensor.data_type != dtype or dtype not in FLOATS:
-        return Reason("its constant is of another type than the weight")
+        raise MatchFailure("its constant is of another type than the weight")
     dims = list(tensor.dims)
     if len(dims) > channels.rank:
-        return Reason("its constant has more dims than the tensor")
+        raise MatchFailure("its constant has more dims than the tensor")
     axis = None if channels.axis is None else channels.axis - (channels.rank - len(dims))
     if any(dim != 1 for index, dim in enumerate(dims) if index != axis):
-        return Reason("its constant differs along other axes than that of the channels")
+        raise MatchFailure("its constant differs along other axes than that of the channels")
     if axis is not None and axis >= 0 and dims[axis] not in (1, channels.count):
-        return Reason("its constant has another number of channels than the tensor")
+        raise MatchFailure("its constant has another number of channels than the tensor")
     return _elements(model, value)
 
 
-def _elements(model: Model, value: Value | None) -> np.ndarray | Reason:
+def _elements(model: Model, value: Value | None) -> np.ndarray:
     tensor = value.constant if value is not None else None
     if tensor is None:
-        return Reason("not all of its parameters are constant")
+        raise MatchFailure("not all of its parameters are constant")
     try:
         return model.array(tensor).astype(np.float64).reshape(-1)
     except ModelError as error:  # its data file is missing
-        return Reason(f"the values of '{tensor.name}' cannot be read: {error.problem}")
+        raise MatchFailure(f"the values of '{tensor.name}' cannot be read: {error.problem}") from error
 
 
-def _normalization(model: Model, node: Node, value: Value, channels: Channels) -> Affine | Reason:
+def _normalization(model: Model, node: Node, value: Value, channels: Channels) -> Affine:
     if node.inputs[0] is not value or len(node.inputs) != 5 or any(node.outputs[1:]):
-        return Reason("it is a BatchNormalization that learns, or lacks parameters")
+        raise MatchFailure("it is a BatchNormalization that learns, or lacks parameters")
     if node.scope.opset() < PLAIN_NORMALIZATION_SINCE or node.attr("training_mode", 0) != 0:
-        return Reason("it is a BatchNormalization that learns, or may learn")
+        raise MatchFailure("it is a BatchNormalization that learns, or may learn")
     if channels.axis != 1:
-        return Reason("it normalizes along another axis than that of the channels")
-    parameters: list[np.ndarray] = []
-    for parameter in node.inputs[1:]:
-        found = _elements(model, parameter)
-        if isinstance(found, Reason):
-            return found
-        parameters.append(found)
+        raise MatchFailure("it normalizes along another axis than that of the channels")
+    parameters = [_elements(model, parameter) for parameter in node.inputs[1:]]
     scale, bias, mean, variance = parameters
     epsilon = node.attr("epsilon", EPSILON)
     if epsilon is None or any(array.shape != (channels.count,) for array in parameters):
-        return Reason("its parameters are not one number for each channel")
+        raise MatchFailure("its parameters are not one number for each channel")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         factor = scale / np.sqrt(variance + epsilon)
         shift = bias - mean * factor
     if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
-        return Reason("its parameters make numbers that are not finite")
+        raise MatchFailure("its parameters make numbers that are not finite")
     return Affine(factor, shift)
 
 
@@ -184,33 +180,35 @@ class Linear:
     is_padded: bool = False
 
 
-def linear_of(node: Node, shapes: Shapes) -> Linear | Reason:
-    """Return a node as a linear operator, or why it is none whose weight can change."""
+def linear_of(node: Node, shapes: Shapes) -> Linear:
+    """Return a node as a linear operator.
+
+    Raises:
+        MatchFailure: It is none, or its weight cannot change.
+    """
     if not node.is_op(*LINEAR_OPERATORS):
-        return Reason()
+        raise MatchFailure
     return LINEAR_OPERATORS[node.op_type](node, shapes)
 
 
-def _weight(value: Value | None) -> TensorProto | Reason:
+def _weight(value: Value | None) -> TensorProto:
     if value is None:
-        return Reason()
+        raise MatchFailure
     if value.constant is None:
         if value.producer is not None and value.producer.is_op("DequantizeLinear"):
-            return Reason("the weight is quantised")
+            raise MatchFailure("the weight is quantised")
         has_default = value.kind == "input" and value.tensor is not None
-        return Reason("the weight is an input with a default, which a caller may replace" if has_default else "")
+        raise MatchFailure("the weight is an input with a default, which a caller may replace" if has_default else "")
     if value.constant.data_type not in FLOATS:
-        return Reason("the weight is of a type that is not calculated with here")
+        raise MatchFailure("the weight is of a type that is not calculated with here")
     return value.constant
 
 
-def _convolution(node: Node, _: Shapes) -> Linear | Reason:
+def _convolution(node: Node, _: Shapes) -> Linear:
     tensor, groups = _weight(node.input(1)), node.attr("group", 1)
-    if isinstance(tensor, Reason):
-        return tensor
     dims, is_transposed = tuple(tensor.dims), node.op_type == "ConvTranspose"
     if len(dims) < 3 or not groups or groups < 1 or dims[0] % groups:
-        return Reason("the groups do not fit the weight")
+        raise MatchFailure("the groups do not fit the weight")
     rank, (first, second) = len(dims), dims[:2]
     given, taken = (second * groups, first) if is_transposed else (first, second * groups)
     view: tuple[int, ...] = dims
@@ -241,12 +239,10 @@ def _is_padded(node: Node) -> bool:
     return node.op_type == "ConvTranspose" or pads is None or any(pads) or automatic not in ("NOTSET", "VALID")
 
 
-def _gemm(node: Node, _: Shapes) -> Linear | Reason:
+def _gemm(node: Node, _: Shapes) -> Linear:
     tensor = _weight(node.input(1))
-    if isinstance(tensor, Reason):
-        return tensor
     if node.scope.opset() < BROADCAST_BIAS_SINCE or len(tensor.dims) != 2:
-        return Reason("the Gemm is of an old operator set, or its weight is no matrix")
+        raise MatchFailure("the Gemm is of an old operator set, or its weight is no matrix")
     takes, gives = (1, 0) if node.attr("transB", 0) else (0, 1)
     dims = tuple(tensor.dims)
     source = Channels(2, 0 if node.attr("transA", 0) else 1, dims[takes])
@@ -264,20 +260,23 @@ def _gemm(node: Node, _: Shapes) -> Linear | Reason:
     )
 
 
-def _matmul(node: Node, shapes: Shapes) -> Linear | Reason:
+def _matmul(node: Node, shapes: Shapes) -> Linear:
     if len(node.inputs) != 2:
-        return Reason()
+        raise MatchFailure
     is_right = node.inputs[1] is not None and node.inputs[1].constant is not None
     weight, data = (1, 0) if is_right else (0, 1)
-    tensor, value = _weight(node.inputs[weight]), node.inputs[data]
-    if isinstance(tensor, Reason):
-        return tensor if tensor else next((r for r in [_weight(node.inputs[1])] if isinstance(r, Reason)), Reason())
+    try:
+        tensor, value = _weight(node.inputs[weight]), node.inputs[data]
+    except MatchFailure as failure:
+        if not failure.reason:
+            _weight(node.inputs[1])  # the reason why the right operand is no weight
+        raise
     rank = shapes[value].rank if value is not None else None
     dims = tuple(tensor.dims)
     if rank is None:
-        return Reason("the rank of the data is not known")
+        raise MatchFailure("the rank of the data is not known")
     if len(dims) < 2 or rank < 2:
-        return Reason("the weight or the data is a vector")
+        raise MatchFailure("the weight or the data is a vector")
     last, before = len(dims) - 1, len(dims) - 2
     takes, gives = (before, last) if is_right else (last, before)
     whole, axis = max(rank, len(dims)), -1 if is_right else -2
@@ -295,7 +294,7 @@ def _matmul(node: Node, shapes: Shapes) -> Linear | Reason:
     )
 
 
-Reader = Callable[[Node, Shapes], Linear | Reason]
+Reader = Callable[[Node, Shapes], Linear]
 LINEAR_OPERATORS: Mapping[str, Reader] = {
     "Conv": _convolution,
     "ConvTranspose": _convolution,

@@ -11,20 +11,17 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
-from graphkit.errors import GraphkitError, ModelError
+from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = [
-    "PrecisionError", "columns_of", "dequantized", "dequantized_blocks", "joined", "read", "rounded", "scaled",
+    "columns_of", "dequantized", "dequantized_blocks", "joined", "read", "rounded", "scaled",
     "spread", "summed", "unpacked",
 ]  # fmt: skip
 
 PART = 1 << 20  # elements that are calculated with at a time
 ROUNDINGS = 4  # of an element, that a product may be off by
-
-
-class PrecisionError(GraphkitError):
-    """Numbers are too large or too small for the type that they have to be stored as."""
 
 
 def read(model: Model, tensor: TensorProto, view: Sequence[int] | None = None) -> np.ndarray:
@@ -52,16 +49,16 @@ def rounded(numbers: np.ndarray, dtype: int) -> np.ndarray:
     """Return numbers as a tensor holds them.
 
     Raises:
-        PrecisionError: They overflow, or so many become zeros or nearly so that they are no longer the same numbers.
+        MatchFailure: They overflow, or so many become zeros or nearly so that they are no longer the same numbers.
     """
     with np.errstate(over="ignore", under="ignore"):
         result = numbers.astype(_stored(dtype))
     wide = result.astype(np.float64)
     if not np.isfinite(wide).all():
-        raise PrecisionError(f"the product is too large for {FLOATS[dtype].name}")
+        raise MatchFailure(f"the product is too large for {FLOATS[dtype].name}")
     allowed = ROUNDINGS * float(np.finfo(FLOATS[dtype]).eps) * np.linalg.norm(numbers)
     if np.linalg.norm(wide - numbers) > allowed:
-        raise PrecisionError(f"the product is too small for {FLOATS[dtype].name}")
+        raise MatchFailure(f"the product is too small for {FLOATS[dtype].name}")
     return result
 
 
@@ -87,7 +84,7 @@ def scaled(weight: np.ndarray, dtype: int, *factors: np.ndarray) -> Iterator[byt
     """Yield the bytes of a weight times factors that are broadcast to it.
 
     Raises:
-        PrecisionError: See `rounded`.
+        MatchFailure: See `rounded`.
     """
     for part in _parts(weight):
         numbers = weight[part].astype(np.float64)
@@ -100,7 +97,7 @@ def dequantized(weight: np.ndarray, dtype: int, zero: np.ndarray, scale: np.ndar
     """Yield the bytes of `(weight - zero) * scale`, where zero points and scales are broadcast to the weight.
 
     Raises:
-        PrecisionError: See `rounded`.
+        MatchFailure: See `rounded`.
     """
     for part in _parts(weight):
         numbers = (weight[part].astype(np.float64) - _part(zero, part)) * _part(scale, part)
@@ -121,7 +118,7 @@ def dequantized_blocks(
         scale: Scales, `[columns, blocks]`.
 
     Raises:
-        PrecisionError: See `rounded`.
+        MatchFailure: See `rounded`.
     """
     columns, blocks, size = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
     step = max(PART // max(columns * size, 1), 1)

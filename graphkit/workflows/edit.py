@@ -17,11 +17,12 @@ from graphkit.options import RewriteOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.passes.opset.onnx_converter import RefusedError, converted_by_onnx
+from graphkit.passes.opset.onnx_converter import converted_by_onnx
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import Declined, Outcome, grouped
 from graphkit.runtime.session import check_files
 from graphkit.save import unused_text
@@ -171,7 +172,7 @@ def _by_onnx(model: Model, version: int, declined: Outcome, options: RewriteOpti
         made = converted_by_onnx(model, version)
         progress("proving what onnx made")
         proof = verify_rewrite(model, made, tolerance=options.tolerance, limits=options.limits, progress=progress)
-    except (RefusedError, ModelError) as error:
+    except (MatchFailure, ModelError) as error:
         reason = error.problem if isinstance(error, ModelError) else str(error)
     else:
         if proof.passed:

@@ -9,19 +9,18 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from graphkit.errors import ModelError
-from graphkit.graph.view import Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.passes.fusion.self_attention import SelfAttention, self_attention
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.fixpoint import NodeRewrite
 from graphkit.rewrite.functions import functions_of
-from graphkit.rewrite.linear_operators import Reason
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.weight_arithmetic import columns_of, read, rounded
 
-__all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function", "obstacle"]
+__all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]
 
 DOMAIN, NAME = "com.microsoft", "Attention"
 INITIALIZERS_SINCE = 4  # IR version from which raising it changes nothing
@@ -71,17 +70,17 @@ def attention_function(opset: int) -> onnx.FunctionProto:
     return function
 
 
-def obstacle(model: Model, function: onnx.FunctionProto) -> str:
-    """Return why a model cannot have the function, "" where it can."""
+def _check_function(model: Model, function: onnx.FunctionProto) -> None:
+    """Check that a model can have the function."""
     if model.proto.ir_version < INITIALIZERS_SINCE:
-        return f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8"
+        raise MatchFailure(f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8")
     has = functions_of(model.proto).get((DOMAIN, NAME, ""))
     if has is not None:
-        is_same = list(has.node) == list(function.node) and list(has.input) == list(function.input)
-        return "" if is_same else f"the model has another function '{DOMAIN}.{NAME}'"
-    if any((node.domain, node.op_type) == (DOMAIN, NAME) for node in all_nodes(model.scopes)):
-        return f"the model has nodes of {DOMAIN}.{NAME}, which the function would redefine for other runtimes"
-    return ""
+        if list(has.node) != list(function.node) or list(has.input) != list(function.input):
+            raise MatchFailure(f"the model has another function '{DOMAIN}.{NAME}'")
+    elif any((node.domain, node.op_type) == (DOMAIN, NAME) for node in all_nodes(model.scopes)):
+        redefines = f"the model has nodes of {DOMAIN}.{NAME}, which the function would redefine for other runtimes"
+        raise MatchFailure(redefines)
 
 
 ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
@@ -89,7 +88,7 @@ CHANGE = "attention(s) fused: onnxruntime has a kernel for the node, other runti
 
 
 @dataclass(frozen=True)
-class FuseAttention(Rewrite):
+class FuseAttention(NodeRewrite):
     """Make self-attention, from the projections to the heads side by side, one com.microsoft.Attention.
 
     onnxruntime has a kernel of that name. The model gets a function of the same name, in standard operators, so that it
@@ -134,39 +133,22 @@ class FuseAttention(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for softmax in list(editor.nodes("Softmax")):
-            found = self_attention(editor, softmax)
-            if isinstance(found, Reason):
-                if found:
-                    editor.decline(softmax, found)
-                continue
-            if not all(map(editor.is_free, found.nodes)):
-                continue
-            if reason := _fuse(editor, found):
-                editor.decline(softmax, reason)
+    operators: ClassVar[tuple[str, ...]] = ("Softmax",)
 
-
-def _fuse(editor: Editor, found: SelfAttention) -> str:
-    """Put one node in the place of an attention, or return why it stays."""
-    function = attention_function(found.product.scope.opset())
-    if reason := obstacle(editor.model, function):
-        return reason
-    try:
-        weight = _weight(editor, found)
-        bias = _bias(editor, found)
-    except ModelError as error:  # its data file is missing
-        return str(error)
-    if isinstance(weight, Reason):
-        return weight
-    last = found.result.value.producer
-    assert last is not None
-    editor.functions[DOMAIN, NAME] = function
-    editor.replace(last, *_nodes(editor, found, weight, bias))
-    for gone in found.nodes - {last}:
-        editor.take(gone)
-    editor.note(CHANGE)
-    return ""
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        found = self_attention(editor, node)
+        if not all(map(editor.is_free, found.nodes)):
+            return
+        function = attention_function(found.product.scope.opset())
+        _check_function(editor.model, function)
+        nodes = _nodes(editor, found, _weight(editor, found), _bias(editor, found))
+        last = found.result.value.producer
+        assert last is not None
+        editor.functions[DOMAIN, NAME] = function
+        editor.replace(last, *nodes)
+        for gone in found.nodes - {last}:
+            editor.take(gone)
+        editor.note(CHANGE)
 
 
 def _nodes(editor: Editor, found: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
@@ -203,14 +185,14 @@ def _is_whole(found: SelfAttention) -> bool:
     return is_one and np.array_equal(np.concatenate(found.columns), np.arange(first.linear.result.count))
 
 
-def _weight(editor: Editor, found: SelfAttention) -> NodeInput | Reason:
+def _weight(editor: Editor, found: SelfAttention) -> NodeInput:
     """Return the weight of queries, keys and values side by side, the old one where it is so."""
     first = found.projections[0]
     if _is_whole(found):
         return first.weight
     for projection in found.projections:
         if any(reader not in found.nodes for reader, _ in projection.weight.consumers):
-            return Reason(f"its weight '{projection.weight.name}' is read elsewhere too")
+            raise MatchFailure(f"its weight '{projection.weight.name}' is read elsewhere too")
     weights = [read(editor.model, projection.linear.tensor) for projection in found.projections]
     dims = [weights[0].shape[0], sum(map(len, found.columns))]
     parts = columns_of(weights, found.columns)

@@ -8,23 +8,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.fixpoint import NodeRewrite
 from graphkit.rewrite.linear_operators import (
     AFFINE_OPERATORS,
     LINEAR_OPERATORS,
     Affine,
     Channels,
     Linear,
-    Reason,
     affine_of,
     linear_of,
 )
-from graphkit.rewrite.weight_arithmetic import PrecisionError, read, rounded, scaled, spread, summed
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.weight_arithmetic import read, rounded, scaled, spread, summed
 from graphkit.shapes import Shapes
 
 __all__ = ["FuseConstants", "moved"]
@@ -52,7 +51,7 @@ def moved(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Chann
 
 
 @dataclass(frozen=True)
-class FuseConstants(Rewrite):
+class FuseConstants(NodeRewrite):
     """Fuse constant Mul, Div, Add, Sub and BatchNormalization into the weights of Conv, ConvTranspose, Gemm and MatMul.
 
     Changes the last digits of results: numbers are rounded once where they were rounded several times. The new weights
@@ -84,27 +83,30 @@ class FuseConstants(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for node in list(editor.nodes(*LINEAR_OPERATORS)):
-            if editor.is_static(node):
-                continue
+    operators: ClassVar[tuple[str, ...]] = tuple(LINEAR_OPERATORS)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        if editor.is_static(node):
+            return
+        try:
             linear = linear_of(node, editor.shapes)
-            if isinstance(linear, Reason):
-                _decline(editor, node, linear)
-                continue
-            chain = _Chain(editor, linear)
-            chain.follow()
-            chain.climb()
-            if chain.gain() > 0:
-                _fuse(editor, chain)
+        except MatchFailure:
+            if _is_before_constant(node):
+                raise
+            return
+        chain = _Chain(editor, linear)
+        chain.follow()
+        chain.climb()
+        if chain.gain() > 0:
+            _emit(editor, chain, _weight(editor, chain), _bias(editor, chain))
+            editor.note("constant(s) fused into weights", len(chain.fused))
 
 
-def _decline(editor: Editor, node: Node, reason: str) -> None:
-    """Say why a node stays, where there is something to fuse with it."""
+def _is_before_constant(node: Node) -> bool:
+    """Whether a reader of a node is arithmetic with a constant, which could be fused with it."""
     out = node.outputs[0]
     readers = [reader for reader, _ in out.consumers] if out is not None else []
-    if reason and any(reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader) for reader in readers):
-        editor.decline(node, reason)
+    return any(reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader) for reader in readers)
 
 
 def _has_constant(node: Node) -> bool:
@@ -183,12 +185,12 @@ class _Chain:
         return None
 
     def _affine(self, node: Node, value: Value, channels: Channels) -> Affine | None:
-        found = affine_of(self.editor.model, node, value, channels, self.linear.tensor.data_type)
-        if isinstance(found, Affine):
-            return found
-        if found:
-            self.editor.decline(node, f"not fused with '{self.linear.node.label}': {found}")
-        return None
+        try:
+            return affine_of(self.editor.model, node, value, channels, self.linear.tensor.data_type)
+        except MatchFailure as failure:
+            if failure.reason:
+                self.editor.decline(node, f"not fused with '{self.linear.node.label}': {failure.reason}")
+            return None
 
     def _is_same_shape(self, node: Node, source: Value, value: Value) -> bool:
         one, other = self.editor.shapes[source].dims, self.editor.shapes[value].dims
@@ -211,23 +213,7 @@ class _Chain:
         return len(self.fused) - needs_add
 
 
-def _fuse(editor: Editor, chain: _Chain) -> None:
-    """Put a linear operator with other weights in the place of the last node of a chain."""
-    linear = chain.linear
-    try:
-        weight = _weight(editor, chain)
-        bias = _bias(editor, chain)
-    except (PrecisionError, ModelError) as error:
-        editor.decline(linear.node, str(error))
-        return
-    if isinstance(weight, Reason) or isinstance(bias, Reason):
-        editor.decline(linear.node, str(weight if isinstance(weight, Reason) else bias))
-        return
-    _emit(editor, chain, weight, bias)
-    editor.note("constant(s) fused into weights", len(chain.fused))
-
-
-def _weight(editor: Editor, chain: _Chain) -> NodeInput | Reason:
+def _weight(editor: Editor, chain: _Chain) -> NodeInput:
     """Return the weight of the new node, the old one where no factor changes it."""
     linear = chain.linear
     value = linear.node.inputs[linear.weight]
@@ -235,7 +221,7 @@ def _weight(editor: Editor, chain: _Chain) -> NodeInput | Reason:
     if not chain.after.scales and not chain.before.scales:
         return value
     if len(value.consumers) > 1 or editor.is_output(value):
-        return Reason(f"its weight '{value.name}' is read elsewhere too")
+        raise MatchFailure(f"its weight '{value.name}' is read elsewhere too")
     factors = (
         spread(chain.after.scale, linear.view, linear.gives),
         spread(chain.before.scale, linear.view, linear.takes),
@@ -244,15 +230,13 @@ def _weight(editor: Editor, chain: _Chain) -> NodeInput | Reason:
     return editor.weight(f"{value.name}_fused", linear.tensor.data_type, linear.tensor.dims, parts)
 
 
-def _bias(editor: Editor, chain: _Chain) -> NodeInput | Reason:
+def _bias(editor: Editor, chain: _Chain) -> NodeInput:
     """Return the bias of the new node, None where it needs none."""
     linear, node = chain.linear, chain.linear.node
     old = node.input(linear.bias) if linear.bias is not None else None
     if old is not None and not (chain.after.scales or chain.after.shifts or chain.before.shifts):
         return old
     numbers = _old_bias(editor, linear, old)
-    if isinstance(numbers, Reason):
-        return numbers
     if chain.before.shifts:
         factor = spread(chain.before.shift, linear.view, linear.takes)
         alpha = node.attr("alpha", 1.0) if node.op_type == "Gemm" else 1.0
@@ -271,19 +255,19 @@ def _bias(editor: Editor, chain: _Chain) -> NodeInput | Reason:
     return editor.constant(full, f"{name}_fused" if old is not None else name)
 
 
-def _old_bias(editor: Editor, linear: Linear, old: Value | None) -> np.ndarray | Reason:
+def _old_bias(editor: Editor, linear: Linear, old: Value | None) -> np.ndarray:
     """Return the bias that is added already, in float64, one number a channel or one."""
     if old is None:
         return np.zeros(1)
     tensor = old.constant
     if tensor is None:
-        return Reason("its bias is not constant")
+        raise MatchFailure("its bias is not constant")
     dims = [dim for dim in tensor.dims if dim != 1]
     if dims not in ([], [linear.result.count]) or (dims and tensor.dims[-1] != linear.result.count):
-        return Reason("its bias is not one number for each channel")
+        raise MatchFailure("its bias is not one number for each channel")
     beta = linear.node.attr("beta", 1.0) if linear.node.op_type == "Gemm" else 1.0
     if beta is None:
-        return Reason("its beta is not known")
+        raise MatchFailure("its beta is not known")
     return beta * editor.model.array(tensor).astype(np.float64).reshape(-1)
 
 

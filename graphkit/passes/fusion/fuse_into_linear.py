@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnx.helper import get_attribute_value
-
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.edits import NewNode, attributes_of
+from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.pattern import Match, Op, Pattern, nodes_of
 from graphkit.shapes import const
 from graphkit.shapes.tensor import numbers
 
@@ -23,7 +23,7 @@ UNPADDED = ("NOTSET", "VALID")
 
 
 @dataclass(frozen=True)
-class FusePads(Rewrite):
+class FusePads(NodeRewrite):
     """Put a Pad of zeros into the pads of the Conv behind it.
 
     Exporters of TensorFlow-style "same" padding write one Pad for each strided Conv. A kernel may add its products in
@@ -49,60 +49,56 @@ class FusePads(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for conv in list(editor.nodes("Conv")):
-            data = conv.inputs[0]
-            pad = data.producer if data is not None and not editor.has_alias(data) else None
-            if pad is None or not pad.is_op("Pad") or pad.scope is not conv.scope or not editor.is_free(pad):
-                continue
-            if editor.is_static(conv):
-                continue
-            found = _pads(editor, pad, conv)
-            if isinstance(found, str):
-                editor.decline(conv, found)
-                continue
-            kept = {name: get_attribute_value(held) for name, held in conv.attributes.items() if name != "auto_pad"}
-            outputs = [value.name for value in conv.outputs if value is not None]
-            inputs = [pad.inputs[0], *conv.inputs[1:]]
-            editor.replace(conv, NewNode("Conv", inputs, outputs, kept | {"pads": found}, like=conv))
-            editor.note("Pad(s) put into the pads of a Conv")
+    operators: ClassVar[tuple[str, ...]] = ("Conv",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data = node.inputs[0]
+        pad = data.producer if data is not None and not editor.has_alias(data) else None
+        if pad is None or not pad.is_op("Pad") or pad.scope is not node.scope or not editor.is_free(pad):
+            return
+        if editor.is_static(node):
+            return
+        attributes = attributes_of(node) | {"pads": _pads(editor, pad, node)}
+        attributes.pop("auto_pad", None)
+        outputs = [value.name for value in node.outputs if value is not None]
+        editor.replace(node, NewNode("Conv", [pad.inputs[0], *node.inputs[1:]], outputs, attributes, like=node))
+        editor.note("Pad(s) put into the pads of a Conv")
 
 
-def _pads(editor: Editor, pad: Node, conv: Node) -> list[int] | str:
-    """Return the pads of a Conv with those of the Pad before it, or why they stay apart."""
+def _pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
+    """Return the pads of a Conv with those of the Pad before it."""
     data = conv.inputs[0]
     rank = editor.shapes[data].rank if data is not None else None
     if rank is None or rank < 3:
-        return "the rank of its data is not known"
-    if isinstance(around := _around(editor, pad, rank), str):
-        return around
+        raise MatchFailure("the rank of its data is not known")
+    around = _around(editor, pad, rank)
     if min(around) < 0:
-        return f"'{pad.label}' takes elements away"
+        raise MatchFailure(f"'{pad.label}' takes elements away")
     if any(around[axis] for axis in (0, 1, rank, rank + 1)):
-        return f"'{pad.label}' adds batches or channels"
+        raise MatchFailure(f"'{pad.label}' adds batches or channels")
     added, zeros = [*around[2:rank], *around[rank + 2 :]], (0,) * (2 * (rank - 2))
     automatic = conv.attr("auto_pad", "NOTSET")
     if automatic not in UNPADDED:
-        return "it chooses its own padding"
+        raise MatchFailure("it chooses its own padding")
     own = conv.attr("pads", zeros) if automatic == "NOTSET" else zeros
     if own is None or len(own) != len(zeros):
-        return "its pads do not fit the rank of its data"
+        raise MatchFailure("its pads do not fit the rank of its data")
     return [one + other for one, other in zip(added, own, strict=True)]
 
 
-def _around(editor: Editor, pad: Node, rank: int) -> list[int] | str:
-    """Return how many zeros a Pad adds before each axis, then after each, or why that is not known."""
+def _around(editor: Editor, pad: Node, rank: int) -> list[int]:
+    """Return how many zeros a Pad adds before each axis, then after each."""
     fill, opset = pad.input(2), pad.scope.opset()
     if opset < INPUTS_SINCE:
-        return f"'{pad.label}' is of an opset before {INPUTS_SINCE}"
+        raise MatchFailure(f"'{pad.label}' is of an opset before {INPUTS_SINCE}")
     if pad.attr("mode", "constant") != "constant" or (fill is not None and editor.uniform(fill) != 0):
-        return f"'{pad.label}' adds something else than zeros"
+        raise MatchFailure(f"'{pad.label}' adds something else than zeros")
     amounts, axes = _integers(editor, pad, 1), list(range(rank))
     chosen = _integers(editor, pad, 3) if opset >= AXES_SINCE and pad.input(3) is not None else axes
     if amounts is None or chosen is None or len(amounts) != 2 * len(chosen):
-        return f"how much '{pad.label}' adds is not known"
+        raise MatchFailure(f"how much '{pad.label}' adds is not known")
     if sorted({axis % rank for axis in chosen}) != sorted(axis % rank for axis in chosen):
-        return f"'{pad.label}' names an axis twice"
+        raise MatchFailure(f"'{pad.label}' names an axis twice")
     found = [0] * (2 * rank)
     for axis, before, after in zip(chosen, amounts, amounts[len(chosen) :], strict=False):
         found[axis % rank], found[axis % rank + rank] = before, after
@@ -116,10 +112,12 @@ def _integers(editor: Editor, node: Node, index: int) -> list[int] | None:
 
 
 BROADCAST_BIAS_SINCE = 7
+PRODUCT, BIAS = Op("MatMul", Pattern(), Pattern()), Pattern()
+SUM = Op("Add", PRODUCT, BIAS)
 
 
 @dataclass(frozen=True)
-class MatmulAddToGemm(Rewrite):
+class MatmulAddToGemm(NodeRewrite):
     """Put a MatMul of two matrices and an Add behind it into a Gemm.
 
     A kernel may start its sums with the bias instead of adding it at the end: the last digits of results may change.
@@ -143,44 +141,33 @@ class MatmulAddToGemm(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for add in list(editor.nodes("Add")):
-            if add.scope.opset() < BROADCAST_BIAS_SINCE or len(add.inputs) != 2:
-                continue
-            for index in (0, 1):
-                product, bias = add.inputs[index], add.inputs[1 - index]
-                if product is not None and bias is not None and _is_product(editor, add, product):
-                    _put_together(editor, add, product, bias)
-                    break
+    operators: ClassVar[tuple[str, ...]] = ("Add",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        for match in SUM.solve(editor, node.outputs[0], {}) if node.scope.opset() >= BROADCAST_BIAS_SINCE else ():
+            (product,) = nodes_of(match, PRODUCT)
+            if product.scope is node.scope and _is_of_matrices(editor, product, match[PRODUCT]):
+                _put_together(editor, node, product, match)
+                return
 
 
-def _is_product(editor: Editor, add: Node, value: Value) -> bool:
-    """Whether a value is the product of two matrices, which only an Add reads."""
-    node = value.producer
-    if node is None or not node.is_op("MatMul") or len(node.inputs) != 2 or node.scope is not add.scope:
-        return False
-    if editor.is_static(node):
-        return False
-    ranks = [editor.shapes[one].rank for one in node.inputs if one is not None]
-    is_float = editor.shapes[value].dtype in FLOATS
-    return ranks == [2, 2] and is_float and editor.is_free(node)
+def _is_of_matrices(editor: Editor, node: Node, product: Value) -> bool:
+    """Whether a product is of two matrices of floats, and an edit may take it."""
+    ranks = [editor.shapes[value].rank for value in node.inputs if value is not None]
+    is_float = editor.shapes[product].dtype in FLOATS
+    return ranks == [2, 2] and is_float and editor.is_free(node) and not editor.is_static(node)
 
 
-def _put_together(editor: Editor, add: Node, value: Value, bias: Value) -> None:
-    node, out = value.producer, add.outputs[0]
-    if node is None or out is None:
-        return
+def _put_together(editor: Editor, add: Node, node: Node, match: Match) -> None:
+    value, bias, out = match[PRODUCT], match[BIAS], match[SUM]
     if editor.only_reader(value) is not add:
-        editor.decline(add, f"what '{node.label}' gives is read elsewhere too")
-        return
+        raise MatchFailure(f"what '{node.label}' gives is read elsewhere too")
     whole, added = editor.shapes[value].dims, editor.shapes[bias].dims
     if whole is None or added is None or len(added) > len(whole):
-        editor.decline(add, "what it adds may have more dims than the product")
-        return
+        raise MatchFailure("what it adds may have more dims than the product")
     pairs = zip(reversed(added), reversed(whole), strict=False)
     if any(dim not in (const(1), other) for dim, other in pairs):
-        editor.decline(add, "what it adds may be larger than the product")
-        return
+        raise MatchFailure("what it adds may be larger than the product")
     editor.replace(add, NewNode("Gemm", [*node.inputs, bias], [out.name], like=node))
     editor.take(node)
     editor.note("pair(s) of MatMul and Add merged into a Gemm")

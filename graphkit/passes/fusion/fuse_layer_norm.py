@@ -14,8 +14,9 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.paths import climb, output_of
+from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of, output_of
 from graphkit.shapes.tensor import Dims, numbers
 
 __all__ = ["FuseLayerNorm"]
@@ -23,11 +24,21 @@ __all__ = ["FuseLayerNorm"]
 LAYER_NORM_SINCE = 17
 AXES_INPUT_SINCE = 18  # of ReduceMean
 MAX_ONES = 1 << 18  # elements of a scale of ones, where there is none
+
+DATA, EPSILON = Pattern(), Pattern()
+MEAN = Op("ReduceMean", DATA, more=True)
+CENTRED = Op("Sub", DATA, MEAN)
+SQUARE = Op("Pow", CENTRED, Number(2)) | Op("Mul", CENTRED, CENTRED)
+VARIANCE = Op("ReduceMean", SQUARE, more=True)
+POSITIVE = Op("Add", VARIANCE, EPSILON)
+DEVIATION = Op("Sqrt", POSITIVE)
+INVERSE = Op("Reciprocal", DEVIATION) | Op("Div", Number(1), DEVIATION)
+NORMAL = Op("Div", CENTRED, DEVIATION) | Op("Mul", CENTRED, INVERSE)
 STASHED = (TensorProto.FLOAT, TensorProto.FLOAT16)  # whose mean and deviation are computed in float32
 
 
 @dataclass(frozen=True)
-class FuseLayerNorm(Rewrite):
+class FuseLayerNorm(NodeRewrite):
     """Put (x - mean) / sqrt(variance + epsilon) * scale + bias into one LayerNormalization.
 
     A kernel may add up in another order: the last digits of results may change. Of float16 the mean and the deviation
@@ -61,18 +72,12 @@ class FuseLayerNorm(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for root in list(editor.nodes("Sqrt")):
-            try:
-                found = _match(editor, root)
-                if found is not None and all(map(editor.is_free, found.nodes)):
-                    _fuse(editor, found)
-            except _NoLayerNormError as reason:
-                editor.decline(root, str(reason))
+    operators: ClassVar[tuple[str, ...]] = ("Sqrt",)
 
-
-class _NoLayerNormError(Exception):
-    """Why nodes that look like a layer normalization are none."""
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        norm = _match(editor, node)
+        if all(map(editor.is_free, norm.nodes)):
+            _fuse(editor, norm)
 
 
 @dataclass
@@ -100,72 +105,47 @@ class _Norm:
         return output_of(self.nodes[-1])
 
 
-def _match(editor: Editor, root: Node) -> _Norm | None:
-    """Return the layer normalization that a Sqrt is the deviation of, None where nothing looks like one.
+def _match(editor: Editor, root: Node) -> _Norm:
+    """Return the layer normalization that a Sqrt is the deviation of.
 
     Raises:
-        _NoLayerNormError: It cannot be put into one node.
+        MatchFailure: Nothing looks like one, or it cannot be put into one node.
     """
-    path = climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow", "Mul"), (0, "Sub"), (1, "ReduceMean"))
-    if path is None:
-        return None
-    positive, variance, square, centred, mean = path
-    data = centred.input(0)
-    if data is None or mean.input(0) is not data or not _is_square(editor, square, output_of(centred)):
-        return None
-    quotient = _quotient(editor, root, centred)
+    shapes, deviation = editor.shapes, output_of(root)
+    match = DEVIATION.match(editor, deviation)
+    if match is None or shapes[match[SQUARE]].dims != shapes[match[CENTRED]].dims:
+        raise MatchFailure
+    match = _quotient(editor, deviation, match)
     if root.scope.opset() < LAYER_NORM_SINCE:
-        raise _NoLayerNormError(f"its opset is older than {LAYER_NORM_SINCE}, which has LayerNormalization")
-    dims, shapes = editor.shapes[data].dims, editor.shapes
+        raise MatchFailure(f"its opset is older than {LAYER_NORM_SINCE}, which has LayerNormalization")
+    inner = nodes_of(match, MEAN, CENTRED, SQUARE, VARIANCE, POSITIVE, DEVIATION, INVERSE, NORMAL)
+    data, dims = match[DATA], shapes[match[DATA]].dims
     if dims is None:
-        raise _NoLayerNormError("the rank of its data is not known")
+        raise MatchFailure("the rank of its data is not known")
+    mean, variance = nodes_of(match, MEAN, VARIANCE)
     count = _count(editor, mean, len(dims))
     if count is None or count != _count(editor, variance, len(dims)):
-        raise _NoLayerNormError("its means are not over the same last axes, which they keep")
-    epsilon = next(
-        (number for value in positive.inputs if value and (number := editor.uniform(value)) is not None), None
-    )
-    if epsilon is None or shapes[output_of(positive)].dims != shapes[output_of(variance)].dims:
-        raise _NoLayerNormError("its epsilon is not one constant number")
-    inner = [mean, centred, square, variance, positive, root, *quotient]
+        raise MatchFailure("its means are not over the same last axes, which they keep")
+    epsilon = editor.uniform(match[EPSILON])
+    if epsilon is None or shapes[match[POSITIVE]].dims != shapes[match[VARIANCE]].dims:
+        raise MatchFailure("its epsilon is not one constant number")
     for node in inner[:-1]:
         out = output_of(node)
         if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
-            raise _NoLayerNormError(f"'{out.name}' is read elsewhere too")
+            raise MatchFailure(f"'{out.name}' is read elsewhere too")
     norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
     return _with_scale(editor, norm)
 
 
-def _is_square(editor: Editor, node: Node, value: Value) -> bool:
-    if node.is_op("Mul"):
-        return node.inputs == (value, value)
-    exponent = node.input(1)
-    return (
-        exponent is not None
-        and editor.uniform(exponent) == 2
-        and editor.shapes[output_of(node)].dims == editor.shapes[value].dims
-    )
-
-
-def _quotient(editor: Editor, root: Node, centred: Node) -> list[Node]:
-    """Return the nodes that divide by the deviation."""
-    divided, deviation = output_of(centred), output_of(root)
+def _quotient(editor: Editor, deviation: Value, match: Match) -> Match:
+    """Return the match with the nodes that divide by the deviation."""
     reader = editor.only_reader(deviation)
-    if reader is not None and reader.is_op("Div") and reader.inputs == (divided, deviation):
-        return [reader]
-    if reader is not None and _is_inverse(editor, reader, deviation):
-        product = editor.only_reader(output_of(reader))
-        if product is not None and product.is_op("Mul") and {*product.inputs} == {divided, output_of(reader)}:
-            return [reader, product]
-    raise _NoLayerNormError("what is centred is not all that is divided by its deviation")
-
-
-def _is_inverse(editor: Editor, node: Node, value: Value) -> bool:
-    one = node.input(0)
-    if node.is_op("Reciprocal"):
-        return True
-    is_quotient = node.is_op("Div") and node.input(1) is value and one is not None and editor.uniform(one) == 1
-    return is_quotient and editor.shapes[output_of(node)].dims == editor.shapes[value].dims
+    product = editor.only_reader(output_of(reader)) if reader is not None else None
+    for node in (reader, product):
+        quotient = NORMAL.match(editor, output_of(node), match) if node is not None else None
+        if quotient and editor.shapes[quotient.get(INVERSE, deviation)].dims == editor.shapes[deviation].dims:
+            return quotient
+    raise MatchFailure("what is centred is not all that is divided by its deviation")
 
 
 def _count(editor: Editor, mean: Node, rank: int) -> int | None:
@@ -186,7 +166,7 @@ def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
     """Add the Cast, the scale and the bias that follow to a normalization.
 
     Raises:
-        _NoLayerNormError: It is of another dtype, or needs a scale that is not known.
+        MatchFailure: It is of another dtype, or needs a scale that is not known.
     """
     cast, maker = editor.only_reader(norm.out), norm.data.producer
     if norm.dtype == TensorProto.FLOAT and cast is not None and cast.is_op("Cast") and maker and maker.is_op("Cast"):
@@ -195,12 +175,12 @@ def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
             norm.nodes.append(cast)
             norm.data, norm.dtype = source, TensorProto.FLOAT16
     if norm.dtype not in STASHED:
-        raise _NoLayerNormError("LayerNormalization computes its mean in float32")
+        raise MatchFailure("LayerNormalization computes its mean in float32")
     norm.scale = _operand(editor, norm, "Mul")
     norm.bias = _operand(editor, norm, "Add")
     sizes = [dim.constant for dim in norm.axes]
     if norm.scale is None and (None in sizes or math.prod(size or 0 for size in sizes) > MAX_ONES):
-        raise _NoLayerNormError("it has no scale, and would need one of unknown or great size")
+        raise MatchFailure("it has no scale, and would need one of unknown or great size")
     return norm
 
 

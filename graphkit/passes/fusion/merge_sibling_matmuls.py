@@ -15,7 +15,8 @@ from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.linear_operators import Affine, Linear, Reason, affine_of, linear_of
+from graphkit.rewrite.linear_operators import Linear, affine_of, linear_of
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.weight_arithmetic import joined, read, rounded
 
 __all__ = ["MergeSiblingMatmuls"]
@@ -92,48 +93,48 @@ class _Sibling:
 def _sort(editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sibling]], waiting: set[object]) -> None:
     """Put a node to those that can be merged with it; note a group of which a node is being changed."""
     key = (node.scope, node.inputs[0], node.op_type, node.attr("transA", 0), node.attr("transB", 0))
-    found = _sibling(editor, node)
+    try:
+        found = _sibling(editor, node)
+    except MatchFailure:
+        found = None
     if editor.is_taken(node) or (found is not None and found.add is not None and editor.is_taken(found.add)):
         waiting.add(key)
     elif found is not None:
         groups[key, found.linear.tensor.data_type].append(found)
 
 
-def _sibling(editor: Editor, node: Node) -> _Sibling | None:
-    linear, out = linear_of(node, editor.shapes), node.outputs[0]
-    if isinstance(linear, Reason) or linear.data != 0 or len(linear.tensor.dims) != 2 or out is None:
-        return None
-    weight = node.inputs[1]
-    if weight is None or editor.is_fused(node) or editor.is_static(node):
-        return None
-    if any(editor.is_fused(reader) for reader, _ in out.consumers):
-        return None
+def _sibling(editor: Editor, node: Node) -> _Sibling:
+    linear, weight, out = linear_of(node, editor.shapes), node.inputs[1], node.outputs[0]
+    if linear.data != 0 or len(linear.tensor.dims) != 2 or weight is None or out is None:
+        raise MatchFailure
+    if editor.is_fused(node) or editor.is_static(node) or any(editor.is_fused(reader) for reader, _ in out.consumers):
+        raise MatchFailure
     if node.op_type == "Gemm":
-        bias = _own_bias(editor, linear)
-        return None if isinstance(bias, Reason) else _Sibling(linear, weight, None, bias, out)
+        return _Sibling(linear, weight, None, _own_bias(editor, linear), out)
     reader = editor.only_reader(out)
-    if reader is None or not reader.is_op("Add"):
+    result = reader.outputs[0] if reader is not None and reader.is_op("Add") else None
+    if reader is None or result is None:
         return _Sibling(linear, weight, None, None, out)
-    added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
-    result = reader.outputs[0]
-    if not isinstance(added, Affine) or result is None:
+    try:
+        added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
+    except MatchFailure:
         return _Sibling(linear, weight, None, None, out)
     return _Sibling(linear, weight, reader, added.shift, result)
 
 
-def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | Reason | None:
+def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | None:
     value = linear.node.input(2)
     if linear.node.attr("alpha", 1.0) != 1.0 or linear.node.attr("beta", 1.0) != 1.0:
-        return Reason("it scales its product or its bias")
+        raise MatchFailure("it scales its product or its bias")
     if value is None:
         return None
     tensor, count = value.constant, linear.result.count
     if tensor is None or list(tensor.dims) not in ([], [1], [count], [1, 1], [1, count]):
-        return Reason("its bias is not one constant number for each column")
+        raise MatchFailure("its bias is not one constant number for each column")
     try:
         return editor.model.array(tensor).reshape(-1)
     except ModelError as error:  # its data file is missing
-        return Reason(str(error))
+        raise MatchFailure(str(error)) from error
 
 
 def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sibling]]]:
@@ -159,13 +160,10 @@ def _gain(siblings: Sequence[_Sibling]) -> int:
 
 def _merge_layers(editor: Editor, layers: Sequence[Sequence[_Sibling]]) -> None:
     """Merge the operators of each of several layers, which share the weights."""
-    try:
+    with editor.matching(layers[0][0].linear.node):
         weight = _joined_weight(editor, layers[0])
-    except ModelError as error:  # its data file is missing
-        editor.decline(layers[0][0].linear.node, str(error))
-        return
-    for siblings in layers:
-        _merge(editor, siblings, weight)
+        for siblings in layers:
+            _merge(editor, siblings, weight)
 
 
 def _merge(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:

@@ -13,7 +13,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import chain_end
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.layouts import MOVERS, Atom, Group, Layout, after, joined
-from graphkit.rewrite.linear_operators import Affine, Linear, Reason, affine_of, linear_of
+from graphkit.rewrite.linear_operators import Linear, affine_of, linear_of
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
@@ -58,29 +59,30 @@ def operand(node: Node) -> Value | None:
     return node.input(0)
 
 
-def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: bool) -> Projection | Reason:
-    """Return the queries, keys or values that a value is, or why it is none; rows may come before the batch."""
+def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: bool) -> Projection:
+    """Return the queries, keys or values that a value is; rows may come before the batch.
+
+    Raises:
+        MatchFailure: It is none of them.
+    """
     path: list[tuple[Node, Value, Value]] = []
     while value is not None and value.producer is not None and value.producer.is_op(*MOVERS, *SCALING, *TAKING):
         source = operand(value.producer)
         if source is None:
-            return Reason(f"its {role} are constant")
+            raise MatchFailure(f"its {role} are constant")
         path.append((value.producer, source, value))
         value = source
     node = value.producer if value is not None else None
     if value is None or node is None or node.is_op("Concat"):
-        return Reason(f"its {role} are an input, or joined with others, such as a past")
-    found = _product(editor, node, value, role)
-    if isinstance(found, Reason):
-        return found
-    linear, add, shift = found
+        raise MatchFailure(f"its {role} are an input, or joined with others, such as a past")
+    linear, add, shift = _product(editor, node, value, role)
     batch, rows = batch_and_rows(editor, value, is_turned=is_turned)
     columns = joined([Atom("column", const(linear.result.count))])
     layout = Layout((rows, batch, columns) if is_turned else (batch, rows, columns))
     for mover, source, out in reversed(path):
         moved = after(editor, mover, source, out, layout)
         if moved is None:
-            return Reason(f"'{mover.label}' does something else to its {role} than to tell heads apart")
+            raise MatchFailure(f"'{mover.label}' does something else to its {role} than to tell heads apart")
         layout = moved
     nodes = (linear.node, *([add] if add is not None else []), *(mover for mover, _, _ in path))
     weight = linear.node.inputs[linear.weight]
@@ -88,27 +90,33 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
     return Projection(linear, weight, add, shift, layout, nodes)
 
 
-def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray] | Reason:
+def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray]:
     """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and its bias."""
     add = node if node.is_op("Add") else None
     if add is not None:
         made = [one.producer for one in add.inputs if one is not None and not one.is_constant]
         node = made[0] if len(made) == 1 and made[0] is not None else add
-    linear = linear_of(node, editor.shapes)
-    if isinstance(linear, Reason):
-        return Reason(f"its {role} are not made by a MatMul with a constant weight{': ' * bool(linear)}{linear}")
+    try:
+        linear = linear_of(node, editor.shapes)
+    except MatchFailure as failure:
+        why = f": {failure.reason}" if failure.reason else ""
+        raise MatchFailure(f"its {role} are not made by a MatMul with a constant weight{why}") from failure
     if node.op_type != "MatMul" or linear.data != 0 or len(linear.view) != 2 or editor.shapes[value].rank != 3:
-        return Reason(f"its {role} are not made by a MatMul of a tensor of rank 3 and a matrix")
+        raise MatchFailure(f"its {role} are not made by a MatMul of a tensor of rank 3 and a matrix")
     if linear.tensor.data_type != TensorProto.FLOAT:
-        return Reason("it is not of float32, for which alone onnxruntime has a kernel on the CPU")
+        raise MatchFailure("it is not of float32, for which alone onnxruntime has a kernel on the CPU")
     if add is None:
         return linear, None, np.zeros(1)
     product = node.outputs[0]
     assert product is not None
-    shift = affine_of(editor.model, add, product, linear.result, linear.tensor.data_type)
-    if not isinstance(shift, Affine) or editor.shapes[product].dims != editor.shapes[value].dims:
-        return Reason(f"what is added to its {role} is not one constant number for each column")
-    return linear, add, shift.shift
+    added = MatchFailure(f"what is added to its {role} is not one constant number for each column")
+    try:
+        shift = affine_of(editor.model, add, product, linear.result, linear.tensor.data_type).shift
+    except MatchFailure:
+        raise added from None
+    if editor.shapes[product].dims != editor.shapes[value].dims:
+        raise added
+    return linear, add, shift
 
 
 BODY_SINCE = 13  # of the operators that the function is made of
@@ -161,31 +169,29 @@ class SelfAttention:
     nodes: frozenset[Node]
 
 
-def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
-    """Return the attention that a Softmax belongs to, or why no kernel computes it; "" where it is none."""
+def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
+    """Return the attention that a Softmax belongs to.
+
+    Raises:
+        MatchFailure: It belongs to none, or no kernel computes it.
+    """
     readers = softmax.outputs[0].consumers if softmax.outputs[0] is not None else []
     product = next((reader for reader, index in readers if reader.is_op("MatMul") and index == 0), None)
     scores = _scores(softmax)
     if product is None or scores is None:
-        return Reason()
+        raise MatchFailure
     if softmax.scope.opset() < BODY_SINCE:
-        return Reason(f"its operator set is below {BODY_SINCE}: run convert-opset first")
+        raise MatchFailure(f"its operator set is below {BODY_SINCE}: run convert-opset first")
     scaled = _scale(editor, softmax, scores)
-    if isinstance(scaled, Reason):
-        return scaled
-    reasons: list[Reason] = []
+    operands = list(zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True))
+    failures: list[MatchFailure] = []
     for is_turned in (False, True):
-        found: list[Projection] = []
-        for role, value in zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True):
-            one = projection_of(editor, value, role, is_turned=is_turned)
-            if isinstance(one, Reason):
-                return one
-            found.append(one)
+        found = [projection_of(editor, value, role, is_turned=is_turned) for role, value in operands]
         data = found[0].linear.node.inputs[0]
         if data is None or any(projection.linear.node.inputs[0] is not data for projection in found):
-            return Reason("its queries, keys and values are made from different tensors")
+            raise MatchFailure("its queries, keys and values are made from different tensors")
         batch, rows = batch_and_rows(editor, data, is_turned=is_turned)
-        attention = _Parts(
+        parts = _Parts(
             editor=editor,
             softmax=softmax,
             scores=scores,
@@ -194,11 +200,12 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention | Reason:
             rows=rows,
             scaled=scaled,
             found=found,
-        ).attention(data, is_turned=is_turned)
-        if not isinstance(attention, Reason):
-            return attention
-        reasons.append(attention)
-    return reasons[0]
+        )
+        try:
+            return parts.attention(data, is_turned=is_turned)
+        except MatchFailure as failure:
+            failures.append(failure)
+    raise failures[0]
 
 
 def _reader(value: Value | None) -> Node | None:
@@ -224,21 +231,21 @@ def _before_scaling(node: Node) -> Node | None:
     return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
 
 
-def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]] | Reason:
+def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
     """Return the factor of scores before the Softmax, and the nodes that apply it."""
     value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims if softmax.inputs[0] is not None else None
     if dims is None or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
-        return Reason("the rank of its scores is not known, or its Softmax is over another axis than the last one")
+        raise MatchFailure("the rank of its scores is not known, or its Softmax is over another axis than the last one")
     layout = Layout(((),) * len(dims))
     path: list[Node] = []
     while value is not None and (node := value.producer) is not scores:
         if node is None or not node.is_op(*SCALING):
-            return Reason("a mask or a bias is added to its scores, which the fused node would need as an input")
+            raise MatchFailure("a mask or a bias is added to its scores, which the fused node would need as an input")
         path.append(node)
         source = operand(node)
         scaled = after(editor, node, source, value, layout) if source is not None else None
         if scaled is None:
-            return Reason(f"'{node.label}' scales its scores by other than one constant number")
+            raise MatchFailure(f"'{node.label}' scales its scores by other than one constant number")
         value, layout = source, scaled
     return layout.scale, tuple(path)
 
@@ -262,26 +269,22 @@ class _Parts:
     scaled: tuple[float, tuple[Node, ...]]
     found: Sequence[Projection]
 
-    def attention(self, data: Value, *, is_turned: bool) -> SelfAttention | Reason:
-        """Return the attention, or why it is none."""
+    def attention(self, data: Value, *, is_turned: bool) -> SelfAttention:
+        """Return the attention, of data that may have its rows first."""
         query, key, value = self.found
-        split = self._heads()
-        if isinstance(split, Reason):
-            return split
-        heads, columns = split
+        heads, columns = self._heads()
         scale = self.scaled[0] * query.layout.scale * key.layout.scale
         if value.layout.scale != 1:
-            return Reason("its values are scaled")
+            raise MatchFailure("its values are scaled")
         with np.errstate(over="ignore", under="ignore"):
             if not np.float32(scale) or not np.isfinite(np.float32(scale)):
-                return Reason("its scale is 0 or not finite")
+                raise MatchFailure("its scale is 0 or not finite")
         result = self._result()
         if result is None:
-            return Reason("what it gives is not put side by side by heads")
+            raise MatchFailure("what it gives is not put side by side by heads")
         before = (node for projection in self.found for node in projection.nodes)
         nodes = frozenset([self.softmax, self.scores, self.product, *self.scaled[1], *before, *result.nodes])
-        if reason := self._shared(nodes, result.value):
-            return reason
+        self._check_readers(nodes, result.value)
         return SelfAttention(
             data=data,
             is_turned=is_turned,
@@ -294,24 +297,24 @@ class _Parts:
             nodes=nodes,
         )
 
-    def _heads(self) -> tuple[int, Columns] | Reason:
+    def _heads(self) -> tuple[int, Columns]:
         """Return the number of heads, and which columns queries, keys and values are."""
         layouts = [projection.layout for projection in self.found]
         query, key, value = layouts
         ranks = {len(layout.dims) for layout in layouts}
         if len(ranks) != 1 or ranks.pop() < 3:
-            return Reason("its queries, keys and values are not of one rank")
+            raise MatchFailure("its queries, keys and values are not of one rank")
         rows = (query.dims[-2], key.dims[-1], value.dims[-2])
         inner = (query.dims[-1], key.dims[-2], value.dims[-1])
         if any(group != self.rows for group in rows) or any(atom.kind != "column" for group in inner for atom in group):
-            return Reason("it does not compare the rows of each batch")
+            raise MatchFailure("it does not compare the rows of each batch")
         outer = [[_alike(group) for group in layout.dims[:-2]] for layout in layouts]
         if outer[0] != outer[1] or outer[0] != outer[2]:
-            return Reason("its queries, keys and values have not the same heads")
+            raise MatchFailure("its queries, keys and values have not the same heads")
         pairs = list(zip(layouts, inner, strict=True))
         sizes = [len(layout.columns(group)) for layout, group in pairs]
         if sizes[0] != sizes[1] or 0 in sizes:
-            return Reason("its queries and keys are not of one size")
+            raise MatchFailure("its queries and keys are not of one size")
         of_query, of_key, of_value = (layout.columns(*layout.dims[:-2], group) for layout, group in pairs)
         return len(of_query) // sizes[0], (of_query, of_key, of_value)
 
@@ -351,17 +354,16 @@ class _Parts:
         spec = reshape_spec((*(sizes[group] for group in order), const(columns)), dims)
         return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
 
-    def _shared(self, nodes: frozenset[Node], result: Value) -> Reason:
-        """Return which tensor of an attention is needed besides its result, "" for none."""
+    def _check_readers(self, nodes: frozenset[Node], result: Value) -> None:
+        """Check that no tensor of an attention is needed besides its result."""
         if any(node.scope is not self.softmax.scope for node in nodes):
-            return Reason("its nodes are in several graphs")
+            raise MatchFailure("its nodes are in several graphs")
         inside = [value for node in nodes for value in node.outputs if value is not None and value is not result]
         for value in sorted(inside, key=lambda one: one.name):
             if self.editor.is_output(value):
-                return Reason(f"'{value.name}' is an output")
+                raise MatchFailure(f"'{value.name}' is an output")
             if any(reader not in nodes for reader, _ in value.consumers):
-                return Reason(f"'{value.name}' is read elsewhere too")
-        return Reason()
+                raise MatchFailure(f"'{value.name}' is read elsewhere too")
 
 
 def _flat(dims: Sequence[Group]) -> Group:

@@ -10,8 +10,9 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.paths import output_of
+from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.pattern import output_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 from graphkit.shapes.tensor import Dims, numbers
@@ -155,7 +156,7 @@ class RepeatReaders:
         movers: What treats all heads alike, in the order of reading.
         shapes: What asks for the dims.
         once: The shape that gives the heads once.
-        obstacle: Why the copies are needed, "" where they are not.
+        failures: Why the copies are needed, none where they are not.
         is_operand: Whether a MatMul reads them.
         is_waiting: Whether another edit has to come first.
     """
@@ -166,9 +167,11 @@ class RepeatReaders:
         self.movers: list[Node] = []
         self.shapes: list[Node] = []
         self.once = reshape_spec(editor.shapes[repeat.source].dims or (), repeat.dims)
-        self.obstacle = "" if self.once is not None else "no constant shape gives its heads, which may be empty"
+        self.failures: list[MatchFailure] = []
         if repeat.is_in_turn:
-            self.obstacle = "its heads come in turn, and those of a group have to be neighbours"
+            self.failures.append(MatchFailure("its heads come in turn, and those of a group have to be neighbours"))
+        elif self.once is None:
+            self.failures.append(MatchFailure("no constant shape gives its heads, which may be empty"))
         self.is_operand = self.is_waiting = False
         self._follow(repeat.node.outputs[0])
         for mover in self.movers:
@@ -178,43 +181,46 @@ class RepeatReaders:
         if copies is None:
             return
         if self.editor.is_output(copies):
-            self.obstacle = self.obstacle or f"'{copies.name}' is an output"
+            self.failures.append(MatchFailure(f"'{copies.name}' is an output"))
         self.is_waiting = self.is_waiting or self.editor.has_alias(copies)
         for node, index in copies.consumers:
             self.is_waiting = self.is_waiting or not self.editor.is_free(node)
-            need = self._read(copies, node, index)
-            self.obstacle = self.obstacle or need
+            try:
+                self._read(copies, node, index)
+            except MatchFailure as failure:
+                self.failures.append(failure)
 
-    def _read(self, copies: Value, node: Node, index: int) -> str:
-        """Sort a reader in, or return why it needs the copies."""
+    def _read(self, copies: Value, node: Node, index: int) -> None:
+        """Sort a reader in.
+
+        Raises:
+            MatchFailure: It needs the copies.
+        """
         if not self.editor.is_visible(self.repeat.source, node.scope):
-            return f"{node.label} cannot read '{self.repeat.source.name}' by that name"
+            raise MatchFailure(f"{node.label} cannot read '{self.repeat.source.name}' by that name")
         if node.is_op("MatMul") and index == 1:
             self.is_operand = True
-            product = self._product(copies, node)
-            if isinstance(product, str):
-                return product
-            self.products.append(product)
+            self.products.append(self._product(copies, node))
         elif node.is_op("Shape"):
             self.shapes.append(node)
         elif _is_alike(self.editor, copies, node, index):
             self.movers.append(node)
         else:
-            return f"{node.label} needs its copies"
-        return ""
+            raise MatchFailure(f"{node.label} needs its copies")
 
-    def _product(self, copies: Value, node: Node) -> Product | str:
+    def _product(self, copies: Value, node: Node) -> Product:
         queries = node.input(0)
         left = self.editor.shapes[queries].dims if queries is not None else None
         right = self.editor.shapes[copies].dims
         if left is None or right is None or len(left) != len(right) or left[:MATRIX] != right[:MATRIX]:
-            return f"the left operand of {node.label} is not known to be of the same batch and heads"
+            raise MatchFailure(f"the left operand of {node.label} is not known to be of the same batch and heads")
         batch, heads, count, size = left
         rows = (batch, const(self.repeat.heads), count * self.repeat.count)
         to_rows = reshape_spec(left, (*rows, size))
         to_heads = reshape_spec((*rows, right[-1]), (batch, heads, count, right[-1]))
         if (to_rows is None or to_heads is None) and node.scope.opset() < SHAPE_SLICE_SINCE:
-            return f"{node.label} may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
+            empty = f"{node.label} may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
+            raise MatchFailure(empty)
         return Product(node, to_rows, to_heads)
 
 
@@ -242,7 +248,7 @@ RESHAPE_SINCE = 5  # from which its shape is an input
 
 
 @dataclass(frozen=True)
-class ShareKvHeads(Rewrite):
+class ShareKvHeads(NodeRewrite):
     """Multiply the queries of a group with the one head that they share, instead of with copies of it.
 
     Exporters repeat each head of the keys and values for the queries of its group (Unsqueeze, Expand, Reshape; Tile, a
@@ -277,18 +283,18 @@ class ShareKvHeads(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for node in list(editor.nodes(*COPYING)):
-            repeat = repeat_of(editor, node) if node.scope.opset() >= RESHAPE_SINCE else None
-            if repeat is None or repeat.count == 1:
-                continue
-            readers = RepeatReaders(editor, repeat)
-            if not readers.is_operand or readers.is_waiting:
-                continue
-            if readers.obstacle:
-                editor.decline(node, readers.obstacle)
-            else:
-                _share(editor, repeat, readers)
+    operators: ClassVar[tuple[str, ...]] = COPYING
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        repeat = repeat_of(editor, node) if node.scope.opset() >= RESHAPE_SINCE else None
+        if repeat is None or repeat.count == 1:
+            return
+        readers = RepeatReaders(editor, repeat)
+        if not readers.is_operand or readers.is_waiting:
+            return
+        if readers.failures:
+            raise readers.failures[0]
+        _share(editor, repeat, readers)
 
 
 def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:

@@ -12,6 +12,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined
+from graphkit.rewrite.match import MatchFailure
 from graphkit.shapes import Expr, Shapes
 
 __all__ = ["Growth", "growths"]
@@ -60,11 +61,11 @@ def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Gro
         given = free_name(f"{entry.present.name}_new", taken)
         readers = [node for node, _ in entry.past.consumers if not node.is_op("Shape")]
         if not any(node.is_op("Concat") for node in readers):
-            reason = _Moved(entry, shapes, axis).fault()
-            if reason:
-                declined.append(Declined(entry.past.name, reason))
-            else:
+            try:
+                _Moved(entry, shapes, axis).check()
                 found.append(Growth(entry, axis, None, given))
+            except MatchFailure as failure:
+                declined.append(Declined(entry.past.name, failure.reason))
             continue
         concat = readers[0] if len(readers) == 1 else None
         if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != entry.past:
@@ -89,24 +90,29 @@ class _Moved:
         dims = shapes[self.past].dims
         self.length = dims[axis] if dims is not None else None
 
-    def fault(self) -> str:
-        """Return why the new part of the present is not all that is new, "" where it is."""
+    def check(self) -> None:
+        """Check that the new part of the present is all that is new.
+
+        Raises:
+            MatchFailure: It is not.
+        """
         before, after = self.shapes[self.past].dims, self.shapes[self.present].dims
         if self.length is None or not self.length.symbols or before is None or after is None:
-            return "its dims are not known"
+            raise MatchFailure("its dims are not known")
         if len(before) != len(after) or self._others(before) != self._others(after):
-            return "what it becomes has another shape"
+            raise MatchFailure("what it becomes has another shape")
         if self.shapes[self.past].dtype != self.shapes[self.present].dtype:
-            return "what it becomes has another dtype"
+            raise MatchFailure("what it becomes has another dtype")
         joined = set()
         for node, value in self._readers():
             if not self._joins(node, value):
-                return f"'{node.label}' ({node.operator}) reads it before what is new joins it"
+                raise MatchFailure(f"'{node.label}' ({node.operator}) reads it before what is new joins it")
             joined.add(node)
         if not joined:
-            return "nothing new joins it"
+            raise MatchFailure("nothing new joins it")
         left = next((value for value in self._sources(joined) if value is not None), None)
-        return f"its present is also made of '{left.name}'" if left is not None else ""
+        if left is not None:
+            raise MatchFailure(f"its present is also made of '{left.name}'")
 
     def _others(self, dims: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return the dims other than that which grows."""

@@ -14,6 +14,7 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.integer_bounds import Bounds, IntegerBounds
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["CastInt64Away"]
 
@@ -121,12 +122,15 @@ def _convertible(editor: Editor) -> dict[Node, list[int]]:
         node: read for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING)) if (read := _read(editor, node))
     }
     while found:
-        reasons = {
-            node: reason for node, read in found.items() if (reason := _reason(editor, bounds, node, read, found))
-        }
-        if not reasons:
+        failures: list[tuple[Node, str]] = []
+        for node, read in found.items():
+            try:
+                _check(editor, bounds, node, read, found)
+            except MatchFailure as failure:
+                failures.append((node, failure.reason))
+        if not failures:
             break
-        for node, reason in reasons.items():
+        for node, reason in failures:
             editor.decline(node, f"stays int64, for {reason}")
             del found[node]
     return found
@@ -143,24 +147,25 @@ def _read(editor: Editor, node: Node) -> list[int]:
     return [*data, 1] if looks_up else data
 
 
-def _reason(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], found: Mapping[Node, list[int]]) -> str:
-    """Return why a node needs int64, "" where it does not."""
+def _check(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], found: Mapping[Node, list[int]]) -> None:
+    """Check that a node does not need int64, given those that do not either."""
     out = node.outputs[0]
     assert out is not None
     gives = _is_int64(editor, out)
     if node.scope.opset() < SINCE.get(node.op_type, 1):
-        return "its opset has no such operator for int32"
+        raise MatchFailure("its opset has no such operator for int32")
     values = [value for index in read if (value := node.inputs[index]) is not None]
     for value in (*values, *([out] if gives else [])):
         if not _fits(bounds.of(value)):
-            return f"'{value.name}' is not known to fit into int32"
+            raise MatchFailure(f"'{value.name}' is not known to fit into int32")
     for value in values:
         if not (value.is_constant or value.producer in found or (value.producer and value.producer.is_op(*SOURCES))):
-            return f"'{value.name}' is int64"
+            raise MatchFailure(f"'{value.name}' is int64")
     if gives and editor.is_output(out):
-        return "it is an output"
+        raise MatchFailure("it is an output")
     reader = next((each for each, _ in out.consumers if gives and each not in found and not each.is_op("Cast")), None)
-    return f"{reader.label} reads int64" if reader is not None else ""
+    if reader is not None:
+        raise MatchFailure(f"{reader.label} reads int64")
 
 
 def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,9 +11,11 @@ from onnx import TensorProto, helper
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["ATTENTIONS", "AttentionNode", "DecomposeAttention", "HeadSizes", "read_attention"]
 
@@ -67,25 +69,26 @@ class AttentionNode:
     rotary: tuple[Value, Value] | None = None
 
 
-def read_attention(editor: Editor, node: Node) -> AttentionNode | str:
-    """Return the computation of a node, or why it stays."""
+def read_attention(editor: Editor, node: Node) -> AttentionNode:
+    """Return the computation of a node.
+
+    Raises:
+        MatchFailure: Plain operators cannot compute it.
+    """
     is_grouped = node.operator == GROUPED
     if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
-        return f"its operator set is below {AXES_ARE_INPUTS_SINCE}"
-    if reason := _unknown_parts(node):
-        return reason
+        raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
+    _check_parts(node)
     shapes = _head_sizes(editor, node)
-    if isinstance(shapes, str):
-        return shapes
     dtype = editor.shapes[node.inputs[0]].dtype if node.inputs[0] is not None else 0
     if dtype not in FLOATS:
-        return "it is not of floats"
+        raise MatchFailure("it is not of floats")
     scale, softcap, window = node.attr("scale", 0.0), node.attr("softcap", 0.0), node.attr("local_window_size", -1)
     if scale is None or softcap is None or window is None:
-        return "its scale, softcap or window is not known"
+        raise MatchFailure("its scale, softcap or window is not known")
     cos, sin = (node.input(index) for index in ROTARY)
     if (is_turned := bool(is_grouped and node.attr("do_rotary", 0))) and (cos is None or sin is None):
-        return "it has no tables of rotary embeddings"
+        raise MatchFailure("it has no tables of rotary embeddings")
     keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
     return AttentionNode(
         node=node,
@@ -101,13 +104,13 @@ def read_attention(editor: Editor, node: Node) -> AttentionNode | str:
     )
 
 
-def _head_sizes(editor: Editor, node: Node) -> HeadSizes | str:
-    """Return the heads of a node, or why they are not known."""
+def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
+    """Return the heads of a node."""
     given = [value for value in node.inputs[:3] if value is not None]
     dims = [found for value in given if (found := editor.shapes[value].dims) is not None]
     is_packed, ranks = len(given) == 1, {len(found) for found in dims}
     if len(dims) not in (1, 3) or len(dims) != len(given) or len(ranks) != 1 or not ranks <= {3, 4}:
-        return "queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3"
+        raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
     is_flat = ranks == {3}
     if is_flat:
         names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
@@ -116,7 +119,7 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes | str:
         heads, groups = (found[1].constant or 0 for found in dims[:2])
     last = [found[-1].constant or 0 for found in dims]
     if heads < 1 or groups < 1 or heads % groups or min(last) < 1 or (is_packed and not is_flat):
-        return "its heads and their size are not known numbers"
+        raise MatchFailure("its heads and their size are not known numbers")
     if is_packed:
         size = last[0] // (heads + 2 * groups)
         return HeadSizes(heads, groups, size, size, is_flat, is_packed)
@@ -125,20 +128,21 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes | str:
     return HeadSizes(heads, groups, last[0] // heads, last[2] // groups, is_flat, is_packed)
 
 
-def _unknown_parts(node: Node) -> str:
-    """Return which parts of a node are not supported here, "" for none."""
+def _check_parts(node: Node) -> None:
+    """Check that all parts of a node are supported here."""
     if len(node.outputs) > 3 and node.outputs[3] is not None:
-        return "it gives its scores too"
+        raise MatchFailure("it gives its scores too")
     if node.operator != GROUPED:
         if node.input(6) is not None or node.attr("softmax_precision", 0):
-            return "it has lengths of its own, or a softmax of another type: export without nonpad_kv_seqlen"
-        return ""
+            lengths = "it has lengths of its own, or a softmax of another type: export without nonpad_kv_seqlen"
+            raise MatchFailure(lengths)
+        return
     if any(node.input(index) is not None for index in UNKNOWN):
-        return "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them"
+        more = "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them"
+        raise MatchFailure(more)
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
-    if found := next((name for name in odd if node.attr(name, 0)), ""):
-        return f"its {found} is set, which has no plain spelling here"
-    return ""
+    if name := next((name for name in odd if node.attr(name, 0)), ""):
+        raise MatchFailure(f"its {name} is set, which has no plain spelling here")
 
 
 @dataclass(frozen=True)
@@ -177,25 +181,23 @@ class DecomposeAttention(Rewrite):
             for node in scope.nodes:
                 if node.operator not in ATTENTIONS or not editor.is_free(node):
                     continue
-                attention = read_attention(editor, node)
-                if isinstance(attention, str):
-                    editor.decline(node, attention)
-                else:
-                    editor.replace(node, *_Parts(editor, attention).nodes)
+                with editor.matching(node):
+                    parts = _Parts(editor, read_attention(editor, node))
+                    parts.compute()
+                    parts.replace()
                     editor.note("attention(s) computed by plain operators")
 
 
-@dataclass
-class _Parts:
+class _Parts(Builder):
     """The nodes that compute an attention."""
 
-    editor: Editor
-    attention: AttentionNode
-    nodes: list[NewNode] = field(default_factory=list)
+    def __init__(self, editor: Editor, attention: AttentionNode) -> None:
+        super().__init__(editor, attention.node)
+        self.attention = attention
 
-    def __post_init__(self) -> None:
-        found, node = self.attention, self.attention.node
-        self.out = node.outputs[0].name if node.outputs and node.outputs[0] is not None else node.label
+    def compute(self) -> None:
+        """Add the nodes."""
+        found, node = self.attention, self.node
         self.given = self._apart() if found.sizes.is_packed else node.inputs[:3]
         query, key, value = map(self._split, self.given, ("q", "k", "v"), self._heads(), self._sizes())
         if found.rotary is not None:
@@ -206,13 +208,11 @@ class _Parts:
         self.keys, self.values = self._joined(key, 0), self._joined(value, 1)
         weights = self._weights(query)
         values = self._repeated(self.values, "values", found.sizes.value_size)
-        if not found.sizes.is_flat:
-            self._add("MatMul", [weights, values], self.out, is_last=True)
-            return
-        mixed = self._add("MatMul", [weights, values], "mixed")
-        turned = self._add("Transpose", [mixed], "turned", perm=[0, 2, 1, 3])
-        shape = self._integers([0, 0, found.sizes.heads * found.sizes.value_size], "flat")
-        self._add("Reshape", [turned, shape], self.out, is_last=True)
+        mixed = self.add("MatMul", weights, values, role="mixed")
+        if found.sizes.is_flat:
+            turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
+            shape = self.integers([0, 0, found.sizes.heads * found.sizes.value_size], "flat")
+            self.add("Reshape", turned, shape)
 
     def _heads(self) -> tuple[int, int, int]:
         """Return the heads of queries, keys and values."""
@@ -230,45 +230,34 @@ class _Parts:
         return self._parts(self.attention.node.inputs[0], columns, "qkv")
 
     def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
-        parts = [self.editor.unique_name(f"{self.out}_{name}_part") for _ in columns]
-        self.nodes.append(NewNode("Split", [value, self._integers(columns, f"{name}_sizes")], parts, {"axis": -1}))
+        parts = [self.name(f"{name}_part") for _ in columns]
+        self.nodes.append(NewNode("Split", [value, self.integers(columns, f"{name}_sizes")], parts, {"axis": -1}))
         return parts
-
-    def _add(
-        self, op_type: str, inputs: list[NodeInput], name: str, *, is_last: bool = False, **attributes: object
-    ) -> str:
-        chosen = name if is_last else self.editor.unique_name(f"{self.out}_{name}")
-        like = self.attention.node if chosen == self.out else None
-        self.nodes.append(NewNode(op_type, inputs, [chosen], attributes, like=like))
-        return chosen
-
-    def _integers(self, numbers: list[int], name: str) -> str:
-        return self.editor.integers(numbers, f"{self.out}_{name}")
 
     def _number(self, number: float, name: str, dtype: int = 0) -> str:
         kind = helper.tensor_dtype_to_np_dtype(dtype or self.attention.dtype)
-        return self.editor.constant(np.array(number, kind), f"{self.out}_{name}")
+        return self.constant(np.array(number, kind), name)
 
     def _split(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
         """Return `[batch, heads, length, size]`."""
         if not self.attention.sizes.is_flat:
             return value
-        apart = self._add("Reshape", [value, self._integers([0, 0, heads, size], f"{name}_heads")], f"{name}_apart")
-        return self._add("Transpose", [apart], name, perm=[0, 2, 1, 3])
+        apart = self.add("Reshape", value, self.integers([0, 0, heads, size], f"{name}_heads"), role=f"{name}_apart")
+        return self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
 
     def _joined(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
         found = self.attention
         outputs = found.node.outputs
         present = outputs[index + 1] if len(outputs) > index + 1 else None
-        if found.past is not None:
-            inputs: list[NodeInput] = [found.past[index], new]
-            if present is not None:
-                return self._add("Concat", inputs, present.name, is_last=True, axis=2)
-            return self._add("Concat", inputs, ("keys", "values")[index], axis=2)
-        if present is not None:
-            return self._add("Identity", [new], present.name, is_last=True)
-        return new
+        if found.past is None and present is None:
+            return new
+        name = present.name if present is not None else self.name(("keys", "values")[index])
+        if found.past is None:
+            self.nodes.append(NewNode("Identity", [new], [name]))
+        else:
+            self.nodes.append(NewNode("Concat", [found.past[index], new], [name], {"axis": 2}))
+        return name
 
     def _repeated(self, value: NodeInput, name: str, size: int) -> NodeInput:
         """Return keys or values with a head for each of the queries."""
@@ -276,25 +265,25 @@ class _Parts:
         times = found.heads // found.groups
         if times == 1:
             return value
-        apart = self._add("Unsqueeze", [value, self._integers([2], "axis")], f"{name}_apart")
-        wide = self._add("Expand", [apart, self._integers([1, 1, times, 1, 1], "times")], f"{name}_wide")
-        shape = self._integers([0, found.heads, -1, size], f"{name}_shape")
-        return self._add("Reshape", [wide, shape], f"{name}_repeated")
+        apart = self.add("Unsqueeze", value, self.integers([2], "axis"), role=f"{name}_apart")
+        wide = self.add("Expand", apart, self.integers([1, 1, times, 1, 1], "times"), role=f"{name}_wide")
+        shape = self.integers([0, found.heads, -1, size], f"{name}_shape")
+        return self.add("Reshape", wide, shape, role=f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
         found = self.attention
-        keys = self._add("Transpose", [self._repeated(self.keys, "k", found.sizes.size)], "keys", perm=[0, 1, 3, 2])
-        product = self._add("MatMul", [query, keys], "product")
-        scores = self._add("Mul", [product, self._number(found.scale, "scale")], "scaled")
+        keys = self.add("Transpose", self._repeated(self.keys, "k", found.sizes.size), role="keys", perm=[0, 1, 3, 2])
+        product = self.add("MatMul", query, keys, role="product")
+        scores = self.add("Mul", product, self._number(found.scale, "scale"), role="scaled")
         if found.softcap > 0:
             limit = self._number(found.softcap, "softcap")
-            share = self._add("Tanh", [self._add("Div", [scores, limit], "share")], "limited")
-            scores = self._add("Mul", [share, limit], "capped")
+            share = self.add("Tanh", self.add("Div", scores, limit, role="share"), role="limited")
+            scores = self.add("Mul", share, limit, role="capped")
         if found.mask is not None:
-            scores = self._add("Add", [scores, self._bias(found.mask)], "masked")
+            scores = self.add("Add", scores, self._bias(found.mask), role="masked")
         if found.is_causal:
             scores = self._causal(scores)
-        return self._add("Softmax", [scores], "weights", axis=-1)
+        return self.add("Softmax", scores, role="weights", axis=-1)
 
     def _lowest(self) -> str:
         kind = helper.tensor_dtype_to_np_dtype(self.attention.dtype)
@@ -303,20 +292,20 @@ class _Parts:
     def _bias(self, mask: Value) -> NodeInput:
         if self.editor.shapes[mask].dtype != TensorProto.BOOL:
             return mask
-        return self._add("Where", [mask, self._number(0, "nothing"), self._lowest()], "bias")
+        return self.add("Where", mask, self._number(0, "nothing"), self._lowest(), role="bias")
 
     def _causal(self, scores: NodeInput) -> str:
         past, _, total = self._lengths()
         one = self._number(1, "step", TensorProto.INT64)
-        columns = self._add("Range", [self._number(0, "first", TensorProto.INT64), total, one], "columns")
-        rows = self._add("Range", [past, total, one], "places")
-        rows = self._add("Unsqueeze", [rows, self._integers([1], "column")], "rows")
-        hidden = self._add("Greater", [columns, rows], "future")
+        columns = self.add("Range", self._number(0, "first", TensorProto.INT64), total, one, role="columns")
+        rows = self.add("Range", past, total, one, role="places")
+        rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
+        hidden = self.add("Greater", columns, rows, role="future")
         if self.attention.window:
             window = self._number(self.attention.window, "window", TensorProto.INT64)
-            old = self._add("LessOrEqual", [columns, self._add("Sub", [rows, window], "from")], "old")
-            hidden = self._add("Or", [hidden, old], "hidden")
-        return self._add("Where", [hidden, self._lowest(), scores], "causal")
+            old = self.add("LessOrEqual", columns, self.add("Sub", rows, window, role="from"), role="old")
+            hidden = self.add("Or", hidden, old, role="hidden")
+        return self.add("Where", hidden, self._lowest(), scores, role="causal")
 
     def _lengths(self) -> tuple[str, str, str]:
         """Return how many tokens came before, how many are new, and both together, as scalars."""
@@ -324,22 +313,22 @@ class _Parts:
         axis = self._number(1, "second", TensorProto.INT64) if found.sizes.is_flat else third
 
         def length(value: NodeInput, axis: str, name: str) -> str:
-            return self._add("Gather", [self._add("Shape", [value], f"{name}_dims"), axis], name, axis=0)
+            return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), axis, role=name, axis=0)
 
         new = length(self.given[1], axis, "new")
         if found.past is None:
             return self._number(0, "first", TensorProto.INT64), new, new
         past = length(found.past[0], third, "past")
-        return past, new, self._add("Add", [past, new], "total")
+        return past, new, self.add("Add", past, new, role="total")
 
     def _tables(self) -> tuple[str, str]:
         """Return the cosines and sines at the new positions."""
         rotary = self.attention.rotary
         assert rotary is not None
         past, _, total = self._lengths()
-        places = self._add("Range", [past, total, self._number(1, "step", TensorProto.INT64)], "rotary_places")
+        places = self.add("Range", past, total, self._number(1, "step", TensorProto.INT64), role="rotary_places")
         cos, sin = (
-            self._add("Gather", [table, places], name, axis=0)
+            self.add("Gather", table, places, role=name, axis=0)
             for table, name in zip(rotary, ("cos", "sin"), strict=True)
         )
         return cos, sin
@@ -351,8 +340,8 @@ class _Parts:
         first, second, *left = self._parts(value, [half, half, *([rest] if rest else [])], name)
 
         def times(part: str, table: str) -> str:
-            return self._add("Mul", [part, table], f"{name}_times")
+            return self.add("Mul", part, table, role=f"{name}_times")
 
-        one = self._add("Sub", [times(first, cos), times(second, sin)], f"{name}_first")
-        other = self._add("Add", [times(first, sin), times(second, cos)], f"{name}_second")
-        return self._add("Concat", [one, other, *left], f"{name}_turned", axis=-1)
+        one = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
+        other = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
+        return self.add("Concat", one, other, *left, role=f"{name}_turned", axis=-1)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.rewrite.pattern import Op, Pattern
 
 __all__ = ["DropNanGuard"]
+
+GUARDED, FILL = Pattern(), Pattern()
+IS_NAN = Op("IsNaN", GUARDED)
+GUARD = Op("Where", IS_NAN, FILL, GUARDED) | Op("Where", Op("Not", IS_NAN), GUARDED, FILL)
 
 
 @dataclass(frozen=True)
@@ -48,28 +52,18 @@ class DropNanGuard(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         bounds = FloatBounds(editor.model, editor.shapes)
-        for node, guarded in _guards(editor):
+        for node in editor.nodes("Where"):
+            if (match := GUARD.match(editor, node.outputs[0])) is None:
+                continue
+            guarded = match[GUARDED]
             if not _is_softmax(guarded):
                 editor.decline(node, "what it guards is not a Softmax")
             elif not bounds.of(guarded).is_finite:
                 editor.decline(node, "the scores of its Softmax may be -inf; run masked-fill-to-add first")
-            elif not _keeps_shape(editor, node, guarded):
+            elif not _keeps_shape(editor, match[GUARD], guarded, match[FILL]):
                 editor.decline(node, "it may change the shape of what it guards")
             elif editor.bypass(node, guarded):
                 editor.note("guard(s) against NaN removed")
-
-
-def _guards(editor: Editor) -> Iterator[tuple[Node, Value]]:
-    """Yield the choices between a value and something else where it is NaN."""
-    for node in editor.nodes("Where"):
-        cond, side = node.input(0), 2
-        test = cond.producer if cond is not None else None
-        if test is not None and test.is_op("Not"):
-            cond, side = test.input(0), 1
-            test = cond.producer if cond is not None else None
-        guarded = node.input(side)
-        if test is not None and test.is_op("IsNaN") and guarded is not None and test.input(0) is guarded:
-            yield node, guarded
 
 
 def _is_softmax(value: Value | None) -> bool:
@@ -78,14 +72,9 @@ def _is_softmax(value: Value | None) -> bool:
     return value is not None and value.producer is not None and value.producer.is_op("Softmax")
 
 
-def _keeps_shape(editor: Editor, node: Node, guarded: Value) -> bool:
-    out, other = node.outputs[0], node.input(1 if node.input(2) is guarded else 2)
-    if out is None or other is None:
-        return False
-    before, after = editor.shapes[guarded].dims, editor.shapes[out].dims
+def _keeps_shape(editor: Editor, out: Value, guarded: Value, fill: Value) -> bool:
+    before, after, of_fill = (editor.shapes[value].dims for value in (guarded, out, fill))
     if before is not None and before == after:
         return True
-    fill = editor.shapes[other].dims
-    return fill == () or (
-        fill is not None and before is not None and fill == (1,) * len(fill) and len(fill) <= len(before)
-    )
+    is_one = of_fill is not None and of_fill == (1,) * len(of_fill)
+    return of_fill == () or (is_one and before is not None and len(of_fill or ()) <= len(before))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
 from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.edits import NodeInput
+from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims
@@ -24,7 +25,7 @@ MOST_APART = 2  # axes of the batch that a MatMul keeps; more become one
 
 
 @dataclass(frozen=True)
-class EinsumToMatmul(Rewrite):
+class EinsumToMatmul(NodeRewrite):
     """Replace an Einsum of two tensors by a MatMul, with Transposes and Reshapes where the axes are in another order.
 
     Sums may be added up in another order: the last digits of results may change.
@@ -49,16 +50,13 @@ class EinsumToMatmul(Rewrite):
 
     largest_error: ClassVar[float] = ROUNDING
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Einsum"):
-            found = _read(editor, node)
-            if isinstance(found, str):
-                editor.decline(node, found)
-            elif (nodes := _nodes(editor, node, found)) is None:
-                editor.decline(node, "its shapes cannot be written as constants")
-            else:
-                editor.replace(node, *nodes)
-                editor.note("Einsum(s) computed by a MatMul")
+    operators: ClassVar[tuple[str, ...]] = ("Einsum",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        plan = _Plan(editor, node)
+        plan.compute(_read(editor, node))
+        plan.replace()
+        editor.note("Einsum(s) computed by a MatMul")
 
 
 @dataclass(frozen=True)
@@ -99,24 +97,24 @@ class _Product:
         return total
 
 
-def _read(editor: Editor, node: Node) -> _Product | str:
+def _read(editor: Editor, node: Node) -> _Product:
     equation, values = node.attr("equation", ""), [value for value in node.inputs if value is not None]
     if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
-        return "it is not of two tensors"
+        raise MatchFailure("it is not of two tensors")
     dims = [editor.shapes[value].dims for value in values]
     if dims[0] is None or dims[1] is None or editor.shapes[values[0]].dtype not in FLOATS:
-        return "its dims are not known, or it is not of floats"
+        raise MatchFailure("its dims are not known, or it is not of floats")
     named = _named(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))
     if named is None:
-        return f"its equation is not understood: {equation}"
+        raise MatchFailure(f"its equation is not understood: {equation}")
     left, right, result = named
     if any(len(set(axes)) < len(axes) for axes in named) or set(left) ^ set(right) != set(result) - (
         set(left) & set(right)
     ):
-        return "an axis occurs twice in a tensor, or is summed up in one tensor alone"
+        raise MatchFailure("an axis occurs twice in a tensor, or is summed up in one tensor alone")
     sizes = dict(zip(left, dims[0], strict=True))
     if any(sizes.setdefault(axis, dim) != dim for axis, dim in zip(right, dims[1], strict=True)):
-        return "axes of one name have other lengths"
+        raise MatchFailure("axes of one name have other lengths")
     return _Product(left, right, result, sizes)
 
 
@@ -143,57 +141,40 @@ def _named(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None
     return filled[0], filled[1], result
 
 
-def _nodes(editor: Editor, node: Node, found: _Product) -> list[NewNode] | None:
-    """Return the nodes that compute it; None where a shape is no constant."""
-    nodes: list[NewNode] = []
-    out = node.outputs[0]
-    if out is None:
-        return None
-    batch = found.batch
-    kept = batch if len(batch) <= MOST_APART else ""
-    lead = found.dims(batch) if kept == batch else (found.count(batch),)
-    first, second = found.own(found.left), found.own(found.right)
-    sides: list[NodeInput] = []
-    for name, value, axes, order, last in (
-        ("left", node.inputs[0], found.left, batch + first + found.summed, (first, found.summed)),
-        ("right", node.inputs[1], found.right, batch + found.summed + second, (found.summed, second)),
-    ):
-        turned = _turned(editor, nodes, value, axes, order, f"{out.name}_{name}")
-        dims = (*lead, *(found.count(part) for part in last))
-        shaped = _shaped(editor, nodes, turned, found.dims(order), dims, f"{out.name}_{name}")
-        if shaped is None:
-            return None
-        sides.append(shaped)
-    given = batch + first + second
-    dims = (*lead, found.count(first), found.count(second))
-    product = editor.unique_name(f"{out.name}_product")
-    nodes.append(NewNode("MatMul", sides, [product], like=node))
-    apart = _shaped(editor, nodes, product, dims, found.dims(given), f"{out.name}_apart")
-    if apart is None:
-        return None
-    _turned(editor, nodes, apart, given, found.result, f"{out.name}_turned")
-    nodes[-1] = NewNode(nodes[-1].op_type, nodes[-1].inputs, [out.name], nodes[-1].attributes, like=nodes[-1].like)
-    return nodes
+class _Plan(Builder):
+    """The nodes that compute a product."""
 
+    def compute(self, product: _Product) -> None:
+        """Add the MatMul, between the Transposes and Reshapes that it needs."""
+        batch = product.batch
+        kept = batch if len(batch) <= MOST_APART else ""
+        lead = product.dims(batch) if kept == batch else (product.count(batch),)
+        first, second = product.own(product.left), product.own(product.right)
+        sides: list[NodeInput] = []
+        for role, value, axes, order, last in (
+            ("left", self.node.inputs[0], product.left, batch + first + product.summed, (first, product.summed)),
+            ("right", self.node.inputs[1], product.right, batch + product.summed + second, (product.summed, second)),
+        ):
+            turned = self._turned(value, axes, order, role)
+            dims = (*lead, *(product.count(part) for part in last))
+            sides.append(self._shaped(turned, product.dims(order), dims, role))
+        axes = batch + first + second
+        dims = (*lead, product.count(first), product.count(second))
+        made = self.add("MatMul", *sides, role="product", like=self.node)
+        self._turned(self._shaped(made, dims, product.dims(axes), "apart"), axes, product.result, "turned")
 
-def _turned(editor: Editor, nodes: list[NewNode], value: NodeInput, axes: str, order: str, name: str) -> NodeInput:
-    """Return a tensor with its axes in an order."""
-    if axes == order:
-        return value
-    chosen = editor.unique_name(name)
-    nodes.append(NewNode("Transpose", [value], [chosen], {"perm": [axes.index(axis) for axis in order]}))
-    return chosen
+    def _turned(self, value: NodeInput, axes: str, order: str, role: str) -> NodeInput:
+        """Return a tensor with its axes in an order."""
+        if axes == order:
+            return value
+        return self.add("Transpose", value, role=role, perm=[axes.index(axis) for axis in order])
 
-
-def _shaped(
-    editor: Editor, nodes: list[NewNode], value: NodeInput, before: Sequence[Expr], after: Dims, name: str
-) -> NodeInput | None:
-    """Return a tensor with other dims, None where they cannot be written as a constant."""
-    if tuple(before) == after:
-        return value
-    spec = reshape_spec(before, after)
-    if spec is None:
-        return None
-    chosen = editor.unique_name(f"{name}_shaped")
-    nodes.append(NewNode("Reshape", [value, editor.integers(spec, f"{name}_shape")], [chosen]))
-    return chosen
+    def _shaped(self, value: NodeInput, before: Dims, after: Dims, role: str) -> NodeInput:
+        """Return a tensor with other dims."""
+        if before == after:
+            return value
+        spec = reshape_spec(before, after)
+        if spec is None:
+            raise MatchFailure("its shapes cannot be written as constants")
+        shape = self.integers(spec, f"{role}_shape")
+        return self.add("Reshape", value, shape, role=f"{role}_shaped")

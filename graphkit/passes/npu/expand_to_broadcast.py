@@ -12,19 +12,17 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import DropBroadcasts
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.edits import NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["ExpandToBroadcast"]
 
 BROADCAST_SINCE = 7
 MULTIPLIED = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64}
 MAX_ONES = 1 << 20
-
-
-class _NoCopiesError(Exception):
-    """An Expand or Tile stays, and why."""
 
 
 @dataclass(frozen=True)
@@ -66,60 +64,50 @@ class ExpandToBroadcast(Rewrite):
             data, out = node.input(0), node.outputs[0]
             if data is None or out is None or editor.shapes[out].is_shape_like:
                 continue
-            try:
+            with editor.matching(node):
                 self._replace(editor, node, data, out)
-            except _NoCopiesError as reason:
-                editor.decline(node, str(reason))
 
     def _replace(self, editor: Editor, node: Node, data: Value, out: Value) -> None:
         if node.scope.opset() < BROADCAST_SINCE:
-            raise _NoCopiesError("operators of its opset do not broadcast")
+            raise MatchFailure("operators of its opset do not broadcast")
         before, after = editor.shapes[data].sizes(), editor.shapes[out].sizes()
         if before is None or after is None:
-            raise _NoCopiesError(f"its dims are not all numbers: {editor.shapes[out]}")
+            raise MatchFailure(f"its dims are not all numbers: {editor.shapes[out]}")
         padded = (1,) * (len(after) - len(before)) + before
         if any(one == 0 or large % one for one, large in zip(padded, after, strict=True) if one != large):
-            raise _NoCopiesError("it repeats an axis without positions")
+            raise MatchFailure("it repeats an axis without positions")
         repeats = [large // one if one != large else 1 for one, large in zip(padded, after, strict=True)]
         if 0 in repeats:
-            raise _NoCopiesError("it gives a tensor without elements")
+            raise MatchFailure("it gives a tensor without elements")
         if math.prod(repeats) == 1 and before == after:
             editor.bypass(node, data)
         else:
-            editor.replace(node, *self._nodes(editor, node, padded, repeats, is_padded=before != padded))
+            builder = Builder(editor, node)
+            source: NodeInput = (
+                data if before == padded else builder.add("Reshape", data, builder.integers(padded, "dims"))
+            )
+            self._repeat(builder, source, repeats, padded, editor.shapes[data].dtype)
+            builder.replace()
         editor.note(f"{node.op_type} node(s) removed")
 
-    def _nodes(
-        self, editor: Editor, node: Node, dims: Sequence[int], repeats: Sequence[int], *, is_padded: bool
-    ) -> list[NewNode]:
-        """Return the nodes; the last one gives the output."""
-        data, out = node.inputs[0], node.outputs[0]
-        assert data is not None
-        assert out is not None
-        made: list[NewNode] = []
-
-        def make(op_type: str, inputs: Sequence[NodeInput], **attributes: int) -> NodeInput:
-            made.append(NewNode(op_type, inputs, [editor.unique_name(f"{out.name}_{op_type.lower()}")], attributes))
-            return made[-1].outputs[0]
-
-        source: NodeInput = data
-        if is_padded:
-            source = make("Reshape", [source, editor.integers(dims, f"{out.name}_dims")])
+    def _repeat(
+        self, builder: Builder, source: NodeInput, repeats: Sequence[int], dims: Sequence[int], dtype: int
+    ) -> None:
+        """Add the nodes that repeat a tensor along its axes."""
         many = [count if count > self.copies else 1 for count in repeats]
         if math.prod(many) > 1:
-            self._check(editor, data, dims, many)
-            dtype = tensor_dtype_to_np_dtype(editor.shapes[data].dtype)
-            source = make("Mul", [source, editor.constant(np.ones(many, dtype), f"{out.name}_ones")])
+            self._check(many, dims, dtype)
+            ones = builder.constant(np.ones(many, tensor_dtype_to_np_dtype(dtype)), "ones")
+            source = builder.add("Mul", source, ones)
         for axis, count in reversed(list(enumerate(repeats))):
             if 1 < count <= self.copies:
-                source = make("Concat", [source] * count, axis=axis)
-        last = made.pop()
-        return [*made, NewNode(last.op_type, last.inputs, [out.name], last.attributes, like=node)]
+                source = builder.add("Concat", *[source] * count, axis=axis)
 
-    def _check(self, editor: Editor, data: Value, dims: Sequence[int], many: Sequence[int]) -> None:
+    def _check(self, many: Sequence[int], dims: Sequence[int], dtype: int) -> None:
+        """Check that a product with ones gives so many copies."""
         if any(count > 1 and dim != 1 for dim, count in zip(dims, many, strict=True)):
-            raise _NoCopiesError(f"it makes more than {self.copies} copies of several positions")
-        if editor.shapes[data].dtype not in MULTIPLIED:
-            raise _NoCopiesError(f"it makes more than {self.copies} copies of what is not multiplied")
+            raise MatchFailure(f"it makes more than {self.copies} copies of several positions")
+        if dtype not in MULTIPLIED:
+            raise MatchFailure(f"it makes more than {self.copies} copies of what is not multiplied")
         if math.prod(many) > MAX_ONES:
-            raise _NoCopiesError(f"it makes {math.prod(many):,} copies")
+            raise MatchFailure(f"it makes {math.prod(many):,} copies")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,15 +19,21 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Matched, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
+from graphkit.rewrite.fixpoint import NodeRewrite, run_to_fixpoint
 from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.shapes import Shapes, infer
 
 __all__ = ["DequantizeAfterGather", "Embedding", "ExtractEmbedding", "id_input"]
 
+TABLE, SCALE, INDICES = Pattern(), Pattern(), Pattern()
+ROWS = Op("DequantizeLinear", TABLE, SCALE, more=True)
+LOOKUP = Op("Gather", ROWS, INDICES)
+
 
 @dataclass(frozen=True)
-class DequantizeAfterGather(Rewrite):
+class DequantizeAfterGather(NodeRewrite):
     """Look rows up in a constant quantised table, and dequantise these rows alone.
 
     The table stays as small as it is, and a host can look rows up in it: see `extract-embedding`.
@@ -51,45 +58,25 @@ class DequantizeAfterGather(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Gather"):
-            data = node.input(0)
-            dequantize = data.producer if data is not None else None
-            if dequantize is None or not dequantize.is_op("DequantizeLinear"):
-                continue
-            table = dequantize.input(0)
-            if table is None or not table.is_constant:
-                continue
-            if reason := self._why_not(editor, node, dequantize):
-                editor.decline(node, reason)
-            else:
-                self._swap(editor, node, dequantize)
+    operators: ClassVar[tuple[str, ...]] = ("Gather",)
 
-    def _why_not(self, editor: Editor, node: Node, dequantize: Node) -> str:
-        table, scale, indices = dequantize.input(0), dequantize.input(1), node.input(1)
-        if table is None or scale is None or indices is None or node.outputs[0] is None:
-            return "an input is missing"
-        rank, of_scale = editor.shapes[table].rank, editor.shapes[scale].rank
-        if rank is None or of_scale is None or editor.shapes[indices].rank is None:
-            return "a rank is not known"
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        out = node.outputs[0]
+        match = LOOKUP.match(editor, out)
+        if out is None or match is None or not match[TABLE].is_constant:
+            return
+        table, indices, (dequantize,) = match[TABLE], match[INDICES], nodes_of(match, ROWS)
+        rank, of_scale, of_indices = (editor.shapes[value].rank for value in (table, match[SCALE], indices))
+        if rank is None or of_scale is None or of_indices is None:
+            raise MatchFailure("a rank is not known")
         if dequantize.attributes.keys() - {"axis"}:
-            return "its DequantizeLinear has more attributes than an axis"
+            raise MatchFailure("its DequantizeLinear has more attributes than an axis")
         if (node.attr("axis", 0) or 0) % rank != 0:
-            return "it does not gather rows"
-        if of_scale > 1 or (of_scale == 1 and (dequantize.attr("axis", 1) or 0) % rank == 0):
-            return "each row of its table has a scale of its own"
-        return ""
-
-    def _swap(self, editor: Editor, node: Node, dequantize: Node) -> None:
-        table, scale, indices, out = dequantize.inputs[0], dequantize.inputs[1], node.inputs[1], node.outputs[0]
-        assert table is not None
-        assert scale is not None
-        assert indices is not None
-        assert out is not None
-        attributes = {}
-        rank, more = editor.shapes[table].rank, editor.shapes[indices].rank
-        if editor.shapes[scale].rank == 1 and rank is not None and more is not None:
-            attributes = {"axis": (dequantize.attr("axis", 1) or 0) % rank + more - 1}
+            raise MatchFailure("it does not gather rows")
+        axis = (dequantize.attr("axis", 1) or 0) % rank
+        if of_scale > 1 or (of_scale == 1 and axis == 0):
+            raise MatchFailure("each row of its table has a scale of its own")
+        attributes = {"axis": axis + of_indices - 1} if of_scale == 1 else {}
         rows = editor.unique_name(f"{out.name}_quantized")
         editor.replace(
             node,
@@ -179,13 +166,10 @@ def _embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> Itera
     for node in model.graph.nodes:
         if not node.is_op("Gather", "GatherND"):
             continue
-        reason = _why_not(node, shapes)
-        if reason:
-            declined.append(Declined(node.path, reason))
-            continue
-        table, indices, out = node.inputs[0], node.inputs[1], node.outputs[0]
-        ids = id_input(indices, node.op_type == "GatherND")
-        if table is None or out is None or ids is None:
+        try:
+            table, ids, out = _lookup(node, shapes)
+        except MatchFailure as failure:
+            declined.append(Declined(node.path, failure.reason))
             continue
         if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
             continue
@@ -197,27 +181,35 @@ def _in_bodies(model: Model, shapes: Shapes) -> Iterator[Declined]:
     """Yield the lookups of rows by integer inputs in bodies of other nodes."""
     for scope in model.graph.walk():
         for node in scope.nodes if scope is not model.graph else ():
-            if node.is_op("Gather", "GatherND") and not _why_not(node, shapes):
-                yield Declined(node.path, "it is in a body of another node - split or inline that first")
+            if node.is_op("Gather", "GatherND"):
+                with suppress(MatchFailure):
+                    _lookup(node, shapes)
+                    yield Declined(node.path, "it is in a body of another node - split or inline that first")
 
 
-def _why_not(node: Node, shapes: Shapes) -> str:
+def _lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
+    """Return the table, the integer input and the rows of a lookup.
+
+    Raises:
+        MatchFailure: It is no lookup of rows by an integer input.
+    """
     table, indices, out = node.input(0), node.input(1), node.outputs[0]
     if table is None or indices is None or out is None:
-        return "an input is missing"
+        raise MatchFailure("an input is missing")
     axis = node.attr("axis", 0)
     if not table.is_constant:
-        return "it gathers from what is computed, not from a table"
+        raise MatchFailure("it gathers from what is computed, not from a table")
     dims = shapes[table].dims
     if dims is None or len(dims) != 2:
-        return "its table is not of rank 2"
+        raise MatchFailure("its table is not of rank 2")
     if axis is None or axis % 2 != 0:
-        return "it gathers columns, not rows"
-    if id_input(indices, node.op_type == "GatherND") is None:
-        return "its indices are not the elements of an integer input"
+        raise MatchFailure("it gathers columns, not rows")
+    ids = id_input(indices, node.op_type == "GatherND")
+    if ids is None:
+        raise MatchFailure("its indices are not the elements of an integer input")
     if shapes[out].dims is None:
-        return f"the rank of its output is not known: {shapes.reason(out)}"
-    return ""
+        raise MatchFailure(f"the rank of its output is not known: {shapes.reason(out)}")
+    return table, ids, out
 
 
 def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:

@@ -12,22 +12,20 @@ import numpy.typing as npt
 
 from graphkit.graph.names import runs_of
 from graphkit.graph.view import Node, Value
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims, numbers
 
-__all__ = ["GatherPattern", "GatherToSlice", "NoGatherPatternError", "gather_pattern_of", "runs_of"]
+__all__ = ["GatherPattern", "GatherToSlice", "gather_pattern_of", "runs_of"]
 
 MAX_INDICES = 1 << 16
 
 Integers = npt.NDArray[np.int64]
-
-
-class NoGatherPatternError(Exception):
-    """Why the positions that a node takes are not known, or not the same for all that it reads."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,14 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
     """Return the positions that a Gather, GatherND or GatherElements takes.
 
     Raises:
-        NoGatherPatternError: It is not known, or not a product of positions along axes.
+        MatchFailure: It is not known, or not a product of positions along axes.
     """
     data = node.input(0)
     dims = editor.shapes.dims(data)
     if data is None or dims is None:
-        raise NoGatherPatternError("the rank of its data is not known")
+        raise MatchFailure("the rank of its data is not known")
     if data.is_constant:
-        raise NoGatherPatternError("its table is a constant: extract-embedding makes an input of it")
+        raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
     indices = _indices(editor, node.input(1))
     found = RULES[node.op_type](node, dims, indices)
     return GatherPattern(data, dims, {axis: _counted(dims, axis, found[axis]) for axis in sorted(found)})
@@ -69,14 +67,14 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
 def _indices(editor: Editor, value: Value | None) -> Integers:
     tensor = editor.shapes[value] if value is not None else None
     if value is None or tensor is None:
-        raise NoGatherPatternError("it has no indices")
+        raise MatchFailure("it has no indices")
     found = numbers(tensor)
     if found is None and value.constant is not None and 0 < (tensor.count() or 0) <= MAX_INDICES:
         found = editor.model.array(value.constant)
     if found is None:
-        raise NoGatherPatternError("its indices are computed")
+        raise MatchFailure("its indices are computed")
     if found.size == 0:
-        raise NoGatherPatternError("it takes nothing")
+        raise MatchFailure("it takes nothing")
     return found.astype(np.int64)
 
 
@@ -84,16 +82,16 @@ def _counted(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
     """Return positions as they count from the start."""
     size = dims[axis].constant
     if size is None:
-        raise NoGatherPatternError(f"its data has no fixed dim along axis {axis}")
+        raise MatchFailure(f"its data has no fixed dim along axis {axis}")
     if not ((-size <= positions) & (positions < size)).all():
-        raise NoGatherPatternError("an index is outside of its data")
+        raise MatchFailure("an index is outside of its data")
     return tuple(int(position) % size for position in positions)
 
 
 def _axis(node: Node, rank: int) -> int:
     axis = node.attr("axis", 0)
     if axis is None or not -rank <= axis < rank:
-        raise NoGatherPatternError("its data has no such axis")
+        raise MatchFailure("its data has no such axis")
     return axis % rank
 
 
@@ -104,10 +102,10 @@ def _gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
 def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
     axis = _axis(node, len(dims))
     if indices.ndim != len(dims):
-        raise NoGatherPatternError("its indices have another rank than its data")
+        raise MatchFailure("its indices have another rank than its data")
     rows = np.moveaxis(indices, axis, 0).reshape(indices.shape[axis], -1)
     if not (rows == rows[:, :1]).all():
-        raise NoGatherPatternError("its indices differ along other axes")
+        raise MatchFailure("its indices differ along other axes")
     others = {
         other: np.arange(size)
         for other, size in enumerate(indices.shape)
@@ -119,14 +117,14 @@ def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Int
 def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
     batch = node.attr("batch_dims", 0) or 0
     if not 0 <= batch < indices.ndim or batch + indices.shape[-1] > len(dims):
-        raise NoGatherPatternError("its indices have more columns than its data has axes")
+        raise MatchFailure("its indices have more columns than its data has axes")
     each = indices.reshape((-1, *indices.shape[batch:]))
     if not (each == each[:1]).all():
-        raise NoGatherPatternError("its indices differ along the batch")
+        raise MatchFailure("its indices differ along the batch")
     tuples = each[0].reshape(-1, indices.shape[-1])
     moving = [column for column in range(tuples.shape[1]) if not (tuples[:, column] == tuples[0, column]).all()]
     if len(moving) > 1:
-        raise NoGatherPatternError("its indices move along several axes")
+        raise MatchFailure("its indices move along several axes")
     own = moving or [0]
     return {batch + column: tuples[:, column][: None if column in own else 1] for column in range(tuples.shape[1])}
 
@@ -187,20 +185,18 @@ class GatherToSlice(Rewrite):
             data = node.input(0)
             if node.outputs[0] is None or (data is not None and editor.shapes[data].is_shape_like):
                 continue
-            try:
+            with editor.matching(node):
                 if node.scope.opset() < SLICE_SINCE:
-                    raise NoGatherPatternError("its opset has no Slice with bounds as inputs")
+                    raise MatchFailure("its opset has no Slice with bounds as inputs")
                 found[node] = gather_pattern_of(editor, node)
-            except NoGatherPatternError as reason:
-                editor.decline(node, str(reason))
         for node in _split_all(editor, found):
             del found[node]
         for node, pattern in found.items():
-            try:
-                editor.replace(node, *_Plan(editor, node, pattern).nodes(self.pieces))
+            with editor.matching(node):
+                plan = _Plan(editor, node, pattern)
+                plan.take(self.pieces)
+                plan.replace()
                 editor.note(f"{node.op_type} node(s) with constant indices removed")
-            except NoGatherPatternError as reason:
-                editor.decline(node, str(reason))
 
 
 def _split_all(editor: Editor, found: dict[Node, GatherPattern]) -> list[Node]:
@@ -256,32 +252,29 @@ def _split_node(
     return NewNode("Split", [data, editor.integers(sizes, f"{data.name}_parts")], outputs, {"axis": axis})
 
 
-class _Plan:
+class _Plan(Builder):
     """The nodes that take the place of one Gather."""
 
     def __init__(self, editor: Editor, node: Node, pattern: GatherPattern) -> None:
         out = node.outputs[0]
         assert out is not None
-        self.editor, self.node, self.pattern, self.out = editor, node, pattern, out
-        self.made: list[NewNode] = []
+        super().__init__(editor, node)
+        self.pattern, self.out = pattern, out
         self.dims: list[Expr] = list(pattern.dims)
 
-    def nodes(self, pieces: int) -> list[NewNode]:
-        """Return the nodes; the last one gives the output.
+    def take(self, pieces: int) -> None:
+        """Add the nodes.
 
         Raises:
-            NoGatherPatternError: The indices are too many pieces.
+            MatchFailure: The indices are too many pieces.
         """
         source: NodeInput = self.pattern.data
         for axis, positions in self.pattern.positions.items():
             source = self._take(source, axis, positions, pieces)
             self.dims[axis] = const(len(positions))
         after = self.editor.shapes[self.out].dims
-        if after is None or tuple(self.dims) != after or not self.made:
+        if after is None or tuple(self.dims) != after or not self.nodes:
             self._reshape(source, after)
-        last = self.made.pop()
-        self.made.append(NewNode(last.op_type, last.inputs, [self.out.name], last.attributes, like=self.node))
-        return self.made
 
     def _take(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         size, runs = self.pattern.size(axis), runs_of(positions)
@@ -290,7 +283,7 @@ class _Plan:
         step = positions[1] - positions[0] if len(positions) > 1 else 1
         if len(runs) <= pieces:
             parts = [self._slice(source, axis, run) for run in runs]
-            return parts[0] if len(parts) == 1 else self._make("Concat", parts, "taken", axis=axis)
+            return parts[0] if len(parts) == 1 else self.add("Concat", *parts, role="taken", axis=axis)
         if step > 1 and list(positions) == list(range(positions[0], positions[-1] + 1, step)):
             return self._slice(source, axis, range(positions[0], positions[-1] + 1, step))
         return self._interleave(source, axis, positions, len(runs))
@@ -300,34 +293,28 @@ class _Plan:
         size, step = self.pattern.size(axis), positions[1]
         is_grid = step > 1 and size % step == 0 and len(positions) == size
         if not is_grid or list(positions) != [i + j for i in range(step) for j in range(0, size, step)]:
-            raise NoGatherPatternError(f"its indices are {pieces:,} separate pieces")
+            raise MatchFailure(f"its indices are {pieces:,} separate pieces")
         before, after = self.dims[:axis], self.dims[axis + 1 :]
         if not all(dim.constant for dim in self.dims):
-            raise NoGatherPatternError("it orders rows of a tensor whose dims are not all numbers of at least 1")
+            raise MatchFailure("it orders rows of a tensor whose dims are not all numbers of at least 1")
         lead, rest = (math.prod(dim.constant or 0 for dim in part) for part in (before, after))
         grid = [*([lead] if lead != 1 else []), size // step, step, *([rest] if rest != 1 else [])]
         at = 1 if lead != 1 else 0
         perm = list(range(len(grid)))
         perm[at], perm[at + 1] = at + 1, at
-        apart = self._make("Reshape", [source, self.editor.integers(grid, f"{self.out.name}_grid")], "grid")
-        turned = self._make("Transpose", [apart], "turned", perm=perm)
+        apart = self.add("Reshape", source, self.integers(grid, "grid"), role="grid")
+        turned = self.add("Transpose", apart, role="turned", perm=perm)
         spec = [int(dim.constant or 0) for dim in self.dims]
-        return self._make("Reshape", [turned, self.editor.integers(spec, f"{self.out.name}_rows")], "rows")
+        return self.add("Reshape", turned, self.integers(spec, "rows"), role="rows")
 
     def _slice(self, source: NodeInput, axis: int, run: range) -> NodeInput:
         if run == range(self.pattern.size(axis)):
             return source
         bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
-        inputs = [self.editor.integers([bound], f"{self.out.name}_{name}") for name, bound in bounds.items()]
-        return self._make("Slice", [source, *inputs], "slice")
+        return self.add("Slice", source, *(self.integers([bound], name) for name, bound in bounds.items()))
 
     def _reshape(self, source: NodeInput, after: Sequence[Expr] | None) -> None:
         spec = reshape_spec(self.dims, tuple(after)) if after is not None else None
         if spec is None:
-            raise NoGatherPatternError(f"no constant Reshape gives {self.editor.shapes[self.out]}")
-        self._make("Reshape", [source, self.editor.integers(spec, f"{self.out.name}_shape")], "shaped")
-
-    def _make(self, op_type: str, inputs: Sequence[NodeInput], role: str, **attributes: object) -> str:
-        name = self.editor.unique_name(f"{self.out.name}_{role}")
-        self.made.append(NewNode(op_type, inputs, [name], attributes))
-        return name
+            raise MatchFailure(f"no constant Reshape gives {self.editor.shapes[self.out]}")
+        self.add("Reshape", source, self.integers(spec, "shape"), role="shaped")

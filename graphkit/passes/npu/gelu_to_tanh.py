@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,9 +10,11 @@ import numpy as np
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.pattern import Number, Op, Pattern
 
 __all__ = ["GeluToTanh"]
 
@@ -21,6 +22,13 @@ ROOT = math.sqrt(2 / math.pi)
 CUBIC = 0.044715
 CONTRIB_GELU = "com.microsoft.Gelu"
 NEAR = 1e-3  # how far exporters' sqrt(2), rounded to float16 or written with few digits, is off
+
+X = Pattern()
+SCALED = Op("Div", X, Number(math.sqrt(2), NEAR)) | Op("Mul", X, Number(math.sqrt(0.5), NEAR))
+ERF = Op("Erf", SCALED, once=True)
+SHIFTED = Op("Add", ERF, Number(1), once=True)
+HALF = Op("Mul", X, Number(0.5)) | Op("Div", X, Number(2))
+GELU = Op("Mul", SHIFTED, X | HALF) | Op("Mul", X, Op("Mul", SHIFTED, Number(0.5), once=True))
 
 
 @dataclass(frozen=True)
@@ -70,21 +78,27 @@ class GeluToTanh(Rewrite):
             for node in scope.nodes:
                 if node.operator == CONTRIB_GELU and editor.is_free(node):
                     _spell_out(editor, node)
+        matches = [match for node in editor.nodes("Mul") if (match := GELU.match(editor, node.outputs[0])) is not None]
+        gelus = {match[ERF]: match[X] for match in matches if _keeps_dims(editor, match[X], match[SCALED])}
         for node in editor.nodes("Erf"):
-            source = _gelu_of(editor, node)
-            if source is None:
+            out = node.outputs[0]
+            if out in gelus:
+                _replace(editor, node, out, gelus[out])
+            else:
                 editor.decline(node, "it is not the Erf of a Gelu")
-                continue
-            _replace(editor, node, source)
 
 
-def _replace(editor: Editor, node: Node, x: Value) -> None:
+def _keeps_dims(editor: Editor, x: Value, scaled: Value) -> bool:
+    """Whether scaling keeps the dims of floats of some rank."""
+    dims = editor.shapes[x].dims
+    return bool(dims) and dims == editor.shapes[scaled].dims and editor.shapes[x].dtype in FLOATS
+
+
+def _replace(editor: Editor, node: Node, out: Value, x: Value) -> None:
     """Put Tanh in the place of Erf, under another name, for its elements differ."""
-    out = node.outputs[0]
-    assert out is not None
-    made = _tanh(editor, out, x)
-    if editor.replace_all_uses(out, made[-1].outputs[0]):
-        editor.insert_before(node, *made)
+    builder = Builder(editor, node)
+    if editor.replace_all_uses(out, _add_tanh(builder, x)):
+        editor.insert_before(node, *builder.nodes)
         editor.note("Gelu(s) computed by tanh")
 
 
@@ -94,100 +108,20 @@ def _spell_out(editor: Editor, node: Node) -> None:
     if x is None or out is None or editor.shapes[x].dtype not in FLOATS or editor.shapes[x].rank in (None, 0):
         editor.decline(node, "it is not known to be a Gelu of floats of some rank")
         return
-    made = _tanh(editor, out, x)
-    dtype = FLOATS[editor.shapes[x].dtype]
-    for op_type, role, number in (("Add", "one", 1), ("Mul", "half", 0.5)):
-        constant = editor.constant(np.array([number], dtype), f"{out.name}_{role}")
-        name = editor.unique_name(f"{out.name}_{role}_{op_type.lower()}")
-        made.append(NewNode(op_type, [made[-1].outputs[0], constant], [name]))
-    made.append(NewNode("Mul", [x, made[-1].outputs[0]], [out.name], like=node))
-    editor.replace(node, *made)
+    builder = Builder(editor, node)
+    tanh, dtype = _add_tanh(builder, x), FLOATS[editor.shapes[x].dtype]
+    shifted = builder.add("Add", tanh, builder.constant(np.array([1], dtype), "one"), role="one_add")
+    halved = builder.add("Mul", shifted, builder.constant(np.array([0.5], dtype), "half"), role="half_mul")
+    builder.add("Mul", x, halved)
+    builder.replace()
     editor.note("Gelu(s) computed by tanh")
 
 
-def _tanh(editor: Editor, out: Value, x: Value) -> list[NewNode]:
-    """Return the nodes that compute the tanh; the last one gives it."""
-    made: list[NewNode] = []
-
-    def make(op_type: str, role: str, *inputs: NodeInput) -> NodeInput:
-        made.append(NewNode(op_type, inputs, [editor.unique_name(f"{out.name}_{role}")]))
-        return made[-1].outputs[0]
-
-    dtype = FLOATS[editor.shapes[x].dtype]
-    cubic = editor.constant(np.array([ROOT * CUBIC], dtype), f"{out.name}_cubic")
-    linear = editor.constant(np.array([ROOT], dtype), f"{out.name}_linear")
-    factor = make("Add", "factor", make("Mul", "scaled", make("Mul", "square", x, x), cubic), linear)
-    make("Tanh", "tanh", make("Mul", "inner", x, factor))
-    return made
-
-
-def _gelu_of(editor: Editor, node: Node) -> Value | None:
-    """Return the x of a Gelu that an Erf belongs to, None where it belongs to none."""
-    scaled, out = node.input(0), node.outputs[0]
-    if scaled is None or out is None or editor.is_output(out) or len(out.consumers) != 1:
-        return None
-    x = _unscaled(editor, scaled.producer)
-    shifted = _sum_with_one(editor, out.consumers[0][0], out)
-    if x is None or shifted is None or editor.is_output(shifted) or len(shifted.consumers) != 1:
-        return None
-    if editor.shapes[x].dtype not in FLOATS or editor.shapes[x].rank in (None, 0):
-        return None
-    return x if _is_multiplied(editor, shifted, x) else None
-
-
-def _is_multiplied(editor: Editor, shifted: Value, x: Value) -> bool:
-    """Whether all that reads a value multiplies it by x, before or after it is halved."""
-    product = shifted.consumers[0][0]
-    others = [value for value in product.inputs if value is not shifted]
-    if not product.is_op("Mul") or len(others) != 1 or others[0] is None:
-        return False
-    if _is_multiple(editor, others[0], x):
-        return True
-    half = product.outputs[0]
-    is_half = editor.uniform(others[0]) == 0.5 and half is not None and len(half.consumers) == 1
-    return is_half and half is not None and not editor.is_output(half) and _reads(half.consumers[0][0], half, x)
-
-
-def _reads(node: Node, one: Value, other: Value) -> bool:
-    return node.is_op("Mul") and node.inputs in ((one, other), (other, one))
-
-
-def _unscaled(editor: Editor, node: Node | None) -> Value | None:
-    """Return the x of x / sqrt(2)."""
-    if node is None or not node.is_op("Div", "Mul") or len(node.inputs) != 2:
-        return None
-    wanted = math.sqrt(2) if node.is_op("Div") else math.sqrt(0.5)
-    pairs: Sequence[tuple[Value | None, Value | None]] = [(node.inputs[0], node.inputs[1])]
-    if node.is_op("Mul"):
-        pairs = [*pairs, (node.inputs[1], node.inputs[0])]
-    for x, by in pairs:
-        factor = editor.uniform(by) if by is not None else None
-        if factor is not None and abs(factor - wanted) < NEAR and _keeps_dims(editor, x, node.outputs[0]):
-            return x
-    return None
-
-
-def _sum_with_one(editor: Editor, node: Node, erf: Value) -> Value | None:
-    others = [value for value in node.inputs if value is not erf]
-    is_sum = node.is_op("Add") and len(others) == 1 and others[0] is not None and editor.uniform(others[0]) == 1
-    return node.outputs[0] if is_sum else None
-
-
-def _is_multiple(editor: Editor, value: Value | None, x: Value) -> bool:
-    """Whether a value is x, or x times 0.5."""
-    if value is x:
-        return True
-    node = value.producer if value is not None else None
-    if node is None or not node.is_op("Mul", "Div") or len(node.inputs) != 2:
-        return False
-    one, other = node.inputs
-    wanted = 2 if node.is_op("Div") else 0.5
-    pairs = [(one, other)] if node.is_op("Div") else [(one, other), (other, one)]
-    return any(first is x and by is not None and editor.uniform(by) == wanted for first, by in pairs)
-
-
-def _keeps_dims(editor: Editor, one: Value | None, other: Value | None) -> bool:
-    if one is None or other is None:
-        return False
-    dims = editor.shapes[one].dims
-    return dims is not None and dims == editor.shapes[other].dims
+def _add_tanh(builder: Builder, x: Value) -> str:
+    """Add the nodes that compute the tanh, and return its name."""
+    dtype, add = FLOATS[builder.editor.shapes[x].dtype], builder.add
+    cubic = builder.constant(np.array([ROOT * CUBIC], dtype), "cubic")
+    linear = builder.constant(np.array([ROOT], dtype), "linear")
+    scaled = add("Mul", add("Mul", x, x, role="square"), cubic, role="scaled")
+    factor = add("Add", scaled, linear, role="factor")
+    return add("Tanh", add("Mul", x, factor, role="inner"), role="tanh")

@@ -18,6 +18,7 @@ from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.rewrite.match import MatchFailure
 from graphkit.targets import Target
 
 __all__ = ["FLOOR", "NO_BFLOAT16", "MaskFloors", "elements", "floor_of", "floor_under", "mask_floor", "told_floor"]
@@ -122,8 +123,9 @@ class MaskFloors:
                 mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
                 if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
                     continue
-                reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
-                if isinstance(reach, str):
+                try:
+                    reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
+                except MatchFailure:
                     continue
                 if dtype in FLOATS:
                     yield node, index, mask, reach
@@ -133,9 +135,13 @@ class MaskFloors:
     def _is_added(self, node: Node, scores: Value) -> bool:
         return node.is_op("Attention") or self.scores.are(scores)
 
-    def _reach_of(self, node: Node) -> Reach | str:
+    def _reach_of(self, node: Node) -> Reach:
         out = node.outputs[0]
-        return Reach(-1) if node.is_op("Attention") else "" if out is None else self.scores.reach(out)
+        if node.is_op("Attention"):
+            return Reach(-1)
+        if out is None:
+            raise MatchFailure
+        return self.scores.reach(out)
 
     def _is_low(self, mask: Value, reach: Reach) -> bool:
         """Whether elements of a mask may be less than the floor, because of a fill in it."""

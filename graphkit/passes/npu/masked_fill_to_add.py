@@ -19,6 +19,7 @@ from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.float_bounds import FloatBounds
 from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["MaskedFillToAdd"]
 
@@ -87,13 +88,11 @@ class _Fills:
         """Replace masks that are not added, in node order: the first one makes the nodes that others share."""
         for node in sorted(self.editor.nodes("Where", "Attention"), key=lambda node: node.index):
             if node.is_op("Attention"):
-                self._boolean_mask(node)
+                with self.editor.matching(node):
+                    self._boolean_mask(node)
             elif (side := self._side(node)) is not None:
-                reach = self._legal(node, side)
-                if isinstance(reach, str):
-                    self.editor.decline(node, reach)
-                else:
-                    self._replace(node, side, reach)
+                with self.editor.matching(node):
+                    self._replace(node, side, self._legal(node, side))
 
     # Where(cond, fill, scores)
 
@@ -127,46 +126,54 @@ class _Fills:
             value = source
         return False
 
-    def _legal(self, node: Node, side: int) -> Reach | str:
+    def _legal(self, node: Node, side: int) -> Reach:
+        """Return how the masked scores reach a Softmax.
+
+        Raises:
+            MatchFailure: The fill is no mask, or an addition would not give the same.
+        """
         cond, fill, scores, out = node.inputs[0], node.inputs[side], node.inputs[3 - side], node.outputs[0]
         assert cond is not None
         assert fill is not None
         assert scores is not None
         assert out is not None
         if node.scope.path:
-            return "it fills what is in a body of another node; inline that first"
+            raise MatchFailure("it fills what is in a body of another node; inline that first")
         if self.editor.shapes[fill].dtype not in FLOATS:
-            return NO_BFLOAT16
+            raise MatchFailure(NO_BFLOAT16)
         if self.bounds.of(fill).high > NEGLIGIBLE:
-            return f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data"
+            raise MatchFailure(f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data")
         known = self.known.get(cond)
         if known is not None and known.data:
-            return "its condition depends on data: it is no mask"
+            raise MatchFailure("its condition depends on data: it is no mask")
         before = self.bounds.of(scores)
         if before.may_be_nan or before.high == math.inf:
-            return f"'{scores.name}' may be infinite or NaN where it does not count, which an addition keeps"
-        reach = self.scores.reach(out)
-        if isinstance(reach, str):
-            return f"it is no mask: {reach}"
+            raise MatchFailure(
+                f"'{scores.name}' may be infinite or NaN where it does not count, which an addition keeps"
+            )
+        try:
+            reach = self.scores.reach(out)
+        except MatchFailure as failure:
+            raise MatchFailure(f"it is no mask: {failure.reason}") from failure
         if floor_of(self.floor, self.editor.shapes[fill].dtype, reach) * reach.scale > ENOUGH:
-            return f"its floor would be scaled by {reach.scale:g} and mask nothing"
-        return self._dims_fault(cond, fill, scores, out, reach) or reach
+            raise MatchFailure(f"its floor would be scaled by {reach.scale:g} and mask nothing")
+        self._check_dims(cond, fill, scores, out, reach)
+        return reach
 
-    def _dims_fault(self, cond: Value, fill: Value, scores: Value, out: Value, reach: Reach) -> str:
+    def _check_dims(self, cond: Value, fill: Value, scores: Value, out: Value, reach: Reach) -> None:
         shapes = self.editor.shapes
         over, with_fill = shapes[cond].dims, shapes[fill].dims
         if over is None:
-            return f"the shape of its condition is not known: {shapes.reason(cond)}"
+            raise MatchFailure(f"the shape of its condition is not known: {shapes.reason(cond)}")
         if len(over) < -reach.axis or over[reach.axis] == 1:
-            return "it masks whole rows of a Softmax, which an addition does not"
+            raise MatchFailure("it masks whole rows of a Softmax, which an addition does not")
         if with_fill is not None and all(dim == 1 for dim in with_fill):
             other = shapes[scores].rank
             if len(with_fill) <= max(len(over), other or 0):
-                return ""
+                return
         before, after = shapes[scores].dims, shapes[out].dims
         if before is None or after is None or broadcast([before, over]) != after:
-            return "its fill may be larger than its scores and its condition"
-        return ""
+            raise MatchFailure("its fill may be larger than its scores and its condition")
 
     def _replace(self, node: Node, side: int, reach: Reach) -> None:
         cond, fill, scores, out = node.inputs[0], node.inputs[side], node.inputs[3 - side], node.outputs[0]
@@ -201,23 +208,22 @@ class _Fills:
         if mask is None or query is None or self.editor.shapes[mask].dtype != TensorProto.BOOL:
             return
         dtype = self.editor.shapes[query].dtype
-        if fault := self._mask_fault(node, mask, dtype):
-            self.editor.decline(node, fault)
-            return
+        self._check_mask(node, mask, dtype)
         name, made = self.mask(mask, dtype, fills_true=False, floor=floor_of(self.floor, dtype))
         if made:
             self.editor.insert_before(node, *made)
         self.editor.set_inputs(node, {3: name})
         self.editor.note("boolean mask(s) of Attentions made additive")
 
-    def _mask_fault(self, node: Node, mask: Value, dtype: int) -> str:
+    def _check_mask(self, node: Node, mask: Value, dtype: int) -> None:
         if node.scope.path:
-            return "it is in a body of another node; inline that first"
+            raise MatchFailure("it is in a body of another node; inline that first")
         known, dims = self.known.get(mask), self.editor.shapes[mask].dims
         if known is not None and known.data:
-            return "its boolean mask depends on data"
+            raise MatchFailure("its boolean mask depends on data")
         if dtype not in FLOATS:
-            return "the dtype of its scores is not known, or has no additive masks here"
+            raise MatchFailure("the dtype of its scores is not known, or has no additive masks here")
         if dims is None:
-            return f"the shape of its boolean mask is not known: {self.editor.shapes.reason(mask)}"
-        return "its boolean mask masks whole rows, which an addition does not" if dims and dims[-1] == 1 else ""
+            raise MatchFailure(f"the shape of its boolean mask is not known: {self.editor.shapes.reason(mask)}")
+        if dims and dims[-1] == 1:
+            raise MatchFailure("its boolean mask masks whole rows, which an addition does not")

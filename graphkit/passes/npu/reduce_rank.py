@@ -15,8 +15,9 @@ from graphkit.passes.npu.transpose_steps import transpose_steps
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fewer_axes import FREE, Axes, Layout, TooManyAxesError, find_layout, fold_axes, sizes_of
+from graphkit.rewrite.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
@@ -78,15 +79,15 @@ class ReduceRank(Rewrite):
     def _reduce(self, editor: Editor, node: Node) -> None:
         try:
             if node.scope.opset() < RESHAPE_SINCE:
-                raise TooManyAxesError("its opset has no Reshape to a tensor")
+                raise MatchFailure("its opset has no Reshape to a tensor")
             if node.is_op(*RESHAPING):
                 self._reduce_reshape(editor, node)
             elif node.is_op("Transpose"):
                 self._reduce_transpose(editor, node)
             else:
                 self._reduce_other(editor, node)
-        except TooManyAxesError as reason:
-            editor.decline(node, f"its rank stays above {self.rank}: {reason}")
+        except MatchFailure as failure:
+            editor.decline(node, f"its rank stays above {self.rank}: {failure.reason}")
 
     def _reduce_reshape(self, editor: Editor, node: Node) -> None:
         """Let the Reshape to a tensor of lower rank read the source of the one of higher rank."""
@@ -97,7 +98,7 @@ class ReduceRank(Rewrite):
             return  # those that read it will read what it is made of
         source = next((value for value in _made_of(data, node) if len(sizes_of(editor, value)) <= self.rank), None)
         if source is None:
-            raise TooManyAxesError(f"'{data.name}' is {_origin(data)}")
+            raise MatchFailure(f"'{data.name}' is {_origin(data)}")
         editor.replace(node, _reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node))
         editor.note("Reshape(s) from tensors of high rank made of others")
 
@@ -109,7 +110,7 @@ class ReduceRank(Rewrite):
         perm = node.attr("perm", tuple) or tuple(reversed(range(len(dims))))
         steps = transpose_steps(dims, perm, self.rank)
         if steps is None:
-            raise TooManyAxesError("too many of its axes move apart")
+            raise MatchFailure("too many of its axes move apart")
         source: NodeInput = data
         made: list[NewNode] = []
         for step in steps:
@@ -170,7 +171,7 @@ def _reshape(
 ) -> NewNode:
     spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
     if spec is None:
-        raise TooManyAxesError(f"no constant makes {tuple(before)} to {tuple(after)}")
+        raise MatchFailure(f"no constant makes {tuple(before)} to {tuple(after)}")
     return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=like)
 
 
@@ -247,8 +248,8 @@ class ReduceInterfaceRank(Pass):
                 continue
             try:
                 found[value.name] = self._reduce(editor, value, last)
-            except TooManyAxesError as reason:
-                declined.append(Declined(value.name, f"stays of rank {editor.shapes[value].rank}: {reason}"))
+            except MatchFailure as failure:
+                declined.append(Declined(value.name, f"stays of rank {editor.shapes[value].rank}: {failure.reason}"))
         if not found:
             return Outcome(model, declined=tuple(declined))
         proto = editor.result().proto
@@ -262,14 +263,14 @@ class ReduceInterfaceRank(Pass):
     def _reduce(self, editor: Editor, value: Value, last: list[NewNode]) -> Sequence[int]:
         dims = sizes_of(editor, value)
         if 0 in dims:
-            raise TooManyAxesError("it has no elements")
+            raise MatchFailure("it has no elements")
         low = interface_axes(dims, self.rank).dims(dims, len(dims))
         high = editor.unique_name(f"{value.name}_high")
         if value.producer is not None:
             editor.rename(value, high)
             last.append(NewNode("Reshape", [high, _integers(editor, dims, low, value)], [value.name]))
         elif value.kind != "input" or value.tensor is not None or value in editor.model.graph.outputs:
-            raise TooManyAxesError("it has a default, or is an output too")
+            raise MatchFailure("it has a default, or is an output too")
         elif editor.replace_all_uses(value, high):
             shape = _integers(editor, low, dims, value)
             editor.insert_first(editor.model.graph, NewNode("Reshape", [value.name, shape], [high]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
@@ -13,19 +14,16 @@ from graphkit.graph.operators import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["RotarySignToTable"]
 
 MAX_SIGNS = 1 << 20  # elements of a rotated tensor
 
 
-class _NoTableError(Exception):
-    """A Neg stays, and why."""
-
-
 @dataclass(frozen=True)
-class RotarySignToTable(Rewrite):
+class RotarySignToTable(NodeRewrite):
     """Move the Neg of a rotary embedding into its table: `Concat(-b, a) * sin` is `Concat(b, a) * (sin * [-1, 1])`.
 
     One small Mul by a constant is left for each table, which equal ones share, in the place of a Neg for each query and
@@ -59,17 +57,15 @@ class RotarySignToTable(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Concat"):
-            sources = [_negated(value, node) for value in node.inputs]
-            if not any(sources) or node.outputs[0] is None:
-                continue
-            try:
-                product, rotated = _product(editor, node)
-                editor.replace(product, *_nodes(editor, node, sources, product, rotated))
-                editor.note("Neg(s) moved into the signs of a table")
-            except _NoTableError as reason:
-                editor.decline(node, str(reason))
+    operators: ClassVar[tuple[str, ...]] = ("Concat",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        sources = [_negated(value, node) for value in node.inputs]
+        if not any(sources) or node.outputs[0] is None:
+            return
+        product, rotated = _product(editor, node)
+        editor.replace(product, *_nodes(editor, node, sources, product, rotated))
+        editor.note("Neg(s) moved into the signs of a table")
 
 
 def _negated(value: Value | None, concat: Node) -> Value | None:
@@ -89,14 +85,14 @@ def _product(editor: Editor, concat: Node) -> tuple[Node, Value]:
     value = concat.outputs[0]
     while value is not None:
         if len(value.consumers) != 1 or editor.is_output(value):
-            raise _NoTableError("what it rotates has other readers")
+            raise MatchFailure("what it rotates has other readers")
         node = value.consumers[0][0]
         if node.scope is not concat.scope or not editor.is_free(node):
             break
         if node.is_op("Mul"):
             return node, value
         value = node.outputs[0] if node.is_op(*RESHAPING) and node.input(0) is value else None
-    raise _NoTableError("what it rotates is not multiplied by a table")
+    raise MatchFailure("what it rotates is not multiplied by a table")
 
 
 def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value) -> list[NewNode]:
@@ -104,13 +100,13 @@ def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: N
     joined, out = concat.outputs[0], product.outputs[0]
     table = next((value for value in product.inputs if value is not rotated), None)
     if joined is None or out is None or table is None:
-        raise _NoTableError("what it rotates is not multiplied by a table")
+        raise MatchFailure("what it rotates is not multiplied by a table")
     signs = _signs(editor, concat, joined, sources, rotated)
     before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()
     if before is None or after is None:
-        raise _NoTableError(f"the dims of its table are not all numbers: {editor.shapes[table]}")
+        raise MatchFailure(f"the dims of its table are not all numbers: {editor.shapes[table]}")
     if len(before) > len(after) or math.prod(np.broadcast_shapes(before, signs.shape)) > math.prod(after):
-        raise _NoTableError("its table has more elements than what it rotates")
+        raise MatchFailure("its table has more elements than what it rotates")
     made: list[NewNode] = []
     parts: list[NodeInput] = [
         _part(editor, value, source, made) for value, source in zip(concat.inputs, sources, strict=True)
@@ -130,14 +126,14 @@ def _signs(editor: Editor, concat: Node, joined: Value, sources: list[Value | No
     tensor, axis = editor.shapes[joined], concat.attr("axis", 0)
     dims, after = tensor.sizes(), editor.shapes[rotated].sizes()
     if dims is None or after is None or axis is None or not 0 < math.prod(dims) <= MAX_SIGNS:
-        raise _NoTableError(f"the dims of what it rotates are not all numbers: {tensor}")
+        raise MatchFailure(f"the dims of what it rotates are not all numbers: {tensor}")
     if tensor.dtype not in FLOATS:
-        raise _NoTableError("it does not rotate floats")
+        raise MatchFailure("it does not rotate floats")
     signs = []
     for value, source in zip(concat.inputs, sources, strict=True):
         part = editor.shapes[value].sizes() if value is not None else None
         if part is None or (source is not None and editor.shapes[source].sizes() is None):
-            raise _NoTableError(f"the dims of what it rotates are not all numbers: {tensor}")
+            raise MatchFailure(f"the dims of what it rotates are not all numbers: {tensor}")
         signs.append(np.full(part, 1 if source is None else -1, tensor_dtype_to_np_dtype(tensor.dtype)))
     array = np.concatenate(signs, axis).reshape(after)
     for index in range(array.ndim):

@@ -12,6 +12,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product", "readers"]
 
@@ -48,91 +49,99 @@ class Scores:
 
     def __init__(self, editor: Editor, known: Mapping[Value, Dependence]) -> None:
         self.editor, self.known = editor, known
-        self._reaches: dict[Value, Reach | str] = {}
+        self._reaches: dict[Value, Reach | MatchFailure] = {}
 
     def are(self, value: Value) -> bool:
         """Whether a value is made of data, or is a product: a mask is neither."""
         known = self.known.get(value)
         return (known is not None and known.data) or is_product(value)
 
-    def reach(self, value: Value, depth: int = 0) -> Reach | str:
-        """Return how a value reaches the one Softmax axis that all its consumers lead to, or why it does not."""
-        if value not in self._reaches:
-            self._reaches[value] = self._compute(value, depth)
-        return self._reaches[value]
+    def reach(self, value: Value, depth: int = 0) -> Reach:
+        """Return how a value reaches the one Softmax axis that all its consumers lead to.
 
-    def _compute(self, value: Value, depth: int) -> Reach | str:
+        Raises:
+            MatchFailure: It does not.
+        """
+        if value not in self._reaches:
+            try:
+                self._reaches[value] = self._compute(value, depth)
+            except MatchFailure as failure:
+                self._reaches[value] = failure
+        found = self._reaches[value]
+        if isinstance(found, MatchFailure):
+            raise MatchFailure(found.reason)
+        return found
+
+    def _compute(self, value: Value, depth: int) -> Reach:
         if self.editor.is_output(value):
-            return "what it gives is an output of the graph"
+            raise MatchFailure("what it gives is an output of the graph")
         if depth > MAX_STEPS or not value.consumers:
-            return "what it gives reaches no Softmax"
+            raise MatchFailure("what it gives reaches no Softmax")
         total: Reach | None = None
         half = self.editor.shapes[value].dtype == TensorProto.FLOAT16
         for node, index in readers(value):
             found = self._through(node, index, value, depth + 1)
-            if isinstance(found, str):
-                return found
             if total is not None and total.axis != found.axis:
-                return "what it gives reaches Softmaxes over different axes"
+                raise MatchFailure("what it gives reaches Softmaxes over different axes")
             scale = found.scale if total is None else min(total.scale, found.scale)
             total = Reach(found.axis, scale, half or found.is_half or (total is not None and total.is_half))
         assert total is not None
         return total
 
-    def _through(self, node: Node, index: int, value: Value, depth: int) -> Reach | str:
+    def _through(self, node: Node, index: int, value: Value, depth: int) -> Reach:
         out = node.outputs[0] if node.outputs else None
         if node.is_op("Softmax"):
             return self._softmax(node, value)
         if out is None or node.scope is not value.scope:
-            return f"'{node.label}' reads it in another graph"
+            raise MatchFailure(f"'{node.label}' reads it in another graph")
         if node.is_op(*ELEMENTWISE):
             return self._elementwise(node, index, out, depth)
         if node.is_op(*RESHAPING) and index == 0:
             found = self.reach(out, depth)
             before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
-            if isinstance(found, str) or (found.axis == -1 and before and after and before[-1] == after[-1]):
+            if found.axis == -1 and before and after and before[-1] == after[-1]:
                 return found
-            return f"'{node.label}' does not keep the axis of the Softmax"
+            raise MatchFailure(f"'{node.label}' does not keep the axis of the Softmax")
         if node.is_op("Transpose"):
             return self._transpose(node, out, depth)
         if node.is_op("Concat"):
             return self.reach(out, depth)  # beside scores of no mask, such as those of sinks
-        return f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax"
+        raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
 
-    def _softmax(self, node: Node, value: Value) -> Reach | str:
+    def _softmax(self, node: Node, value: Value) -> Reach:
         is_flat = node.scope.opset() < 13  # over all axes from this one on
         axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
         if axis is None:
-            return f"the axis of '{node.label}' is not known"
+            raise MatchFailure(f"the axis of '{node.label}' is not known")
         if axis >= 0 or is_flat:
             if rank is None:
-                return f"the rank of the scores of '{node.label}' is not known"
+                raise MatchFailure(f"the rank of the scores of '{node.label}' is not known")
             axis = axis - rank if axis >= 0 else axis
         if axis >= 0 or (rank is not None and axis < -rank):
-            return f"'{node.label}' is over an axis that its scores do not have"
+            raise MatchFailure(f"'{node.label}' is over an axis that its scores do not have")
         if is_flat and axis != -1:
-            return f"'{node.label}' is over several axes at once"
+            raise MatchFailure(f"'{node.label}' is over several axes at once")
         return Reach(axis)
 
-    def _elementwise(self, node: Node, index: int, out: Value, depth: int) -> Reach | str:
+    def _elementwise(self, node: Node, index: int, out: Value, depth: int) -> Reach:
         if node.is_op("Where") and index == 0:
-            return f"'{node.label}' takes it for a condition"
+            raise MatchFailure(f"'{node.label}' takes it for a condition")
         if node.is_op("Expand", "Dropout") and index > 0:
-            return f"'{node.label}' takes it for an option"
+            raise MatchFailure(f"'{node.label}' takes it for an option")
         scale = 1.0
         if node.is_op("Mul", "Div"):
             factor = self._factor(node, index)
             if factor is None:
-                return f"'{node.label}' scales it by what is no positive constant"
+                raise MatchFailure(f"'{node.label}' scales it by what is no positive constant")
             scale = factor
         elif node.is_op("Sub") and index == 1:
-            return f"'{node.label}' subtracts it"
+            raise MatchFailure(f"'{node.label}' subtracts it")
         elif node.is_op("Max") and not self._is_negligible(node, index):
-            return f"'{node.label}' compares it with what may count"
+            raise MatchFailure(f"'{node.label}' compares it with what may count")
         elif node.is_op("Cast") and self.editor.shapes[out].dtype not in (*WIDE, TensorProto.FLOAT16):
-            return f"'{node.label}' makes it no floating-point number"
+            raise MatchFailure(f"'{node.label}' makes it no floating-point number")
         found = self.reach(out, depth)
-        return found if isinstance(found, str) else Reach(found.axis, found.scale * scale, found.is_half)
+        return Reach(found.axis, found.scale * scale, found.is_half)
 
     def _factor(self, node: Node, index: int) -> float | None:
         other = node.input(1 - index)
@@ -145,15 +154,13 @@ class Scores:
         others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
         return all(each is not None and each <= NEGLIGIBLE for each in others)
 
-    def _transpose(self, node: Node, out: Value, depth: int) -> Reach | str:
+    def _transpose(self, node: Node, out: Value, depth: int) -> Reach:
         found, rank = self.reach(out, depth), self.editor.shapes[out].rank
-        if isinstance(found, str):
-            return found
         if rank is None:
-            return f"the rank of '{node.label}' is not known"
+            raise MatchFailure(f"the rank of '{node.label}' is not known")
         perm = node.attr("perm", tuple(range(rank))[::-1])
         if perm is None or sorted(perm) != list(range(rank)) or found.axis < -rank:
-            return f"the axes of '{node.label}' are not known"
+            raise MatchFailure(f"the axes of '{node.label}' are not known")
         return Reach(perm[found.axis] - rank, found.scale, found.is_half)
 
 

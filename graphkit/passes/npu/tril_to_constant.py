@@ -10,7 +10,6 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.errors import ModelError
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
@@ -18,6 +17,7 @@ from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.rewrite.match import MatchFailure
 from graphkit.shapes import Expr
 
 __all__ = ["TrilToConstant"]
@@ -73,63 +73,60 @@ class TrilToConstant(FoldConstants):
     def edit(self, editor: Editor) -> None:
         bounds = FloatBounds(editor.model, editor.shapes)
         for node in list(editor.nodes("Trilu")):
-            reason = self._edit(editor, node, bounds)
-            if reason:
-                editor.decline(node, reason)
+            with editor.matching(node):
+                self._edit(editor, node, bounds)
         super().edit(editor)
 
     def takes(self, node: Node) -> bool:
         return super().takes(node) and any(_is_of_mask(value) for value in node.outputs if value is not None)
 
-    def _edit(self, editor: Editor, node: Node, bounds: FloatBounds) -> str:
-        """Replace a Trilu; return why it stays, "" where it does not or is for the folding of constants."""
+    def _edit(self, editor: Editor, node: Node, bounds: FloatBounds) -> None:
+        """Replace a Trilu, other than those for the folding of constants."""
         data, out = node.input(0), node.outputs[0]
         if data is None or out is None:
-            return "it has no data"
+            raise MatchFailure("it has no data")
         diagonal = _diagonal(editor, node.input(1))
         if diagonal is None or node.attr("upper", 1) is None:
-            return "its diagonal is not a constant"
+            raise MatchFailure("its diagonal is not a constant")
         if data.is_constant:
-            return self._fold(editor, node, data, out, diagonal)
-        if _is_constant(data):
-            return "" if editor.shapes[out].sizes() is not None else "its matrices have no fixed size"
-        return self._multiply(editor, node, data, out, diagonal, bounds)
+            self._fold(editor, node, data, out, diagonal)
+        elif not _is_constant(data):
+            self._multiply(editor, node, data, out, diagonal, bounds)
+        elif editor.shapes[out].sizes() is None:
+            raise MatchFailure("its matrices have no fixed size")
 
-    def _multiply(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: FloatBounds) -> str:
+    def _multiply(
+        self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: FloatBounds
+    ) -> None:
         sizes = _matrix(editor.shapes[data].dims)
         if sizes is None:
-            return "its matrices have no fixed size"
+            raise MatchFailure("its matrices have no fixed size")
         dtype = editor.shapes[data].dtype
         if dtype not in {*INTEGERS, *FLOATS}:
-            return "its dtype is not known, or has no products here"
+            raise MatchFailure("its dtype is not known, or has no products here")
         kind = helper.tensor_dtype_to_np_dtype(dtype)
         if math.prod(sizes) * kind.itemsize > self.limit:
-            return f"the constant would be larger than {self.limit:,} bytes"
+            raise MatchFailure(f"the constant would be larger than {self.limit:,} bytes")
         if dtype in FLOATS and not bounds.of(data).is_finite:
-            return "its data may be infinite, and 0 times that is no number"
+            raise MatchFailure("its data may be infinite, and 0 times that is no number")
         operator = "And" if dtype == TensorProto.BOOL else "Mul"
         triangle = editor.constant(_triangle(node, sizes, diagonal).astype(kind), "triangle")
         editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
         editor.note("triangle(s) of data turned into products")
-        return ""
 
-    def _fold(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> str:
+    def _fold(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
         tensor = data.constant
         sizes = editor.shapes[data].sizes()
         kind = editor.shapes[data].dtype
         if tensor is None or sizes is None or len(sizes) < 2 or kind not in {*INTEGERS, *FLOATS}:
-            return "its constant is of a form that is not read"
+            raise MatchFailure("its constant is of a form that is not read")
         is_shared = len(data.consumers) > 1
         if is_shared and math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind).itemsize > self.limit:
-            return f"its constant result is larger than {self.limit:,} bytes"
-        try:
-            array = editor.model.array(tensor)
-        except ModelError as error:
-            return str(error)
+            raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
+        array = editor.model.array(tensor)
         kept = np.where(_triangle(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
             editor.note("triangle(s) of constants made constant")
-        return ""
 
 
 def _diagonal(editor: Editor, value: Value | None) -> int | None:

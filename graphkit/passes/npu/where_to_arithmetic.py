@@ -12,10 +12,12 @@ from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import broadcast
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.edits import NewNode, NodeInput
+from graphkit.rewrite.edits import NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.float_bounds import FloatBounds
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["WhereToArithmetic"]
 
@@ -53,49 +55,29 @@ class WhereToArithmetic(Rewrite):
     def edit(self, editor: Editor) -> None:
         bounds = FloatBounds(editor.model, editor.shapes)
         for node in list(editor.nodes("Where")):
-            reason = _why_not(editor, node, bounds)
-            if reason:
-                editor.decline(node, reason)
-            else:
-                _replace(editor, node)
+            with editor.matching(node):
+                _replace(editor, node, bounds)
 
 
-def _why_not(editor: Editor, node: Node, bounds: FloatBounds) -> str:
-    cond, one, two, out = *(node.input(index) for index in range(3)), node.outputs[0]
-    if cond is None or one is None or two is None or out is None:
-        return "an input is missing"
-    dtype = editor.shapes[out].dtype
-    if dtype not in FLOATS:
-        return "it chooses between integers or others that are no float32, float64 or float16"
-    for value in (one, two):
+def _replace(editor: Editor, node: Node, bounds: FloatBounds) -> None:
+    cond, chosen, otherwise, out = *(node.input(index) for index in range(3)), node.outputs[0]
+    if cond is None or chosen is None or otherwise is None or out is None:
+        raise MatchFailure("an input is missing")
+    if editor.shapes[out].dtype not in FLOATS:
+        raise MatchFailure("it chooses between integers or others that are no float32, float64 or float16")
+    for value in (chosen, otherwise):
         if not bounds.of(value).is_finite:
-            return f"'{value.name}' may be infinite or no number, and 0 times that is no number"
-    return ""
-
-
-def _replace(editor: Editor, node: Node) -> None:
-    cond, one, two, out = node.inputs[0], node.inputs[1], node.inputs[2], node.outputs[0]
-    assert cond is not None
-    assert one is not None
-    assert two is not None
-    assert out is not None
-    weights = _Weights(editor, cond, out)
-    if _is_nothing(editor, two, (cond, one), out):
-        source, weight, made = one, weights.when_true(), weights.made
-        editor.replace(node, *made, NewNode("Mul", [source, weight], [out.name], like=node))
-    elif _is_nothing(editor, one, (cond, two), out):
-        source, weight, made = two, weights.when_false(), weights.made
-        editor.replace(node, *made, NewNode("Mul", [source, weight], [out.name], like=node))
+            raise MatchFailure(f"'{value.name}' may be infinite or no number, and 0 times that is no number")
+    choice = _Choice(editor, node, out, cond)
+    if _is_nothing(editor, otherwise, (cond, chosen), out):
+        choice.add("Mul", chosen, choice.when_true())
+    elif _is_nothing(editor, chosen, (cond, otherwise), out):
+        choice.add("Mul", otherwise, choice.when_false())
     else:
-        true, false = weights.when_true(), weights.when_false()
-        names = [editor.unique_name(f"{out.name}_{end}") for end in ("true", "false")]
-        editor.replace(
-            node,
-            *weights.made,
-            NewNode("Mul", [one, true], [names[0]]),
-            NewNode("Mul", [two, false], [names[1]]),
-            NewNode("Add", names, [out.name], like=node),
-        )
+        true, false = choice.when_true(), choice.when_false()
+        parts = choice.add("Mul", chosen, true, role="true"), choice.add("Mul", otherwise, false, role="false")
+        choice.add("Add", *parts)
+    choice.replace()
     editor.note("choice(s) turned into products")
 
 
@@ -110,15 +92,14 @@ def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: 
     )
 
 
-class _Weights:
-    """A condition and its opposite as numbers, and the nodes that make them."""
+class _Choice(Builder):
+    """The products that take the place of a choice, with its condition and the opposite as numbers."""
 
-    def __init__(self, editor: Editor, cond: Value, out: Value) -> None:
-        self.editor, self.cond, self.out = editor, cond, out
-        self.dtype = editor.shapes[out].dtype
+    def __init__(self, editor: Editor, node: Node, out: Value, cond: Value) -> None:
+        super().__init__(editor, node)
+        self.cond, self.dtype = cond, editor.shapes[out].dtype
         self.kind = helper.tensor_dtype_to_np_dtype(self.dtype)
         self.array = self._elements()
-        self.made: list[NewNode] = []
         self.number: NodeInput = None
 
     def _elements(self) -> np.ndarray | None:
@@ -136,8 +117,7 @@ class _Weights:
         if self.array is not None:
             return self.editor.constant(self.array.astype(self.kind), f"{self.cond.name}_true")
         if self.number is None:
-            self.number = self.editor.unique_name(f"{self.out.name}_if")
-            self.made.append(NewNode("Cast", [self.cond], [self.number], {"to": self.dtype}))
+            self.number = self.add("Cast", self.cond, role="if", to=self.dtype)
         return self.number
 
     def when_false(self) -> NodeInput:
@@ -145,7 +125,4 @@ class _Weights:
         if self.array is not None:
             return self.editor.constant((~self.array).astype(self.kind), f"{self.cond.name}_false")
         one = self.editor.constant(np.ones((), self.kind), "one")
-        name = self.editor.unique_name(f"{self.out.name}_else")
-        self.made.append(NewNode("Sub", [one, self.when_true()], [name]))
-        self.made.sort(key=lambda node: node.op_type != "Cast")
-        return name
+        return self.add("Sub", one, self.when_true(), role="else")

@@ -17,14 +17,11 @@ from graphkit.graph.operators import REDUCTIONS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
+from graphkit.rewrite.match import MatchFailure
 
-__all__ = ["ADAPTERS", "Draft", "NotConvertedError"]
+__all__ = ["ADAPTERS", "Draft"]
 
 ALLOW_ZERO_SINCE = 14  # from which a Reshape can be told that a 0 is a length
-
-
-class NotConvertedError(Exception):
-    """A node has no equal in the newer operator set; its message says why."""
 
 
 @dataclass
@@ -84,7 +81,7 @@ class Draft:
         """Return its first input."""
         value = self.node.input(0)
         if value is None:
-            raise NotConvertedError("it lacks its first input")
+            raise MatchFailure("it lacks its first input")
         return value
 
     def name(self, suffix: str) -> str:
@@ -113,7 +110,7 @@ def _floats(**indices: int) -> Adapter:
 
     def adapt(draft: Draft) -> None:
         if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
-            raise NotConvertedError("its data is not known to be float32")
+            raise MatchFailure("its data is not known to be float32")
         for name, index in indices.items():
             number = draft.taken(name)
             if number is not None:
@@ -138,13 +135,13 @@ def _last_axis(draft: Draft) -> None:
     data = draft.first()
     rank = draft.editor.shapes[data].rank
     if axis is None:
-        raise NotConvertedError("its axis is not known")
+        raise MatchFailure("its axis is not known")
     draft.begin()
     if axis == -1 or (rank is not None and axis == rank - 1):
         draft.attributes["axis"] = axis
         return
     if draft.version < ALLOW_ZERO_SINCE:
-        raise NotConvertedError(f"it is over several axes, which takes a Reshape of opset {ALLOW_ZERO_SINCE}")
+        raise MatchFailure(f"it is over several axes, which takes a Reshape of opset {ALLOW_ZERO_SINCE}")
     shape, flat, result = draft.name("shape"), draft.name("flat"), draft.name("rows")
     draft.before += [NewNode("Shape", [data], [shape]), NewNode("Flatten", [data], [flat], {"axis": axis})]
     draft.after.append(NewNode("Reshape", [result, shape], [draft.outputs[0]], {"allowzero": 1}))
@@ -160,7 +157,7 @@ def _equal_parts(draft: Draft) -> None:
 
 def _no_spatial(draft: Draft) -> None:
     if draft.node.attr("spatial", 1) != 1:
-        raise NotConvertedError("its numbers differ from place to place (spatial = 0)")
+        raise MatchFailure("its numbers differ from place to place (spatial = 0)")
     draft.taken("spatial")
 
 
@@ -168,7 +165,7 @@ def _first_output(draft: Draft) -> None:
     """Only its first output is the same as before."""
     used = [value for value in draft.node.outputs[1:] if value is not None]
     if any(value.consumers or draft.editor.is_output(value) for value in used):
-        raise NotConvertedError(f"its output '{used[0].name}' is another one now")
+        raise MatchFailure(f"its output '{used[0].name}' is another one now")
     if len(draft.node.outputs) > 1:
         draft.begin()
         draft.outputs = draft.outputs[:1]
@@ -184,7 +181,7 @@ def _ratio(draft: Draft) -> None:
 def _resize(draft: Draft) -> None:
     """Inputs that do not count may be left out, and had to be empty."""
     if draft.node.attr("coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
-        raise NotConvertedError("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
+        raise MatchFailure("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
     empty = [i for i, value in enumerate(draft.node.inputs) if i and value is not None and _is_empty(value)]
     if empty:
         draft.begin()
@@ -213,16 +210,16 @@ def _scatter_elements(draft: Draft) -> None:
 
 def _whole_windows(draft: Draft) -> None:
     if draft.node.attr("ceil_mode", 0) != 0 and draft.node.attr("count_include_pad", 0) != 0:
-        raise NotConvertedError("it counts padding in windows that go past the end (ceil_mode), which has changed")
+        raise MatchFailure("it counts padding in windows that go past the end (ceil_mode), which has changed")
 
 
 def _floats_only(draft: Draft) -> None:
     if draft.editor.shapes[draft.first()].dtype not in FLOATS:
-        raise NotConvertedError("its data is not known to be of a float dtype")
+        raise MatchFailure("its data is not known to be of a float dtype")
 
 
 def _of_channels(_: Draft) -> None:
-    raise NotConvertedError("its scale and bias are of channels, no longer of groups")
+    raise MatchFailure("its scale and bias are of channels, no longer of groups")
 
 
 # Operator and the version since which it is another one -> how a node is spelled for it.

@@ -20,9 +20,10 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.passes.opset.adapters import ADAPTERS, Draft, NotConvertedError
+from graphkit.passes.opset.adapters import ADAPTERS, Draft
 from graphkit.rewrite.base import Declined, Outcome, Pass, copy_proto
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["NEWEST", "ConvertOpset", "Step", "declare_version", "steps"]
 
@@ -155,8 +156,8 @@ class ConvertOpset(Pass):
                 continue
             try:
                 draft = self._draft(editor, node)
-            except NotConvertedError as error:
-                yield Declined(node.path, f"stays of opset {node.scope.opset()}: {error}")
+            except MatchFailure as failure:
+                yield Declined(node.path, f"stays of opset {node.scope.opset()}: {failure.reason}")
                 continue
             if draft.is_changed:
                 draft.finish()
@@ -166,22 +167,20 @@ class ConvertOpset(Pass):
         """Return the node or nodes of the new opset that replace a node.
 
         Raises:
-            NotConvertedError: It has no equal.
+            MatchFailure: It has no equal.
         """
         draft = Draft(editor, node, self.version)
         taken = steps(node.op_type, node.scope.opset(), self.version)
         if taken is None:
-            raise NotConvertedError(
-                f"onnx has no {node.op_type} in that opset, so that it is not known to stay the same"
-            )
+            raise MatchFailure(f"onnx has no {node.op_type} in that opset, so that it is not known to stay the same")
         for step in taken:
             adapter = ADAPTERS.get((draft.op_type, step.since))
             if adapter is not None:
                 adapter(draft)
             elif step.obstacle:
-                raise NotConvertedError(f"{node.op_type} of opset {step.since} {step.obstacle}")
+                raise MatchFailure(f"{node.op_type} of opset {step.since} {step.obstacle}")
         if draft.is_changed and node.scope not in editor.model.graph.walk():
-            raise NotConvertedError("it has to change, and is in a function: run inline-functions first")
+            raise MatchFailure("it has to change, and is in a function: run inline-functions first")
         return draft
 
     def _declared(self, model: Model) -> Model:

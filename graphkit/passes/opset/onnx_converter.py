@@ -17,30 +17,27 @@ import onnx
 from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import declare_version
 from graphkit.rewrite.base import copy_proto, keep
+from graphkit.rewrite.match import MatchFailure
 from graphkit.runtime.converting import convert
 from graphkit.runtime.tools import ToolError
 
-__all__ = ["RefusedError", "converted_by_onnx"]
+__all__ = ["converted_by_onnx"]
 
 ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's converter puts before what it says
-
-
-class RefusedError(Exception):
-    """onnx's converter does not take a model; the message says why."""
 
 
 def converted_by_onnx(model: Model, version: int) -> Model:
     """Return a model in another version of the operator set, of unproven results.
 
     Raises:
-        RefusedError: onnx's converter fails, or would leave a part of the model as it is.
+        MatchFailure: onnx's converter fails, or would leave a part of the model as it is.
     """
     _check(model)
     try:
         made = onnx.ModelProto.FromString(convert(model.proto.SerializeToString(), version))
     except ToolError as error:
         said = " ".join(ASSERTION.sub("", str(error)).split()).replace("Version $", "version ")
-        raise RefusedError(said[:200]) from error
+        raise MatchFailure(said[:200]) from error
     proto = copy_proto(model)
     _take_nodes(proto.graph, made.graph)
     _take_initializers(proto.graph, made.graph)
@@ -53,11 +50,11 @@ def converted_by_onnx(model: Model, version: int) -> Model:
 
 def _check(model: Model) -> None:
     if any(node.bodies for node in model.graph.nodes):
-        raise RefusedError("it leaves the bodies of If, Loop and Scan as they are")
+        raise MatchFailure("it leaves the bodies of If, Loop and Scan as they are")
     if model.proto.functions:
-        raise RefusedError("it leaves functions as they are: run inline-functions first")
+        raise MatchFailure("it leaves functions as they are: run inline-functions first")
     if model.proto.graph.sparse_initializer or model.proto.training_info:
-        raise RefusedError("it drops sparse initializers and graphs for training")
+        raise MatchFailure("it drops sparse initializers and graphs for training")
 
 
 def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:

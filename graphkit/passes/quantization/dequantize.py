@@ -10,31 +10,31 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.passes.quantization.integer_products import PRODUCTS, Result, data_of, result_of
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.linear_operators import Reason
-from graphkit.rewrite.weight_arithmetic import PrecisionError, dequantized, dequantized_blocks, read, unpacked
+from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.weight_arithmetic import dequantized, dequantized_blocks, read, unpacked
 
 __all__ = ["Dequantize", "FloatWeights"]
 
-NOT_CONSTANT = Reason("its weight, scales and zero points are not all constant")
+NOT_CONSTANT = "its weight, scales and zero points are not all constant"
 BITS = (2, 4, 8)
 
 
 @dataclass(eq=False)
 class FloatWeights:
-    """The weights that one sweep makes; nodes that share a weight share its replacement."""
+    """The weights that one sweep makes; nodes that share a weight share its replacement.
+
+    Its methods raise a MatchFailure where they cannot make one.
+    """
 
     editor: Editor
     made: dict[tuple[object, ...], str] = field(default_factory=dict)
 
-    def of(
-        self, weight: Value | None, zero: Value | None, scales: Sequence[TensorProto], dtype: int, axis: int
-    ) -> str | Reason:
+    def of(self, weight: Value | None, zero: Value | None, scales: Sequence[TensorProto], dtype: int, axis: int) -> str:
         """Return the name of `(weight - zero) * scales`.
 
         Args:
@@ -46,45 +46,42 @@ class FloatWeights:
         """
         tensor, point = _constant(weight), _constant(zero)
         if weight is None or tensor is None or (zero is not None and point is None):
-            return NOT_CONSTANT
+            raise MatchFailure(NOT_CONSTANT)
         dims = tuple(tensor.dims) or (1,)  # one number is calculated with as a row of one
         if tensor.data_type not in INTEGERS:
-            return Reason("its weight has a type that is not calculated with here")
+            raise MatchFailure("its weight has a type that is not calculated with here")
         key = (id(tensor), id(point), tuple(map(id, scales)), dtype, axis)
         if key in self.made:
             return self.made[key]
-        try:
-            factor = _along(_product(self.editor, scales), dims, axis)
-            offset = _along(_product(self.editor, [point]) if point is not None else np.zeros(()), dims, axis)
-            if factor is None or offset is None:
-                return Reason("its scales or zero points are not one for each channel of its result")
-            parts = dequantized(read(self.editor.model, tensor).reshape(dims), dtype, offset, factor)
-            self.made[key] = self.editor.weight(f"{weight.name}_float", dtype, tuple(tensor.dims), parts)
-        except (ModelError, PrecisionError) as error:
-            return Reason(error)
+        factor = _along(_product(self.editor, scales), dims, axis)
+        offset = _along(_product(self.editor, [point]) if point is not None else np.zeros(()), dims, axis)
+        if factor is None or offset is None:
+            raise MatchFailure("its scales or zero points are not one for each channel of its result")
+        parts = dequantized(read(self.editor.model, tensor).reshape(dims), dtype, offset, factor)
+        self.made[key] = self.editor.weight(f"{weight.name}_float", dtype, tuple(tensor.dims), parts)
         return self.made[key]
 
-    def of_blocks(self, node: Node, dtype: int) -> str | Reason:
+    def of_blocks(self, node: Node, dtype: int) -> str:
         """Return the name of the `[K, N]` floats that the weight of a MatMulNBits stands for."""
         weight, scales, zeros = node.input(1), node.input(2), node.input(3)
         codes, scale, zero = _constant(weight), _constant(scales), _constant(zeros)
         if weight is None or codes is None or scale is None or (zeros is not None and zero is None):
-            return NOT_CONSTANT
+            raise MatchFailure(NOT_CONSTANT)
         bits, size = node.attr("bits", 4), node.attr("block_size", 0)
         rows, columns = node.attr("K", 0), node.attr("N", 0)
         if bits not in BITS or not (size and rows and columns and codes.data_type == TensorProto.UINT8):
-            return Reason("its bits or its sizes are not those of blocks of 2, 4 or 8 bits")
+            raise MatchFailure("its bits or its sizes are not those of blocks of 2, 4 or 8 bits")
         blocks = -(-rows // size)
+        array = read(self.editor.model, codes)
+        if array.size != columns * blocks * size * bits // 8:
+            raise MatchFailure("its weight does not have the size that its attributes say")
         try:
-            array = read(self.editor.model, codes)
-            if array.size != columns * blocks * size * bits // 8:
-                return Reason("its weight does not have the size that its attributes say")
             factor = self.editor.model.array(scale).astype(np.float64).reshape(columns, blocks)
             offset = self._zeros(zero, bits, columns, blocks)
             parts = dequantized_blocks(array.reshape(columns, blocks, -1), bits, rows, dtype, offset, factor)
             return self.editor.weight(f"{weight.name}_float", dtype, (rows, columns), parts)
-        except (ModelError, PrecisionError, ValueError) as error:
-            return Reason(error)
+        except ValueError as error:  # scales or zero points of another size
+            raise MatchFailure(str(error)) from error
 
     def _zeros(self, zero: TensorProto | None, bits: int, columns: int, blocks: int) -> np.ndarray:
         if zero is None:
@@ -126,7 +123,7 @@ STAYS = {
     "QAttention": "an attention is not taken back to floats",
 }
 SHAPE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
-NO_DATA = Reason("its data is not quantised by DynamicQuantizeLinear or QuantizeLinear")
+NO_DATA = "its data is not quantised by DynamicQuantizeLinear or QuantizeLinear"
 
 
 @dataclass(frozen=True)
@@ -176,61 +173,53 @@ class Dequantize(Rewrite):
     def edit(self, editor: Editor) -> None:
         weights = FloatWeights(editor)
         for node in editor.nodes(*PRODUCTS):
-            _decline(editor, node, _integer_product(editor, weights, node))
+            with editor.matching(node):
+                _integer_product(editor, weights, node)
         for node in [node for scope in editor.scopes for node in scope.nodes if node.domain == "com.microsoft"]:
             if not editor.is_free(node):
                 continue
             if node.op_type in STAYS:
                 editor.decline(node, STAYS[node.op_type])
             elif (rewrite := FUSED.get(node.op_type)) is not None:
-                _decline(editor, node, rewrite(editor, weights, node))
-        if self.qdq:
-            for node in editor.nodes("DequantizeLinear"):
-                _decline(editor, node, _dequantized(editor, weights, node))
+                with editor.matching(node):
+                    rewrite(editor, weights, node)
+        for node in editor.nodes("DequantizeLinear") if self.qdq else ():
+            with editor.matching(node):
+                _dequantized(editor, weights, node)
 
 
-def _decline(editor: Editor, node: Node, reason: Reason) -> None:
-    if reason:
-        editor.decline(node, reason)
-
-
-def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """Put a product of floats in the place of a sum of integers, its Cast and its scales."""
     data = [data_of(node.input(index), node.input(index + 2)) for index in (0, 1)]
     known = [each for each in data if each is not None]
     if not known:
-        return NO_DATA
+        raise MatchFailure(NO_DATA)
     result = result_of(editor, node, known)
-    if isinstance(result, Reason):
-        return result
     if any(editor.shapes[each.floats].dtype != result.dtype for each in known):
-        return Reason("its data has another dtype than its result")
-    factors: list[NodeInput] = []
-    for index, each in enumerate(data):
-        factor = each.floats if each is not None else _weight(editor, weights, node, index, result)
-        if isinstance(factor, Reason):
-            return factor
-        factors.append(factor)
+        raise MatchFailure("its data has another dtype than its result")
+    factors: list[NodeInput] = [
+        each.floats if each is not None else _weight(editor, weights, node, index, result)
+        for index, each in enumerate(data)
+    ]
     if len(known) == len(data) and result.constants:
-        return Reason("both of its factors are data, and it has constant scales")
+        raise MatchFailure("both of its factors are data, and it has constant scales")
     op_type = SHAPE[node.op_type]
     made = NewNode(op_type, factors, [result.value.name], attributes_of(node), like=node)
     editor.replace(result.node, made)
     editor.note("product(s) of integers computed with floats")
-    return Reason()
 
 
-def _weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str | Reason:
+def _weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str:
     """Return the float weight of a product: its channels are the columns of a second factor, or those of a Conv."""
     value, out = node.input(index), node.outputs[0]
     rank = editor.shapes[value].rank if value is not None else None
     if rank is None or rank < 2:
-        return Reason("its weight is no matrix")
+        raise MatchFailure("its weight is no matrix")
     is_conv = node.is_op("ConvInteger")
     most = rank if is_conv else (editor.shapes[out].rank if out is not None else None) or 1
     along = rank - 2 if is_conv else 0 if index == 1 else None
     if not all(_lies_along(tensor, along, most) for tensor in result.constants):
-        return Reason("its scales are not one for each channel of its result")
+        raise MatchFailure("its scales are not one for each channel of its result")
     axis = 0 if is_conv else index - 2
     return weights.of(value, node.input(index + 2), result.constants, result.dtype, axis)
 
@@ -241,78 +230,72 @@ def _lies_along(tensor: TensorProto, axis: int | None, rank: int) -> bool:
     return len(tensor.dims) <= rank and all(size == 1 for size in others)
 
 
-def _dynamic_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+def _dynamic_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """DynamicQuantizeMatMul(A, B, b_scale, b_zero_point, bias)."""
-    return _fused_product(editor, weights, node, node.input(0), node.input(2), node.input(3))
+    _fused_product(editor, weights, node, node.input(0), node.input(2), node.input(3))
 
 
-def _scaled_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+def _scaled_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)."""
     data = data_of(node.input(0), node.input(4))
     if data is None or data.scale is not node.input(2):
-        return NO_DATA
-    return _fused_product(editor, weights, node, data.floats, node.input(3), node.input(5))
+        raise MatchFailure(NO_DATA)
+    _fused_product(editor, weights, node, data.floats, node.input(3), node.input(5))
 
 
 def _fused_product(
     editor: Editor, weights: FloatWeights, node: Node, data: Value | None, scale: Value | None, zero: Value | None
-) -> Reason:
+) -> None:
     dtype = editor.shapes[data].dtype if data is not None else 0
     if data is None or dtype not in FLOATS or scale is None or scale.constant is None:
-        return Reason("its data is not known to be floats, or its scales are not constant")
+        raise MatchFailure("its data is not known to be floats, or its scales are not constant")
     weight = weights.of(node.input(1), zero, [scale.constant], dtype, -1)
     bias = node.input(4 if node.op_type == "DynamicQuantizeMatMul" else 6)
-    return weight if isinstance(weight, Reason) else _emit(editor, node, data, weight, bias)
+    _emit(editor, node, data, weight, bias)
 
 
-def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """MatMulNBits(A, B, scales, zero_points, g_idx, bias)."""
     data = node.input(0)
     dtype = editor.shapes[data].dtype if data is not None else 0
     if data is None or dtype not in FLOATS:
-        return Reason("its data is not known to be floats")
+        raise MatchFailure("its data is not known to be floats")
     if node.input(4) is not None:
-        return Reason("its rows are in another order, that of g_idx")
+        raise MatchFailure("its rows are in another order, that of g_idx")
     weight = weights.of_blocks(node, dtype)
-    return weight if isinstance(weight, Reason) else _emit(editor, node, data, weight, node.input(5))
+    _emit(editor, node, data, weight, node.input(5))
 
 
-def _emit(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> Reason:
+def _emit(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> None:
     """Put a MatMul in the place of a node, and an Add where there is a bias."""
     out = node.outputs[0]
     if out is None:
-        return Reason("nothing reads it")
+        raise MatchFailure("nothing reads it")
     product = out.name if bias is None else editor.unique_name(f"{out.name}_product")
     made = [NewNode("MatMul", [data, weight], [product], like=node)]
     if bias is not None:
         made.append(NewNode("Add", [product, bias], [out.name]))
     editor.replace(node, *made)
     editor.note("product(s) of integers computed with floats")
-    return Reason()
 
 
-def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> Reason:
+def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """Replace a dequantised weight by floats, or data that is quantised and dequantised by the data itself."""
     value, scale, out = node.input(0), node.input(1), node.outputs[0]
     if value is None or scale is None or out is None:
-        return Reason()
+        return
     if node.attr("block_size", 0):
-        return Reason("each block of its weight has a scale")
+        raise MatchFailure("each block of its weight has a scale")
     data = data_of(value, node.input(2))
     if data is not None:
         if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
-            return Reason("it has another scale or dtype than the QuantizeLinear before it")
-        return _bypassed(editor, node, data.floats, "QuantizeLinear and DequantizeLinear pair(s) gone")
-    if value.constant is None or scale.constant is None:
-        return Reason()
-    made = weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, node.attr("axis", 1) or 0)
-    return made if isinstance(made, Reason) else _bypassed(editor, node, made, "weight(s) dequantised")
-
-
-def _bypassed(editor: Editor, node: Node, source: Value | str, note: str) -> Reason:
-    if editor.bypass(node, source):
-        editor.note(note)
-    return Reason()
+            raise MatchFailure("it has another scale or dtype than the QuantizeLinear before it")
+        if editor.bypass(node, data.floats):
+            editor.note("QuantizeLinear and DequantizeLinear pair(s) gone")
+    elif value.constant is not None and scale.constant is not None:
+        axis = node.attr("axis", 1) or 0
+        if editor.bypass(node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)):
+            editor.note("weight(s) dequantised")
 
 
 FUSED = {

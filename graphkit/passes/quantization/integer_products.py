@@ -10,7 +10,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.linear_operators import Reason
+from graphkit.rewrite.match import MatchFailure
 
 __all__ = ["DYNAMIC", "PRODUCTS", "Data", "Factors", "Result", "data_of", "result_of"]
 
@@ -61,25 +61,31 @@ def data_of(value: Value | None, zero: Value | None) -> Data | None:
     return Data(floats, scale)
 
 
-def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result | Reason:
-    """Follow a sum of integers through its Cast to the last Mul with a scale of its data."""
+def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
+    """Follow a sum of integers through its Cast to the last Mul with a scale of its data.
+
+    Raises:
+        MatchFailure: It is used otherwise.
+    """
     node = _only_reader(editor, product.outputs[0])
     if node is None or not node.is_op("Cast") or (dtype := node.attr("to", 0)) not in FLOATS or not dtype:
-        return Reason("it is not cast to floats, and by that alone")
+        raise MatchFailure("it is not cast to floats, and by that alone")
     open_scales, constants = [each.scale for each in data], list[TensorProto]()
     while open_scales:
         out = node.outputs[0]
         node = _only_reader(editor, out)
         if node is None or not node.is_op("Mul"):
-            return Reason("it is not multiplied with the scale of its data")
+            raise MatchFailure("it is not multiplied with the scale of its data")
         found = _factors(next((value for value in node.inputs if value is not out), None), open_scales)
         if found is None or any(found.scales.count(scale) > open_scales.count(scale) for scale in found.scales):
-            return Reason("it is multiplied with something else than scales")
+            raise MatchFailure("it is multiplied with something else than scales")
         for scale in found.scales:
             open_scales.remove(scale)
         constants += found.constants
     value = node.outputs[0]
-    return Result(node, value, dtype, tuple(constants)) if value is not None else Reason("nothing reads it")
+    if value is None:
+        raise MatchFailure("nothing reads it")
+    return Result(node, value, dtype, tuple(constants))
 
 
 def _is_one_number(value: Value) -> bool:

@@ -11,9 +11,11 @@ from graphkit.graph.types import shape_text
 from graphkit.graph.value_inputs import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.graph.walk import reachable
+from graphkit.rewrite.builder import Builder
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.shapes.expr import Call
@@ -21,7 +23,7 @@ from graphkit.shapes.tensor import Dims
 from graphkit.shapes.value_range import Affine
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
-__all__ = ["Box", "NoBoxError", "SimplifyScatter", "dead_after_removal", "find_box"]
+__all__ = ["Box", "SimplifyScatter", "dead_after_removal", "find_box"]
 
 
 def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
@@ -49,10 +51,6 @@ def _is_needed(editor: Editor, value: Value, gone: Collection[Node], kept: Conta
     if value in kept or value in editor.new_reads or editor.is_output(value):
         return True
     return any(reader not in gone for reader, _ in value.consumers)
-
-
-class NoBoxError(Exception):
-    """Why a node writes no box, or one that is not known."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +82,21 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     """Return where a Scatter without reduction writes.
 
     Raises:
-        NoBoxError: Not a box, or something is not known.
+        MatchFailure: Not a box, or something is not known.
     """
     data, indices, updates = (node.input(index) for index in range(3))
     if data is None or indices is None or updates is None:
-        raise NoBoxError("an input is missing")
+        raise MatchFailure("an input is missing")
     reduction = node.attr("reduction", "none")
     if reduction not in ("", "none"):
-        raise NoBoxError(f"its reduction is '{reduction}'")
+        raise MatchFailure(f"its reduction is '{reduction}'")
     dims = _dims(shapes, data)
     parts = _parts_of_elements(ranges, node, len(dims)) if node.is_op("ScatterElements") else ranges.components(indices)
     if not parts or len(parts) > len(dims):
-        raise NoBoxError("its indices are not known to be consecutive")
+        raise MatchFailure("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
     if _dims(shapes, updates) != grid + rest:
-        raise NoBoxError(f"its updates are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
+        raise MatchFailure(f"its updates are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
     axes = _coordinates(parts, grid)
     sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
     starts = tuple(part.start for part in parts) + (const(0),) * len(rest)
@@ -108,7 +106,7 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
 def _dims(shapes: Shapes, value: Value) -> Dims:
     dims = shapes[value].dims
     if dims is None:
-        raise NoBoxError(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
+        raise MatchFailure(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
     return dims
 
 
@@ -130,13 +128,13 @@ def _coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
     for part in parts:
         moving = [axis for axis, stride in enumerate(part.strides) if stride != 0]
         if len(moving) > 1 or any(part.strides[axis] != 1 for axis in moving):
-            raise NoBoxError("its indices do not go up by one along one axis")
+            raise MatchFailure("its indices do not go up by one along one axis")
         found += moving or [None]
     used = [axis for axis in found if axis is not None]
     if used != sorted(set(used)):
-        raise NoBoxError("its indices are in another order than its updates")
+        raise MatchFailure("its indices are in another order than its updates")
     if any(dim != 1 and axis not in used for axis, dim in enumerate(grid)):
-        raise NoBoxError("it may write an element more than once")
+        raise MatchFailure("it may write an element more than once")
     return found
 
 
@@ -146,7 +144,7 @@ def _counted_from_zero(box: Box) -> Box:
     for start, size, dim in zip(box.starts, box.sizes, box.dims, strict=True):
         if lower(start) < 0:
             if upper(start + size) > 0 or box.may_be_empty():  # an empty box is legal wherever it is
-                raise NoBoxError("its indices may be negative")
+                raise MatchFailure("its indices may be negative")
             start = start + dim
         starts.append(start)
     return Box(box.dims, tuple(starts), box.sizes)
@@ -203,24 +201,23 @@ class SimplifyScatter(Rewrite):
         for node in editor.nodes("ScatterND", "ScatterElements"):
             if node.outputs[0] is None:
                 continue
-            try:
+            with editor.matching(node):
                 box = find_box(editor.shapes, ranges, node)
                 if box.partial:
-                    planned[node] = _planned(editor, node, node.outputs[0], box)
+                    planned[node] = _planned(editor, node, box)
                 else:
                     _bypass(editor, node, node.outputs[0], box)
-            except NoBoxError as reason:
-                editor.decline(node, str(reason))
         for node, nodes in (_spared(editor, planned) if self.sparing else planned).items():
             editor.replace(node, *nodes)
             editor.note("Scatter(s) of a range replaced by Concats of slices")
 
 
-def _planned(editor: Editor, node: Node, out: Value, box: Box) -> list[NewNode]:
+def _planned(editor: Editor, node: Node, box: Box) -> list[NewNode]:
     """Return the nodes that take the place of a Scatter which writes a part of its data."""
     updates, spec = _updates(editor, node, box)
-    plan = _Plan(editor, node, out, box)
-    return plan.nodes(updates, spec, [plan.bounds(axis) for axis in box.partial])
+    plan = _Plan(editor, node, box)
+    plan.write(updates, spec, [plan.bounds(axis) for axis in box.partial])
+    return plan.finish()
 
 
 def _bypass(editor: Editor, node: Node, out: Value, box: Box) -> None:
@@ -241,7 +238,7 @@ def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]
     before = editor.shapes[updates].dims
     spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
     if spec is None:
-        raise NoBoxError(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
+        raise MatchFailure(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
     return updates, spec
 
 
@@ -270,23 +267,23 @@ class _Range:
     end: Bound
 
 
-class _Plan:
+class _Plan(Builder):
     """The nodes that take the place of a Scatter which writes a box that is not all of its data."""
 
-    def __init__(self, editor: Editor, node: Node, out: Value, box: Box) -> None:
-        self.editor, self.node, self.out, self.box = editor, node, out, box
-        self.made: list[NewNode] = []
+    def __init__(self, editor: Editor, node: Node, box: Box) -> None:
+        super().__init__(editor, node)
+        self.box = box
 
     def bounds(self, axis: int) -> _Range:
         """Return where the box lies along an axis.
 
         Raises:
-            NoBoxError: A bound is neither a number nor in a tensor.
+            MatchFailure: A bound is neither a number nor in a tensor.
         """
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         end = start + size
         if lower(dim - end) < 0 and self.box.may_be_empty(but=axis):
-            raise NoBoxError("it may write nothing, past the end of its data")
+            raise MatchFailure("it may write nothing, past the end of its data")
         return _Range(axis, self._bound(start, dim), INT64_MAX if lower(end - dim) >= 0 else self._bound(end, dim))
 
     def _bound(self, at: Expr, dim: Expr) -> Bound:
@@ -299,7 +296,7 @@ class _Plan:
             return from_end
         holder = self._holder(at) if lower(at) >= 0 else None
         if holder is None:
-            raise NoBoxError(f"no tensor that its indices are made of holds {at}, where its box starts or ends")
+            raise MatchFailure(f"no tensor that its indices are made of holds {at}, where its box starts or ends")
         return holder
 
     def _holder(self, number: Expr) -> Value | None:
@@ -311,48 +308,38 @@ class _Plan:
                 return value
         return None
 
-    def nodes(self, updates: Value, spec: Sequence[int], ranges: Sequence[_Range]) -> list[NewNode]:
-        """Return the nodes, given the shape that makes the updates the box where they need one."""
+    def write(self, updates: Value, spec: Sequence[int], ranges: Sequence[_Range]) -> None:
+        """Add the nodes, given the shape that makes the updates the box where they need one."""
         source: NodeInput = updates
         if spec:
-            shape = self.editor.integers(spec, f"{self.out.name}_updates_shape")
-            source = self._make("Reshape", [updates, shape], "updates")
-        self._concat(self.node.inputs[0], source, ranges, self.out.name, self.node)
-        return self.made
+            source = self.add("Reshape", updates, self.integers(spec, "updates_shape"), role="updates")
+        self._concat(self.node.inputs[0], source, ranges)
 
-    def _concat(
-        self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range], out: str, like: Node | None
-    ) -> None:
+    def _concat(self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range]) -> str:
         """Concatenate the data before the box, the box and the data after it along the first axis of these."""
         here, *inner = ranges
         parts: list[NodeInput] = []
         if here.start != 0:
             parts.append(self._slice(data, "before", _Range(here.axis, 0, here.start)))
         if inner:
-            parts.append(name := self.editor.unique_name(f"{self.out.name}_inner"))
-            self._concat(self._slice(data, "middle", here), updates, inner, name, None)
+            parts.append(self._concat(self._slice(data, "middle", here), updates, inner))
         else:
             parts.append(updates)
         if here.end != INT64_MAX:
             parts.append(self._slice(data, "after", _Range(here.axis, here.end, INT64_MAX)))
-        self.made.append(NewNode("Concat", parts, [out], {"axis": here.axis}, like=like))
+        return self.add("Concat", *parts, role="inner", axis=here.axis)
 
     def _slice(self, data: NodeInput, role: str, part: _Range) -> str:
         bounds = {"start": part.start, "end": part.end, "axis": part.axis}
-        inputs = [self._vector(bound, f"{self.out.name}_{role}_{name}") for name, bound in bounds.items()]
-        return self._make("Slice", [data, *inputs], role)
+        inputs = [self._vector(bound, f"{role}_{name}") for name, bound in bounds.items()]
+        return self.add("Slice", data, *inputs, role=role)
 
-    def _vector(self, bound: Bound, name: str) -> NodeInput:
+    def _vector(self, bound: Bound, role: str) -> NodeInput:
         if isinstance(bound, int):
-            return self.editor.integers([bound], name)
+            return self.integers([bound], role)
         if self.editor.shapes[bound].rank == 1:
             return bound
-        return self._make("Reshape", [bound, self.editor.integers([1], "one")], "bound")
-
-    def _make(self, op_type: str, inputs: Sequence[NodeInput], role: str) -> str:
-        name = self.editor.unique_name(f"{self.out.name}_{role}")
-        self.made.append(NewNode(op_type, inputs, [name]))
-        return name
+        return self.add("Reshape", bound, self.editor.integers([1], "one"), role="bound")
 
 
 def _other(expr: Expr, op: str, limit: Expr) -> Expr:
