@@ -264,7 +264,7 @@ def set_dims(job: Job) -> Result:
     MODEL is a model file, or example:NAME. Nodes stay; `graphkit fold --dim` folds what no longer varies.
     """
     from graphkit.errors import UsageError
-    from graphkit.passes.interface.set_dims import SetDims
+    from graphkit.passes.shapes.freeze_dims import SetDims
     from graphkit.shapes import AS_DECLARED
 
     spec = job.options.spec

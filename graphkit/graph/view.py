@@ -140,7 +140,7 @@ class Scope:
         values: All values that this scope defines, by name.
         infos: Declared types of values, inputs and outputs included, by name.
         opsets: Version of each operator set, by domain.
-        problems: What is wrong with the names: undefined, defined twice, used before their definition.
+        problems: The faults of names: undefined, defined twice, used before their definition.
         twice: The names that are defined twice.
     """
 

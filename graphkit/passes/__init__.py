@@ -21,7 +21,6 @@ from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.fusion.softmax_to_constant import SoftmaxToConstant
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
-from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
@@ -47,7 +46,7 @@ from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.passes.shapes.cancel_reshapes import CancelReshapes
 from graphkit.passes.shapes.declare_shapes import DeclareShapes, InferOutputShapes
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.sequence_to_split import SequenceToSplit
 from graphkit.passes.shapes.simplify_concat import DropEmptyParts, MergeConcats

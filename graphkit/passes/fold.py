@@ -47,7 +47,7 @@ def fold(
 
     Args:
         model: The model, which is not changed, or its path.
-        spec: What is known about the input dims; `dims`, `inputs` and `ranges` add to it.
+        spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes to freeze symbols to, such as `{"batch_size": 1}`.
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.

@@ -61,7 +61,7 @@ class Candidate:
     """A node that could be lifted, with the known facts of its tensors.
 
     Attributes:
-        inputs: What is known of its inputs, None for one that is left out.
+        inputs: The known facts of its inputs, None for one that is left out.
         out: The dims of its first output.
         flat: The inputs that can be lifted.
     """

@@ -175,11 +175,15 @@ class Editor(Edits):
         """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
         try:
             yield
-        except MatchFailure as failure:
-            if failure.reason:
-                self.decline(failure.node or node, failure.reason)
-        except ModelError as error:
-            self.decline(node, str(error))
+        except (MatchFailure, ModelError) as failure:
+            self.decline_failure(node, failure)
+
+    def decline_failure(self, node: Node, failure: MatchFailure | ModelError) -> None:
+        """Record a matcher's failure, or a missing data file, as the reason why a node stays unchanged."""
+        if isinstance(failure, ModelError):
+            self.decline(node, str(failure))
+        elif failure.reason:
+            self.decline(failure.node or node, failure.reason)
 
     def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph output keeps its name.

@@ -146,7 +146,7 @@ class Edits:
     """Edits of one model, which is not changed.
 
     Attributes:
-        aliases: What the consumers of a value read instead of it.
+        aliases: The value that consumers read instead of another one.
         inputs: The inputs that a node reads instead of others, by index.
         replaced: The nodes that take the place of a node.
         before: The nodes that come before a node.

@@ -54,8 +54,8 @@ class Layout:
         inputs: The dims of inputs over the axes, by index; inputs that are not here are read as they are.
         outputs: Those of outputs; where an output lacks axes that are reduced, ones stand for them.
         kinds: Of each axis: FREE, ALIKE or OWN.
-        attributes: What the attributes become.
-        constants: What integer inputs become, by index.
+        attributes: The attributes over the axes that are left.
+        constants: The integer inputs over the axes that are left, by index.
     """
 
     inputs: Mapping[int, Sizes]

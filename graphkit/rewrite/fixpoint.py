@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from graphkit.errors import ModelError
 from graphkit.graph.names import counted
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.match import MatchFailure
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import Shapes
 from graphkit.shapes.dim_spec import AS_DECLARED, DimSpec, SymbolRanges
@@ -64,8 +66,10 @@ class NodeRewrite(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes(*self.operators):
-            with editor.matching(node):
+            try:
                 self.edit_node(editor, node)
+            except (MatchFailure, ModelError) as failure:
+                editor.decline_failure(node, failure)
 
     @abstractmethod
     def edit_node(self, editor: Editor, node: Node) -> None:

@@ -34,7 +34,7 @@ class Atom:
     """A dim, or a factor of one.
 
     Attributes:
-        kind: What it counts.
+        kind: The thing that it counts.
         size: How many there are.
         stride: How far apart they are, counted in single batches, rows or columns.
     """

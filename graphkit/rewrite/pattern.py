@@ -1,4 +1,4 @@
-"""Patterns: what a value may be computed from, as an expression over operators.
+"""Patterns: expressions over operators that a value may be computed by.
 
 x = Pattern()
 erf = Op("Erf", Op("Div", x, Number(1.41421356)), once=True)
@@ -23,7 +23,7 @@ class Pattern:
     """Any value, the same one wherever the pattern stands."""
 
     def __or__(self, other: Pattern) -> Pattern:
-        """Return the pattern of what matches one or the other."""
+        """Return the pattern of values that match one or the other."""
         return _Either(self, other)
 
     def match(self, editor: Editor, value: Value | None, known: Match | None = None) -> Match | None:
@@ -32,8 +32,9 @@ class Pattern:
 
     def solve(self, editor: Editor, value: Value | None, known: Match) -> Iterator[Match]:
         """Yield each way in which a value matches."""
-        if value is not None and known.get(self, value) is value:
-            yield from self._solve(editor, value, {**known, self: value})
+        if value is None or known.get(self, value) is not value:
+            return iter(())
+        return self._solve(editor, value, {**known, self: value})
 
     def _solve(self, _: Editor, __: Value, known: Match) -> Iterator[Match]:
         yield known

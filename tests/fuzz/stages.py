@@ -34,11 +34,10 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.fold import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
-from graphkit.passes.interface.set_dims import SetDims
 from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.render.dot import dot
 from graphkit.render.markdown import mermaid

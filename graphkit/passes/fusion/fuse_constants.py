@@ -121,8 +121,8 @@ class _Chain:
         editor: The editor.
         linear: The operator.
         behind: The nodes after it up to the last one that is fused, in order; those that move elements stay.
-        before: What is done to the data.
-        after: What is done to the result.
+        before: The function of the data.
+        after: The function of the result.
         start: The data before all that.
         fused: The nodes that go.
     """

@@ -86,7 +86,7 @@ class _Norm:
 
     Attributes:
         nodes: All its nodes; the last one gives the result.
-        data: What is normalized.
+        data: The tensor that is normalized.
         axes: The dims that are normalized, the last ones of the data.
         scale: None for ones.
         bias: None for zeros.

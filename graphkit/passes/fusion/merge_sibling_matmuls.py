@@ -78,9 +78,9 @@ class _Sibling:
     Attributes:
         linear: The operator.
         weight: Its weight.
-        add: The node that adds a bias to what it gives, where one does.
+        add: The node that adds a bias to the product, where one does.
         bias: That bias, or the operator's own, one number a column or one; None where it adds nothing.
-        out: What they give.
+        out: Their result.
     """
 
     linear: Linear

@@ -32,7 +32,7 @@ class Projection:
         linear: The MatMul.
         weight: Its weight.
         add: The node that adds a bias, where one does.
-        shift: What it adds, one number for each column or one.
+        shift: The bias, one number for each column or one.
         layout: How the columns lie in the operand.
         nodes: All nodes from the MatMul to the operand.
     """
@@ -152,9 +152,9 @@ class SelfAttention:
         projections: Those of queries, keys and values.
         columns: Which columns of each they are, by heads.
         heads: How many there are.
-        scale: What scores are multiplied by.
+        scale: The factor of scores.
         product: The MatMul of probabilities and values.
-        result: What has all heads side by side.
+        result: The result with all heads side by side.
         nodes: All nodes that compute it.
     """
 
@@ -256,7 +256,7 @@ class _Parts:
 
     Attributes:
         batch, rows: The dims of the data that count these.
-        scaled: What scores are multiplied by, and the nodes that do so.
+        scaled: The factor of scores, and the nodes that apply it.
         found: Queries, keys and values.
     """
 

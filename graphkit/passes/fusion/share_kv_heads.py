@@ -29,7 +29,7 @@ class Repeat:
     """A tensor `[batch, heads * count, ...]` in which each head comes `count` times.
 
     Attributes:
-        node: What gives it.
+        node: The node that gives it.
         source: The heads once, in the order of elements of `dims`.
         dims: `[batch, heads, ...]`.
         count: How often each head comes.
@@ -140,7 +140,7 @@ class Product:
     Attributes:
         node: The MatMul.
         rows: The shape that makes rows of the queries of a group; None where it is not constant.
-        back: The shape that makes heads of these rows in what it gives; None where it is not constant.
+        back: The shape that makes heads of these rows in the result; None where it is not constant.
     """
 
     node: Node
@@ -153,8 +153,8 @@ class RepeatReaders:
 
     Attributes:
         products: The MatMuls.
-        movers: What treats all heads alike, in the order of reading.
-        shapes: What asks for the dims.
+        movers: Nodes that treat all heads alike, in the order of reading.
+        shapes: The Shapes of the copies.
         once: The shape that gives the heads once.
         failures: Why the copies are needed, none where they are not.
         is_operand: Whether a MatMul reads them.

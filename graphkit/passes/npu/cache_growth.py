@@ -31,7 +31,7 @@ class Growth:
     Attributes:
         entry: The past and the present.
         axis: Along which it grows.
-        new: What is new, None where moves lie between the cache and its Concat: then it is the end of the present.
+        new: The new tokens, None where moves lie between the cache and its Concat: then it is the end of the present.
         given: A free name for the output that gives it.
     """
 

@@ -50,10 +50,10 @@ class AttentionNode:
     """The computation of a node of either operator.
 
     Attributes:
-        mask: What is added to scores, or says which count.
+        mask: A bias of scores, or booleans of those that count.
         past: The caches of keys and values.
         window: How many tokens count, 0 for all.
-        softcap: What scores are limited to, 0 for nothing.
+        softcap: The limit of scores, 0 for none.
         rotary: Tables of cosines and sines, by position.
     """
 

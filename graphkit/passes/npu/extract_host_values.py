@@ -25,7 +25,7 @@ class HostInput:
     """A value that becomes an input.
 
     Attributes:
-        source: The value, what it depends on, and where it meets data.
+        source: The value, its sources, and where it meets data.
         declared: The input that takes its place.
         is_mask: Whether it is added to the scores of an attention.
     """

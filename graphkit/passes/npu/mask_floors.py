@@ -44,7 +44,7 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
     """Return the floor of masks for a target.
 
     Args:
-        target: What is to take the model.
+        target: The compiler that is to take the model.
         wanted: The floor that the user wants, None for the default.
 
     Raises:
@@ -91,10 +91,10 @@ class MaskFloors:
     """The masks of a model that are added to scores, in one round.
 
     Args:
-        editor: What is told the changes.
-        floor: What no element of a mask is to be less than.
-        scores: What is a score, and where it goes.
-        bounds: What elements may be.
+        editor: The editor that records the changes.
+        floor: The least element of a mask.
+        scores: The scores, and their ways to a Softmax.
+        bounds: The bounds of elements.
     """
 
     def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:

@@ -61,7 +61,7 @@ class MaskedFillToAdd(Rewrite):
         }
 
     Attributes:
-        floor: What is added to scores that do not count.
+        floor: The number that is added to scores that do not count.
     """
 
     floor: float = FLOOR

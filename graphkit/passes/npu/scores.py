@@ -30,7 +30,7 @@ class Reach:
 
     Attributes:
         axis: Over which it sums, counted from the end.
-        scale: What scores are multiplied by on the way, the least of all ways.
+        scale: The factor of scores on the way, the least of all ways.
         is_half: Whether they are float16 somewhere on the way.
     """
 
@@ -43,8 +43,8 @@ class Scores:
     """The values of a graph that reach a Softmax as scores.
 
     Args:
-        editor: What the shapes and constants are asked of.
-        known: What each value is computed from.
+        editor: The editor, which knows shapes and constants.
+        known: The sources of each value.
     """
 
     def __init__(self, editor: Editor, known: Mapping[Value, Dependence]) -> None:

@@ -69,10 +69,10 @@ class _Region:
     """Elementwise nodes that can work on other dims.
 
     Attributes:
-        first: The node that reshapes what they read.
+        first: The node that reshapes their source.
         before: The dims that they are to work on.
         after: Those that they work on.
-        entries: The tensors of these dims that nodes give which reshape, and what they are made of.
+        entries: Reshaped tensors of these dims, and their sources.
         nodes: In the order in which they were found.
         exits: Nodes that give the dims before again.
         read: The results that something else reads.

@@ -1,17 +1,305 @@
-"""Let a batched MatMul and its neighbours work on `[b, h, s, d]` where an export flattens it to `[b*h, s, d]`."""
+"""Let a batched MatMul and its neighbours work on `[b, h, s, d]` where an export flattens it to `[b*h, s, d]`.
+
+A value is flat where a Reshape merges leading dims into its first, or where a node gives it that reads flat values and
+can be lifted (see `rewrite.batch_dim_lifting`). Values that another node needs flat stay so, with all that they are
+computed from; the rest falls into connected regions, and each is lifted as a whole or not at all.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Value
-from graphkit.passes.shapes.flat_regions import FlatRegions, Region, Spec
-from graphkit.rewrite.batch_dim_lifting import Lift, is_liftable
+from graphkit.rewrite.batch_dim_lifting import Candidate, Lift, is_liftable, lift
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.onnxruntime_fusions import spoils_product
+from graphkit.rewrite.reshape_spec import merged, reshape_spec
+from graphkit.shapes.tensor import Dims
 
-__all__ = ["FlattenFreeMatmul"]
+__all__ = ["FlatRegions", "FlattenFreeMatmul", "Region", "Spec"]
+
+Spec = tuple[int, ...]
+Nodes = dict[Node, None]  # in graph order
+Exit = Callable[[Node, Value], bool]  # whether a node that reads a flat value can read the lifted one instead
+
+
+@dataclass
+class Region:
+    """Nodes to lift together.
+
+    Attributes:
+        lead: The dims in the place of the first one.
+        nodes: In graph order.
+        sources: For the flat value of each Reshape to the region: the shape of a Reshape that gives the lifted value of
+            the same tensor, None where that tensor is it.
+        exits: For each Reshape from the region likewise, None where the lifted value is its output.
+        saved: How many Reshapes go.
+    """
+
+    lead: Dims
+    nodes: tuple[Node, ...]
+    sources: dict[Value, Spec | None] = field(default_factory=dict)
+    exits: dict[Node, Spec | None] = field(default_factory=dict)
+    saved: int = 0
+
+
+class FlatRegions:
+    """The flat values of a model, and the nodes that could be lifted.
+
+    Attributes:
+        makers: The node that gives each flat value, a Reshape where a region begins; in graph order.
+        lifts: How nodes are lifted, as far as their inputs tell; in graph order.
+        reasons: Why Reshapes to a flat value stay.
+    """
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self.makers: dict[Value, Node] = {}
+        self.lifts: dict[Node, Lift] = {}
+        self.reasons: dict[Node, str] = {}
+        self._new_reads = frozenset(editor.new_reads)
+        for scope in editor.scopes:
+            for node in scope.nodes:
+                if editor.is_free(node):
+                    self._visit(node)
+
+    def find(self) -> Iterator[Region]:
+        """Yield the regions that are worth it."""
+        for value, maker in self.makers.items():
+            blocking = (node for node, _ in value.consumers if is_liftable(node) and node not in self.lifts)
+            if maker.is_op("Reshape") and (first := next(blocking, None)) is not None:
+                self.reasons[maker] = _reads(first, value)
+        alive = dict.fromkeys(self.lifts)
+        self._drop(alive, self._blocked(alive, self._is_exit), lambda _: True)
+        for part in self._parts(alive):
+            lead = self._lead(part)
+            if lead is None:
+                continue
+            self._fit(part, lead)
+            for nodes in self._parts(part):
+                region = self._region(nodes, lead)
+                if not region.saved:
+                    for value in region.sources:
+                        self.reasons.setdefault(self.makers[value], "no Reshape would go")
+                else:
+                    if self.editor.keep_fusions:
+                        self._set_apart(region)
+                    yield region
+
+    def _set_apart(self, region: Region) -> None:
+        """Keep a Reshape before each Transpose that onnxruntime would else merge with the one before it.
+
+        A FusedMatMul takes in the Transpose of `[b, h, s, d]` to `[b, h, d, s]`, not that of `[b, s, h, d]`.
+        """
+        for node in region.nodes:
+            for value in node.inputs if node.is_op("MatMul") else ():
+                second = value.producer if value is not None else None
+                if second in region.nodes and second is not None and self._merges(second, region):
+                    source = second.inputs[0]
+                    assert source is not None
+                    region.sources[source] = (0,) * len(self._lifted(source, region.lead))
+
+    def _merges(self, second: Node, region: Region) -> bool:
+        source = second.input(0)
+        if source is None or region.sources.get(source, ()) is not None or not second.is_op("Transpose"):
+            return False
+        before = self.makers[source].input(0)
+        first, lifted = before.producer if before is not None else None, self.lifts[second]
+        if first is None or not first.is_op("Transpose"):
+            return False
+        return spoils_product(first.attr("perm", tuple), lifted.attributes(second, len(region.lead) - 1).get("perm"))
+
+    # Which values are flat
+
+    def dims(self, value: Value | None) -> Dims:
+        """Return the dims of a value, () where they are not known: a scalar is not flat either."""
+        return () if value is None else self.editor.shapes[value].dims or ()
+
+    def _visit(self, node: Node) -> None:
+        if node.is_op("Reshape"):
+            out = node.outputs[0]
+            if self._may_enter(node) and out is not None and merged(self.dims(node.input(0)), self.dims(out)):
+                self.makers[out] = node
+        elif is_liftable(node) and (found := self._lift(node)) is not None:
+            self.lifts[node] = found
+            for value in self._inputs(node):
+                if value.producer is not None:
+                    self.makers.setdefault(value, value.producer)
+            self.makers.update((value, node) for value in self._outputs(node))
+
+    def _may_enter(self, node: Node) -> bool:
+        """Whether a Reshape can be where a region begins: not where another one ends."""
+        out = node.outputs[0]
+        return self._is_untouched(out) and node.input(0) not in self.makers and self.editor.is_free(node)
+
+    def _is_untouched(self, value: Value | None) -> bool:
+        return value is not None and not self.editor.has_alias(value) and value not in self._new_reads
+
+    def _lift(self, node: Node) -> Lift | None:
+        """Return how a node is lifted that reads flat values; those that Reshapes give count where it needs them."""
+        flat = frozenset(index for index, value in enumerate(node.inputs) if value in self.makers)
+        outputs = [value for value in node.outputs if value is not None]
+        if not flat or not outputs or not all(self._is_untouched(value) for value in outputs):
+            return None
+        first = self.dims(node.inputs[min(flat)])[:1]
+        if any(self.dims(node.inputs[index])[:1] != first for index in flat):
+            return None
+        more = frozenset(index for index, value in enumerate(node.inputs) if self._is_reshaped(value, first))
+        for inputs in (flat, flat | more):
+            known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
+            found = lift(Candidate(node, known, self.dims(outputs[0]), inputs))
+            if found is not None and self._gives(node, found, first):
+                return found
+        return None
+
+    def _gives(self, node: Node, found: Lift, first: Dims) -> bool:
+        """Whether the outputs that are lifted have the leading dim, and the others may have other names."""
+        dims = [self.dims(node.outputs[index])[:1] for index in found.outputs]
+        others = [value for index, value in enumerate(node.outputs) if index not in found.outputs and value is not None]
+        return all(dim == first for dim in dims) and not any(self.editor.is_output(value) for value in others)
+
+    def _is_reshaped(self, value: Value | None, first: Dims) -> bool:
+        producer = value.producer if value is not None else None
+        if producer is None or not producer.is_op("Reshape") or self.dims(value)[:1] != first:
+            return False
+        return value in self.makers or self._may_enter(producer)
+
+    # Which of them stay
+
+    def _inputs(self, node: Node) -> list[Value]:
+        return [value for index in self.lifts[node].inputs if (value := node.inputs[index]) is not None]
+
+    def _outputs(self, node: Node) -> list[Value]:
+        return [value for index in self.lifts[node].outputs if (value := node.outputs[index]) is not None]
+
+    def _values(self, nodes: Nodes) -> dict[Value, None]:
+        return dict.fromkeys(value for node in nodes for value in [*self._inputs(node), *self._outputs(node)])
+
+    def _is_exit(self, node: Node, value: Value) -> bool:
+        return node.is_op("Reshape") and node.input(0) is value and self._may_leave(node)
+
+    def _may_leave(self, node: Node) -> bool:
+        out = node.outputs[0]
+        is_free = out is not None and self.editor.is_free(node) and not self.editor.has_alias(out)
+        return is_free and out not in self.makers and len(self.dims(out)) > 0
+
+    def _obstacle(self, value: Value, alive: Nodes, is_exit: Exit) -> str:
+        """Return which node needs a value flat, "" where none does."""
+        if self.editor.is_output(value):
+            return f"'{value.name}' is an output"
+        for node, index in value.consumers:
+            if not (node in alive and index in self.lifts[node].inputs) and not is_exit(node, value):
+                return _reads(node, value)
+        return ""
+
+    def _blocked(self, alive: Nodes, is_exit: Exit) -> list[tuple[Node, str]]:
+        """Return the nodes whose outputs are needed flat, and why."""
+        obstacles = ((node, self._obstacle(value, alive, is_exit)) for node in alive for value in self._outputs(node))
+        return [(node, reason) for node, reason in obstacles if reason]
+
+    def _drop(self, alive: Nodes, pending: list[tuple[Node, str]], may_stay: Callable[[Value], bool]) -> None:
+        """Take nodes out of those to lift, and with them all that cannot be lifted then.
+
+        `may_stay` says of the value that a Reshape gives whether it can be had both flat and lifted.
+        """
+        spoiled: set[Value] = set()
+        while pending:
+            node, reason = pending.pop()
+            if node not in alive:
+                continue
+            del alive[node]
+            for value in self._inputs(node):
+                maker = self.makers[value]
+                self.reasons.setdefault(maker, reason)
+                if maker in self.lifts:
+                    pending.append((maker, reason))
+                elif value not in spoiled and not may_stay(value):
+                    spoiled.add(value)
+                    pending += [(consumer, reason) for consumer, _ in value.consumers]
+            pending += [(consumer, reason) for value in self._outputs(node) for consumer, _ in value.consumers]
+
+    def _parts(self, alive: Nodes) -> Iterator[Nodes]:
+        """Yield connected nodes."""
+        order = {node: number for number, node in enumerate(alive)}
+        left = dict(alive)
+        while left:
+            part, pending = set(), [next(iter(left))]
+            while pending:
+                node = pending.pop()
+                if left.pop(node, 0) is not None:
+                    continue
+                part.add(node)
+                for value in [*self._inputs(node), *self._outputs(node)]:
+                    pending += [self.makers[value], *(consumer for consumer, _ in value.consumers)]
+            yield dict.fromkeys(sorted(part, key=order.__getitem__))
+
+    # What replaces the first dim
+
+    def _lead(self, nodes: Nodes) -> Dims | None:
+        """Return the dims that most Reshapes of a region merge, or split into."""
+        votes: Counter[Dims] = Counter()
+        for value in self._values(nodes):
+            around = [self.dims(node.outputs[0]) for node, _ in value.consumers if self._is_exit(node, value)]
+            if self.makers[value].is_op("Reshape"):
+                around.append(self.dims(self.makers[value].input(0)))
+            votes.update(lead for dims in around if (lead := merged(dims, self.dims(value))))
+        return votes.most_common(1)[0][0] if votes else None
+
+    def _lifted(self, value: Value, lead: Dims) -> Dims:
+        return lead + self.dims(value)[1:]
+
+    def _exit_at(self, lead: Dims) -> Exit:
+        def is_exit(node: Node, value: Value) -> bool:
+            lifted, out = self._lifted(value, lead), node.outputs[0]
+            return self._is_exit(node, value) and reshape_spec(lifted, self.dims(out)) is not None
+
+        return is_exit
+
+    def _fit(self, nodes: Nodes, lead: Dims) -> None:
+        """Take out the nodes that cannot be lifted to these dims."""
+
+        def is_direct(value: Value) -> bool:
+            return self.dims(self.makers[value].input(0)) == self._lifted(value, lead)
+
+        is_exit = self._exit_at(lead)
+        pending = self._blocked(nodes, is_exit)
+        for value in self._values(nodes):
+            if self.makers[value] in self.lifts or is_direct(value):
+                continue
+            reason = self._obstacle(value, nodes, is_exit)
+            lifted = self._lifted(value, lead)
+            if reshape_spec(self.dims(self.makers[value].input(0)), lifted) is None:
+                reason = f"no constant shape gives [{', '.join(map(str, lifted))}]"
+            if reason:
+                pending += [(consumer, reason) for consumer, _ in value.consumers]
+        self._drop(nodes, pending, is_direct)
+
+    def _region(self, nodes: Nodes, lead: Dims) -> Region:
+        region = Region(lead, tuple(nodes))
+        is_exit = self._exit_at(lead)
+        for value in self._values(nodes):
+            lifted, maker = self._lifted(value, lead), self.makers[value]
+            if maker not in self.lifts:
+                before = self.dims(maker.input(0))
+                region.sources[value] = None if before == lifted else reshape_spec(before, lifted)
+                if reason := self._obstacle(value, nodes, is_exit):
+                    self.reasons.setdefault(maker, reason)
+                    continue
+                region.saved += before == lifted
+            for node in dict.fromkeys(node for node, _ in value.consumers if is_exit(node, value)):
+                after = self.dims(node.outputs[0])
+                region.exits[node] = None if after == lifted else reshape_spec(lifted, after)
+                region.saved += after == lifted
+        return region
+
+
+def _reads(node: Node, value: Value) -> str:
+    return f"{node.operator} '{node.label}' reads '{value.name}' flat"
+
 
 RESHAPE_SINCE = 5
 Names = dict[Value, Value | str]  # by flat value, the lifted one

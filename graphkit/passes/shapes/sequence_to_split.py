@@ -94,7 +94,7 @@ def _gather(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]
 def _split(
     editor: Editor, node: Node, source: Value, axis: int, items: Sequence[Tensor], places: Mapping[Node, int]
 ) -> bool:
-    """Put a Split before a node, and let the readers of its parts read what that gives; return whether it can be."""
+    """Put a Split before a node, and let the readers of its parts read its outputs; return whether that is possible."""
     sizes = [item.dims[axis].constant if item.dims is not None else None for item in items]
     if None in sizes or not all(_is_visible(editor, reader) for reader in places):
         return False
@@ -109,6 +109,6 @@ def _split(
 
 
 def _is_visible(editor: Editor, reader: Node) -> bool:
-    """Whether what reads a part can read it by a new name."""
+    """Whether the reader of a part can read it by a new name."""
     out = reader.outputs[0]
     return out is not None and not editor.has_alias(out)

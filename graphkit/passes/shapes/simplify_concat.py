@@ -109,7 +109,7 @@ class MergeConcats(Rewrite):
 
 
 def _continues(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool:
-    """Whether a reader joins what an inner Concat gives to more along the same axis."""
+    """Whether a reader joins the result of an inner Concat to more along the same axis."""
     if (
         not reader.is_op("Concat")
         or reader.outputs[0] is None
@@ -126,7 +126,7 @@ def _continues(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool
 
 
 def _parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
-    """Return what a reader joins with what the inner Concat joins in its place."""
+    """Return the parts of a reader with those of the inner Concat in its place."""
     return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
 
 

@@ -7,7 +7,7 @@ from rewriting import check, model_of
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.interface.set_dims import SetDims
+from graphkit.passes.shapes.freeze_dims import SetDims
 
 JOINED = """
 agraph (float[A, L] x, float[B, L] z) => (float[M, K] y) {

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from graphkit.passes.npu.transpose_steps import TransposeStep, transpose_steps
+from graphkit.passes.npu.reduce_rank import TransposeStep, transpose_steps
 
 
 def transposed(array: np.ndarray, steps: list[TransposeStep]) -> np.ndarray:
