@@ -332,7 +332,9 @@ class BundleOptions(DeployOptions):
         max_cache: Slots of the cache: the most tokens that the decoder sees; None for 2,048, or as many as the model
             has positions where these are fewer.
         max_source: The longest source, as the encoder's input counts it.
-        update: The operator that writes into slots: `tensor-scatter` (opset 24) or `scatter-nd`, for older runtimes.
+        update: The operator that writes into slots: `scatter-nd` (opset 16), into slots that come first, of which a
+            host gives those in use alone, or `tensor-scatter` (opset 24), into all slots, of which attention reads a
+            copy of those in use.
         dry_run: Whether only to say what would be made: nothing is written or run, and the weights need not be there.
         copy_host: Whether to put `bundle.mjs`, the host in JavaScript, beside the models.
     """
@@ -347,11 +349,11 @@ class BundleOptions(DeployOptions):
     )
     max_source: int = option(SOURCE, count("--max-source", "The longest source, as the encoder's input counts it."))
     update: Update = option(
-        "tensor-scatter",
+        "scatter-nd",
         Flag(
             "--update",
-            "The operator that writes into the state. tensor-scatter needs a runtime of opset 24, scatter-nd of opset "
-            "16.",
+            "The operator that writes into the state. scatter-nd (opset 16): slots come first, a step takes those in "
+            "use. tensor-scatter (opset 24): a step takes all slots, and copies those in use.",
             choices=("tensor-scatter", "scatter-nd"),
         ),
     )

@@ -26,9 +26,9 @@ STATE = """\
 State                          prefill  step         init   reorder
 ────────────────────────────────────────────────────────────────────────
 attention_mask                 write    read, write  write  read, write
-  int64[3, 8], new tokens in the next slots
+  int64[8, 3], new tokens in the next slots
 past_key_values.0.{key|value}  write    read, write  write  read, write
-  float32[3, 2, 3, 4], new tokens in a ring
+  float32[3, 3, 2, 4], new tokens in a ring
 
 Arena
 
@@ -41,6 +41,9 @@ How to run it
 
 Allocate the arena, and let each state be a view of it; set the lengths to 0.
 init fills it.
+
+Where a state has prefix, give a method its first slots alone: as many as are in
+use after the run, of a ring no more than it has.
 
 Set the lengths to 0. Run prefill, which writes the state and gives the first
 logits.

@@ -6,7 +6,7 @@ lies. It keeps the lengths, and changes them after a method as the method says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -24,10 +24,9 @@ __all__ = [
     "LengthChange",
     "StateTensor",
     "Update",
-    "takes_fewer_slots",
 ]
 
-VERSION = 2
+VERSION = 3
 ALIGNMENT = 64  # bytes: a cache line
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
@@ -150,9 +149,8 @@ class StateTensor:
             `whole`, by methods that read it too: it has two places, and the new one is written to the other.
         length: How many slots are in use, by name; "" for none.
         initial: What each element is at first; None where they differ: `init` writes them.
-        symbolic: Whether all methods but `init` take it with fewer slots than `shape` has, the same number for every
-            such state. A host whose runtime copies what is bound may begin with few slots; before it uses more, it
-            moves the rows apart.
+        prefix: Whether its slots come first, so that those in use lie together. A host gives every method but `init` as
+            many of them, from the first one, as are in use after its run; of a ring, all of them once it is full.
     """
 
     name: str
@@ -165,7 +163,7 @@ class StateTensor:
     update: Update
     length: str = ""
     initial: float | None = 0.0
-    symbolic: bool = False
+    prefix: bool = False
 
     @property
     def stride(self) -> int:
@@ -177,21 +175,15 @@ class StateTensor:
         """How many places it has."""
         return 2 if self.update == "swap" else 1
 
+    def in_use(self, length: int) -> int:
+        """Return how many slots, from the first one, a host gives for so many tokens; all that are no prefix."""
+        slots = self.shape[self.axis or 0]
+        return min(length, slots) if self.prefix else slots
+
     @property
     def end(self) -> int:
         """Where its last place ends in the arena."""
         return self.offset + (self.places - 1) * self.stride + self.bytes
-
-
-def takes_fewer_slots(state: StateTensor, most: int, methods: Iterable[BundleMethod]) -> bool:
-    """Return whether all methods but `init` take a state with fewer slots than the most, and none reads it alone."""
-    axis, others = state.axis, [method for method in methods if method.when != "init"]
-    if axis is None or state.update != "slots" or state.shape[axis : axis + 1] != (most,):
-        return False
-    if any(method.access.get(state.name) == "read" for method in others):  # it may read the slots that are not in use
-        return False
-    ports = (port for method in others for port in (*method.inputs, *method.outputs))
-    return all(isinstance(dim, str) for p in ports if p.state == state.name for dim in p.shape[axis : axis + 1])
 
 
 @dataclass(frozen=True)

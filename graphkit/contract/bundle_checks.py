@@ -15,7 +15,6 @@ from graphkit.contract.bundle import (
     BundleMethod,
     BundlePort,
     StateTensor,
-    takes_fewer_slots,
 )
 from graphkit.contract.checks import BYTES
 
@@ -59,9 +58,9 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
     for method in contract.methods:
         yield from (f"{method.name}: {text}" for text in _method(method, states, lengths))
     for state in contract.states:
-        most = next((length.most for length in contract.lengths if length.name == state.length), 0)
-        if state.symbolic and not takes_fewer_slots(state, most, contract.methods):
-            yield f"state '{state.name}' cannot have fewer slots"
+        if state.prefix != _takes_prefix(state, contract.methods):
+            takes = "all slots" if state.prefix else "the slots in use alone"
+            yield f"state '{state.name}': prefix is {str(state.prefix).lower()}, and the methods take {takes}"
     yield from _sizes(contract)
 
 
@@ -102,6 +101,13 @@ def _state(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
         *lengths,
     }:
         yield "grows along no axis, or by a length that is not there"
+
+
+def _takes_prefix(state: StateTensor, methods: Sequence[BundleMethod]) -> bool:
+    """Whether all methods but `init` take a state with any number of slots, which come first."""
+    ports = (port for method in methods if method.when != "init" for port in (*method.inputs, *method.outputs))
+    dims = [port.shape[:1] for port in ports if port.state == state.name]
+    return state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for (dim,) in filter(None, dims))
 
 
 def _is_size(shape: Sequence[int | str]) -> bool:

@@ -73,7 +73,8 @@ def _read(path: Path, form: _Form, altered: bool) -> Any:
         raise _none(path, what, command, str(error)) from error
     found = plain.get("version") if isinstance(plain, dict) else None
     if type(found) is int and found != version:
-        raise ModelError(f"it is a {what} of version {found}", file=str(path), hint=f"{command} again")
+        hint = f"make it again with `graphkit {command}`, which writes version {version}"
+        raise ModelError(f"it is a {what} of version {found}", file=str(path), hint=hint)
     has_checksum = isinstance(plain, dict) and isinstance(plain.pop("checksum", None), str)
     try:
         contract = _built(kind, plain, "it")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort
+from graphkit.contract.bundle import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.errors import ModelError, UsageError
 from graphkit.host.bundle_state import BundleState
 from graphkit.runtime.bound import BoundSession
@@ -75,22 +75,51 @@ class _Ports:
         whole: Outputs that replace a state as a whole.
         results: Outputs that are no state.
         moves: Whether a state has two places, so that each run writes it to another.
+        prefixes: States of which it takes the slots in use alone, by name.
     """
 
     fed: tuple[BundlePort, ...]
     whole: tuple[BundlePort, ...]
     results: tuple[str, ...]
     moves: bool
+    prefixes: Mapping[str, StateTensor]
 
     @classmethod
     def of(cls, method: BundleMethod, contract: BundleContract) -> _Ports:
         written = {port.name: contract.state(port.writes) for port in method.outputs if port.writes}
+        states = {port.state for port in (*method.inputs, *method.outputs)} if method.when != "init" else set()
         return cls(
             tuple(port for port in method.inputs if port.source and port.source.kind not in ("state", "length")),
             tuple(port for port in method.outputs if port.writes and written[port.name].axis is None),
             tuple(port.name for port in method.outputs if not port.writes),
             any(state.update == "swap" for state in written.values()),
+            {state.name: state for state in contract.states if state.prefix and state.name in states},
         )
+
+
+@dataclass
+class _Prefix:
+    """A state whose slots come first, as a method is bound to it.
+
+    Attributes:
+        state: The state.
+        array: All its slots.
+        inputs, outputs: The ports that are this state.
+        count: Of how many slots they are bound to.
+    """
+
+    state: StateTensor
+    array: np.ndarray
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    count: int = -1
+
+    @classmethod
+    def of(cls, method: BundleMethod, state: StateTensor, array: np.ndarray) -> _Prefix:
+        inputs, outputs = (
+            tuple(port.name for port in ports if port.state == state.name) for ports in (method.inputs, method.outputs)
+        )
+        return cls(state, array, inputs, outputs)
 
 
 class BoundMethods:
@@ -107,6 +136,7 @@ class BoundMethods:
         self._bound: dict[str, BoundSession] = {}
         self._fed: dict[tuple[str, str], np.ndarray] = {}
         self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
+        self._prefixes: dict[str, list[_Prefix]] = {}
         self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
 
     def run(
@@ -130,12 +160,13 @@ class BoundMethods:
         if self._bindings.get(method.name) != known or ports.moves:
             self._bind_state(method, bound, sizes)
             self._bindings[method.name] = known
+        self._bind_prefixes(method, bound, feeds)
         bound.run()
         given = bound.free_outputs()
         for port in ports.whole:
             self._take(port, given.get(port.name), sizes)
         if method.when == "once":  # logits of a long prompt are large: they are the caller's, and bound anew next time
-            del self._bindings[method.name]
+            del self._bindings[method.name], self._prefixes[method.name]
             return {
                 name: given[name] if name in given else self._fed.pop((method.name, name)) for name in ports.results
             }
@@ -150,13 +181,14 @@ class BoundMethods:
         state = self.state
         bound = self._session(method)
         before = {port.name: port.source.of for port in method.inputs if port.source and port.source.kind == "state"}
+        arrays = {name: state.in_use(self.contract.state(of)) for name, of in before.items()}
         for port in method.inputs:
-            bound.bind_input(port.name, state[before[port.name]] if port.name in before else indices)
+            bound.bind_input(port.name, arrays.get(port.name, indices))
         shapes = {}
         for port in method.outputs:
             tensor = self.contract.state(port.writes)
             shapes[port.writes] = tuple(
-                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state[port.writes].shape)
+                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state.in_use(tensor).shape)
             )
             bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
         bound.run()
@@ -172,15 +204,20 @@ class BoundMethods:
 
     def _bind_state(self, method: BundleMethod, bound: BoundSession, sizes: Mapping[str, int]) -> None:
         """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
-        state = self.state
+        state, states = self.state, self._ports[method.name].prefixes
+        self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
         for port in method.inputs:
             assert port.source is not None
+            if port.state in states:
+                continue
             if port.source.kind == "state":
                 bound.bind_input(port.name, state[port.source.of])
             elif port.source.kind == "length":
                 bound.bind_input(port.name, state.lengths[port.source.of])
         for port in method.outputs:
             shape = _resolved(port, sizes)
+            if port.state in states:
+                continue
             if port.writes and self.contract.state(port.writes).axis is not None:
                 bound.bind_output(port.name, state[port.writes])
             elif shape is None:
@@ -189,6 +226,17 @@ class BoundMethods:
                 bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
             else:
                 bound.bind_output(port.name, self._room(method, port, shape))
+
+    def _bind_prefixes(self, method: BundleMethod, bound: BoundSession, feeds: Mapping[str, np.ndarray]) -> None:
+        """Bind the slots that are in use after a run, of states whose slots come first."""
+        after = {name: int(length[0]) for name, length in self.state.lengths.items()}
+        for change in method.changes:
+            after[change.length] += feeds[change.input].shape[change.axis]
+        for prefix in self._prefixes[method.name]:
+            count = prefix.state.in_use(after[prefix.state.length])
+            if count != prefix.count:
+                bound.bind_value(prefix.array[:count], prefix.inputs, prefix.outputs)
+                prefix.count = count
 
     def _room(self, method: BundleMethod, port: BundlePort, shape: tuple[int, ...]) -> np.ndarray:
         """Return an array for an output that is no state."""

@@ -27,7 +27,7 @@ export class BundleError extends Error { name = 'BundleError'; }
  * row, or [batch, tokens]. They return the logits, [batch, tokens, vocabulary]; what starts a sequence, those of the
  * last token alone, unless it is told `{ allLogits: true }`. `reorder([0, 0])` makes rows of the
  * state copies of others; `reset` gives it its initial value; `fork` returns one for another user, with the same
- * sessions. `state` has views of the arena until the next call: rows in use, slots so far. `generate` returns, for each
+ * sessions. `state` has views of the arena until the next call: rows in use, and slots where they come first. `generate` returns, for each
  * row, greedy tokens, or those that transformers gives with so many `beams`, `lengthPenalty` (1) and `earlyStopping`
  * (false). `ids` and `mask` are the source for an encoder, else the prompt; `prompt` is what a decoder beside one starts
  * with.
@@ -118,18 +118,9 @@ export class Bundle {
     need(method, () => `no '${name || when}': the bundle has ${quoted(this.contract.methods.map((one) => one.name))}`);
     return method;
   }
-  #clear(rows = 0, slots = this.contract.lengths[0]?.most ?? 0) {
+  #clear(rows = 0, slots = Infinity) {
     [this.#rows, this.#slots, this.#length] = [rows, slots, 0];
     for (const state of this.#states.values()) state.dims = null;
-  }
-  /** Give symbolic states so many slots: from the last row to the first, each moves to where it begins now. */
-  #widen(slots, old = this.#slots) {
-    this.#slots = slots;
-    for (const state of [...this.#states.values()].filter(({ symbolic }) => symbolic && slots > old)) {
-      const { dims, data } = this.#view(state);
-      const [rows, one] = [volume(dims.slice(0, state.axis)), volume(dims.slice(state.axis + 1))];
-      for (let at = rows - 1; at > 0; at -= 1) data.copyWithin(at * slots * one, at * old * one, (at + 1) * old * one);
-    }
   }
   #reset() {
     this.#clear(this.contract.sizes.batch);
@@ -157,9 +148,13 @@ export class Bundle {
     const isFlat = ({ initial, shape, batch: axis }) => initial !== null || volume(shape.slice(0, axis ?? 0)) === 1;
     need(!starts || rows === batch || contract.states.every(isFlat), `initial values need all ${batch} rows`);
     if (starts && method.inputs.some(({ source }) => this.#states.get(source.of)?.axis === null)) await this.#reset();
-    if (starts) this.#clear(rows, 0);
-    this.#widen(Math.min(Math.ceil(after / 32) * 32, most)); // few at a time: bindings copy all that they are given
-    const outputs = await this.#run(method, feeds).catch((error) => { if (starts) this.#clear(); throw error; });
+    if (starts) this.#clear(rows);
+    this.#slots = after;
+    const outputs = await this.#run(method, feeds).catch((error) => {
+      this.#slots = this.#length;
+      if (starts) this.#clear();
+      throw error;
+    });
     this.#length = after;
     return outputs[method.outputs.find((port) => !port.writes).name];
   }
@@ -212,8 +207,9 @@ export class Bundle {
     }
     return results;
   }
-  #view({ name, dtype, shape, batch, axis, bytes, symbolic, offset, dims }, given = dims, at = offset) {
-    const own = (size, place) => (place === batch ? this.#rows : symbolic && place === axis ? this.#slots : size);
+  #view({ name, dtype, shape, batch, axis, bytes, prefix, offset, dims }, given = dims, at = offset) {
+    const used = (size) => (prefix ? Math.min(this.#slots, size) : size);
+    const own = (size, place) => (place === batch ? this.#rows : place === axis ? used(size) : size);
     const [Type, sizes] = [ARRAYS.get(dtype), given ?? shape.map(own)], count = volume(sizes);
     need(count * Type.BYTES_PER_ELEMENT <= bytes, () => `there is no room for ${quoted(name)} of ${quoted(sizes)}`);
     return new this.#ort.Tensor(dtype, new Type(this.#arena, at, count), sizes);
@@ -318,7 +314,8 @@ async function readContract(text) {
   try {
     const contract = JSON.parse(text);
     const { version, data, arena, sizes, lengths, states, methods, files, proof } = contract;
-    need(version === 2 && lengths.length < 2, `version ${quoted(version)}, ${lengths.length} lengths: it runs 2, 1 or 0`);
+    need(version === 3, `version ${quoted(version)}, and this host runs 3 - make the bundle again`);
+    need(lengths.length < 2, `${lengths.length} lengths: it runs 1 or 0`);
     const names = [...methods.map(({ file }) => file), ...(data ? [data] : []), ...Object.keys(files)];
     const odd = names.filter((file) => /[/\\\0]|^\.{0,2}$/.test(file));
     need(!odd.length, `its files are not beside it: ${quoted(odd)}`);
@@ -330,7 +327,8 @@ async function readContract(text) {
     for (const state of [...states].sort((a, b) => a.offset - b.offset)) {
       const size = volume(state.shape) * ARRAYS.get(state.dtype)?.BYTES_PER_ELEMENT;
       need(state.bytes === size && state.offset % 64 === 0 && state.offset >= end, `a size in ${quoted(state.name)}`);
-      const { name, shape, axis, batch, update } = state;
+      const { name, shape, axis, batch, update, prefix } = state;
+      need(!prefix || axis === 0, `slots that come first, and lie along axis ${axis}, in ${quoted(name)}`);
       need(batch === null || shape[batch] === sizes.batch, `other rows than sizes.batch in ${quoted(name)}`);
       need(update !== 'slots' || shape[axis] >= most, `fewer slots than ${most} in ${quoted(name)}`);
       end = otherPlace(state) + size;

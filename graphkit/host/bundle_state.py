@@ -131,6 +131,19 @@ class BundleState(Mapping[str, np.ndarray]):
         view: np.ndarray = np.ndarray(dims, state.dtype, arena.data, offset)
         return view
 
+    def in_use(self, state: StateTensor, length: int | None = None) -> np.ndarray:
+        """Return a view of what a method takes of a state: where its slots come first, those in use alone.
+
+        Args:
+            state: Which.
+            length: How many tokens are in use, if not as many as now.
+        """
+        view = self[state.name]
+        if not state.prefix:
+            return view
+        count = int(self.lengths[state.length][0]) if length is None else length
+        return view[: state.in_use(count)]
+
     def written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""
         self.version += self._shapes.get(state.name) != tuple(shape)

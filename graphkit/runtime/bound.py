@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from graphkit.runtime.loading import value_of
 from graphkit.runtime.session import RunError, Session
 
 __all__ = ["BoundSession"]
@@ -20,6 +23,7 @@ class BoundSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._value_of = value_of()
         self._binding = session.onnx.io_binding()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._kept: dict[str, np.ndarray] = {}
@@ -37,6 +41,15 @@ class BoundSession:
             self._note(name)
             self._free.discard(name)
             self._binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+
+    def bind_value(self, array: np.ndarray, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """Let inputs and outputs be one array, which is bound anew in any case: quicker than each by itself."""
+        value = self._value_of(array)
+        for name in inputs:
+            self._binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            self._note(name)
+            self._binding.bind_ortvalue_output(name, value)
 
     def free_output(self, name: str) -> None:
         """Let onnxruntime allocate an output."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession as InferenceSession
+    from onnxruntime import OrtValue as OrtValue
 
-__all__ = ["open_model", "runtime_version"]
+__all__ = ["open_model", "runtime_version", "value_of"]
 
 FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -37,6 +41,14 @@ def open_model(
         options.add_session_config_entry(FOLDER, folder)
     # without its fallback, which would try the same once more, and print to stdout
     return onnxruntime.InferenceSession(what, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+def value_of() -> Callable[[np.ndarray], OrtValue]:
+    """Return what makes a value of onnxruntime of an array, whose memory it shares."""
+    import onnxruntime
+
+    make: Callable[[np.ndarray], OrtValue] = onnxruntime.OrtValue.ortvalue_from_numpy
+    return make
 
 
 def runtime_version() -> tuple[int, int]:

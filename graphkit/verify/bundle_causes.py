@@ -17,7 +17,7 @@ from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.bundle_state_checks import start
-from graphkit.verify.bundle_undo import Call, Models, Undo, calls_of, undos
+from graphkit.verify.bundle_undo import Call, Models, Undo, calls_of, growing_axis, undos
 from graphkit.verify.cache_order import order
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.first_difference import first_node
@@ -195,12 +195,16 @@ class _Scene:
         def differ(array: np.ndarray, right: np.ndarray) -> bool:
             return not distance_of_spread(right, array) <= self.near
 
+        axis = None
+        if tensor.axis is not None and self.originals.step is not None:
+            axis = growing_axis(self.originals.step, tensor)
+            state = np.moveaxis(state, tensor.axis, axis)
         part = state[tuple(slice(size) for size in known.shape)]
         if known.dtype.kind != "f":
             return "" if np.array_equal(part, known) else f"'{name}' does not hold what the original keeps."
         if part.shape == known.shape and not differ(_valid(part, call), _valid(known, call)):
             return ""
-        return order(name, state, known, tensor.axis, differ)
+        return order(name, state, known, axis, differ)
 
 
 def _valid(array: np.ndarray, call: Call) -> np.ndarray:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract.bundle import BundleContract, StateTensor
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.uses import readers_beside
 from graphkit.host.bundle import Bundle
@@ -17,56 +15,7 @@ from graphkit.host.bundle_state import BundleState
 from graphkit.model import load
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["CHECKS", "FEWER_SLOTS", "Check", "FewerSlots", "Subject", "spoil", "start", "tried"]
-
-FEWER_SLOTS = "fewer slots change nothing"  # the check that takes them
-
-
-def spoil(array: np.ndarray) -> None:
-    """Fill an array with NaN, and with 1 where its dtype has none."""
-    array[...] = np.nan if array.dtype.kind == "f" else 1
-
-
-class FewerSlots(BundleState):
-    """State of which each symbolic tensor has no more slots than it is given: none at first.
-
-    Args:
-        contract: What says how it lies.
-        block: Slots come in multiples of it.
-
-    Attributes:
-        block: The same.
-        slots: How many each symbolic tensor has.
-
-    Raises:
-        UsageError: There is no memory for it.
-    """
-
-    def __init__(self, contract: BundleContract, block: int) -> None:
-        super().__init__(contract)
-        self.block, self.slots = block, 0
-
-    def shape(self, state: StateTensor, rows: int | None = None) -> tuple[int, ...]:
-        """Return the dims of a state as it is: those of slots that are a symbol, with as many as it has."""
-        dims = super().shape(state, rows)
-        if not state.symbolic:
-            return dims
-        return tuple(self.slots if axis == state.axis else size for axis, size in enumerate(dims))
-
-    def give(self, count: int) -> None:
-        """Give symbolic tensors slots for so many tokens, spoilt ones; where that is more, their rows move apart."""
-        if count <= self.slots:
-            return
-        states = [state for state in self.contract.states if state.symbolic]
-        before = [self[state.name].copy() for state in states]
-        most = min(length.most for length in self.contract.lengths)
-        self.slots = min(math.ceil(count / self.block) * self.block, most)
-        self.version += 1
-        for state, kept in zip(states, before, strict=True):
-            place = self.view(state)
-            spoil(place)
-            place[tuple(map(slice, kept.shape))] = kept
-
+__all__ = ["CHECKS", "Check", "Subject", "start", "tried"]
 
 STEPS = 6  # after the first prompt, where more would not go round a ring
 
@@ -139,61 +88,8 @@ def _unused_slots(subject: Subject) -> str:
 def _fill(bundle: Bundle) -> None:
     """Fill all state with NaN, and with 1 where that has none."""
     for state in bundle.contract.states:
-        spoil(bundle.state.view(state, state.shape))
-
-
-def _fewer_slots(subject: Subject) -> str:
-    """Decode with slots only for the tokens so far, and compare the logits of each call with those of all slots."""
-    bundle, prompts = subject.bundle, subject.prompts
-    if not any(state.symbolic for state in bundle.contract.states):
-        return ""
-    rows = min(2, bundle.contract.sizes["batch"])
-    shortest = next(prompt for prompt in prompts if prompt.tokens.shape == (rows, 1))
-    shortest = replace(shortest, steps=shortest.steps[: len(subject.first.steps)])
-    row = replace(prompts[0], steps=prompts[0].steps[:STEPS])
-    for prompt, block in ((row, 3), (shortest, 1), (subject.last, 1)):  # of blocks of 3, some are not in use yet
-        reorders = prompt is not subject.last
-        few = bundle.fork()
-        few.state = state = FewerSlots(bundle.contract, block)
-        _fill(few)
-        if reorders:
-            expected = [logits for _, logits in _calls(bundle.fork(), prompt, lambda _: None, reorders=True)]
-        else:
-            expected = subject.fresh(prompt)
-        try:
-            found = _calls(few, prompt, state.give, reorders=reorders)
-            for logits, (name, other) in zip(expected, found, strict=True):
-                if not _are_same([logits], [other]):
-                    return f"{name} gives other logits where its state has fewer slots"
-        except GraphkitError as error:
-            return f"a method does not run where its state has fewer slots: {error}"
-    return ""
-
-
-def _calls(
-    bundle: Bundle, prompt: Prompt, give: Callable[[int], None], *, reorders: bool
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the logits of a prompt and its steps, and what gives them.
-
-    Args:
-        bundle: The bundle.
-        prompt: The prompt.
-        give: Called before each call with how many slots are in use after it.
-        reorders: Whether rows are reordered before the last step.
-    """
-    once, step, reorder = map(bundle.contract.method, ("once", "step", "reorder"))
-    assert once is not None
-    assert step is not None
-    give(prompt.tokens.shape[1])
-    yield once.name, start(bundle, prompt)
-    for number, tokens in enumerate(prompt.steps, start=1):
-        name, given = step.name, tokens
-        if reorders and reorder is not None and number == len(prompt.steps):
-            rows = [len(tokens) - 1, 0, 0][: bundle.contract.sizes["batch"]]
-            bundle.reorder(rows)
-            name, given = f"{step.name} after {reorder.name}", tokens[rows]
-        give(bundle.length + 1)
-        yield name, bundle.step(given)
+        array = bundle.state.view(state, state.shape)
+        array[...] = np.nan if array.dtype.kind == "f" else 1
 
 
 def _initial(subject: Subject) -> str:
@@ -326,7 +222,6 @@ CHECKS: Mapping[str, Check] = {
     "what reads state reads what was written": _readers,
     "a reset gives state its initial value": _initial,
     "unused slots may hold NaN": _unused_slots,
-    FEWER_SLOTS: _fewer_slots,
     "nothing is left of an earlier sequence": _leaks,
     "two users do not meet": _forks,
     "a step writes its slot alone, and the state stays where it is": _writes,

@@ -19,7 +19,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_faults import WrongWeight, mended
 
-__all__ = ["ENCODER", "Call", "Undo", "calls_of", "undos"]
+__all__ = ["ENCODER", "Call", "Undo", "calls_of", "growing_axis", "undos"]
 
 ROLES = {
     "positions": "Positions are wrong",
@@ -29,6 +29,7 @@ ROLES = {
     "encoder tokens": "The tokens of the source are wrong",
     "token types": "The types of tokens are wrong",
 }
+WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
 LAYOUT = ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten")
 Place = tuple[int, int]  # of a node, and of its input
 Models = Mapping[str, Model]  # by file
@@ -122,25 +123,28 @@ def _writers(contract: BundleContract, models: Models) -> Iterator[Undo]:
     """Yield the places where new slots are written, as the length says."""
     states = {state.name: state for state in contract.states}
     made: dict[str, Model] = {}
-    slots: dict[str, int] = {}
+    slots: dict[str, tuple[int, bool]] = {}
     for file, model in models.items():
         ports = [port for method in contract.methods if method.file == file for port in method.inputs]
         named = {port.name: states[port.state] for port in ports if port.state in states}
         places: dict[str, list[Place]] = {}
         for node in model.graph.nodes:
-            first = node.input(0)
-            state = named.get(first.name) if first is not None and node.is_op("TensorScatter") else None
-            if state is not None and state.axis is not None and node.input(2) is not None:
+            first, index = node.input(0), WRITERS.get(node.op_type)
+            state = named.get(first.name) if first is not None else None
+            if state is not None and state.axis is not None and index is not None and node.input(index) is not None:
                 name = f"export/slots of {state.shape[state.axis]}"
-                slots[name] = state.shape[state.axis]
-                places.setdefault(name, []).append((node.index, 2))
+                slots[name] = state.shape[state.axis], node.is_op("ScatterND")
+                places.setdefault(name, []).append((node.index, index))
         for name, found in places.items():
-            made[file] = _fed(made.get(file, model), found, name, onnx.TensorProto.INT64, 1)
+            made[file] = _fed(made.get(file, model), found, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1)
 
     def more(call: Call) -> dict[str, np.ndarray]:
         rows = len(call.mask)
-        new = call.mask.shape[1] - call.past
-        return {name: np.full(rows, (call.past + max(0, new - size)) % size) for name, size in slots.items()}
+        new = range(call.past, call.mask.shape[1])
+        return {
+            name: np.array([[at % size] for at in new[-size:]]) if each else np.full(rows, new[-size:][0] % size)
+            for name, (size, each) in slots.items()
+        }
 
     if made:
         yield Undo("New slots are not written behind those in use: written there, the logits are right.", made, more)
@@ -172,7 +176,7 @@ class Call:
         exports: The models that it was made of, with what they are fed.
         logits: Those of the export.
         mask: 1 for each token up to now that counts, [rows, tokens].
-        states: What the states hold before, of rows and slots in use, by name.
+        states: What the states hold before, of rows and slots in use, by name, as the export lays it out.
     """
 
     method: BundleMethod
@@ -204,7 +208,7 @@ def calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> 
         exports = ((originals.encoder, oracle.encoder_feed(prompt.inputs), ENCODER), *exports)
     rows, mask = len(prompt.tokens), prompt.mask
     logits = oracle.first(prompt.tokens, mask)
-    begun = {state.name: _filled(state, rows, None, 0) for state in contract.states}
+    begun = {state.name: _filled(state, rows, mask.shape[1]) for state in contract.states}
     feed = _feed(once, prompt, prompt.tokens, mask, begun, 0)
     kept = logits if prompt.all_logits else logits[:, -1:]
     calls = [Call(method=once, feed=feed, past=0, exports=exports, logits=kept, mask=mask, states={})]
@@ -212,10 +216,13 @@ def calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> 
         past = mask.shape[1]
         fed = oracle.later_feed(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)
-        known = dict(_states(contract, fed, past))
+        known = dict(_states(contract, originals.step, fed, past))
         if known.keys() != begun.keys():
             break
-        held = {state.name: _filled(state, rows, known[state.name], past) for state in contract.states}
+        held = {
+            state.name: _filled(state, rows, mask.shape[1], known[state.name], growing_axis(originals.step, state))
+            for state in contract.states
+        }
         feed = _feed(step, prompt, tokens, np.ones_like(tokens), held, past)
         calls.append(
             Call(
@@ -231,7 +238,13 @@ def calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> 
     return calls
 
 
-def _states(contract: BundleContract, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
+def growing_axis(step: Model, state: StateTensor) -> int:
+    """Return the axis along which the export's own input grows: of a mask, that behind the rows."""
+    axes = {value.name: entry.axis for value, entry in step.roles.pasts.items()}
+    return axes.get(state.name) or 1
+
+
+def _states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield what the export has for each state, of which it has an input of that name; slots in use alone."""
     for state in contract.states:
         if state.name not in fed:
@@ -239,22 +252,30 @@ def _states(contract: BundleContract, fed: Arrays, past: int) -> Iterator[tuple[
         array = fed[state.name]
         if state.axis is None:
             yield state.name, array.astype(state.dtype)
-        elif array.ndim == len(state.shape) and array.shape[state.axis] >= past:
-            yield state.name, np.take(array, range(past), state.axis).astype(state.dtype)
+        elif array.ndim == len(state.shape) and array.shape[axis := growing_axis(step, state)] >= past:
+            yield state.name, np.take(array, range(past), axis).astype(state.dtype)
 
 
-def _filled(state: StateTensor, rows: int, known: np.ndarray | None, past: int) -> np.ndarray:
-    """Return a state as a method takes it, with what is known of its slots."""
-    if state.axis is None:
-        if known is not None:
-            return known
-        return np.zeros([rows if axis == state.batch else size for axis, size in enumerate(state.shape)], state.dtype)
-    shape = [rows if axis == state.batch else size for axis, size in enumerate(state.shape)]
+def _filled(state: StateTensor, rows: int, used: int, known: np.ndarray | None = None, axis: int = 0) -> np.ndarray:
+    """Return a state as a method takes it, with what is known of its slots.
+
+    Args:
+        state: Which.
+        rows: How many rows.
+        used: How many tokens there are after the method.
+        known: What the export has of it; None for nothing.
+        axis: Along which that grows.
+    """
+    if state.axis is None and known is not None:
+        return known
+    shape = [rows if at == state.batch else size for at, size in enumerate(state.shape)]
+    if state.axis is not None:
+        shape[state.axis] = state.in_use(used)
     made = np.zeros(shape, state.dtype)
-    if known is not None:
+    if known is not None and state.axis is not None:
         slots = state.shape[state.axis]
-        into, of = np.moveaxis(made, state.axis, 0), np.moveaxis(known, state.axis, 0)
-        for place in range(max(0, past - slots), past):
+        into, of = np.moveaxis(made, state.axis, 0), np.moveaxis(known, axis, 0)
+        for place in range(max(0, len(of) - slots), len(of)):
             into[place % slots] = of[place]
     return made
 

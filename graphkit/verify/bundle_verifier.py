@@ -85,7 +85,11 @@ def verify_bundle(
     checks |= _searches(bundle, made[0].first_row(), truth, notes)
     checks |= _choices(bundle, made, truth, allowed.near)
     del bundle  # what it maps or has prepacked need not be there twice
-    failing = [prompt for prompt, run in zip(made, runs, strict=True) if not run.logits <= _within(prompt, allowed)]
+    failing = [
+        prompt
+        for prompt, run in zip(made, runs, strict=True)
+        if run.failure or not run.logits <= _within(prompt, allowed)
+    ]
     facts: list[Fact] = []
     if same_weights or failing:
         progress("comparing weights")

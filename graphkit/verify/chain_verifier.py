@@ -17,7 +17,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.bundle_proof import BundleProof, BundleRun
-from graphkit.verify.bundle_state_checks import FEWER_SLOTS, FewerSlots, tried
+from graphkit.verify.bundle_state_checks import tried
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
@@ -249,7 +249,7 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
 
 
 def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
-    """Run what was run once more: after a reset, in two forks in turn, and with slots only for the tokens so far."""
+    """Run what was run once more: after a reset, and in two forks in turn."""
 
     def results(*users: Bundle) -> list[list[bytes]]:
         feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
@@ -257,16 +257,9 @@ def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str
         for method in _order(bundle):
             for user, made, each in zip(users, feeds, found, strict=True):
                 feed = made.of(method)
-                _give(user, method, feed)
                 outputs = _called(user, method, feed)
                 each += [array.tobytes() for _, array in sorted(outputs.items())]
         return found
-
-    def fewer() -> str:
-        few = bundle.fork()
-        few.state = FewerSlots(bundle.contract, 1)
-        same = results(few) == results(bundle.fork())
-        return "" if same else "a method gives other outputs where its state has fewer slots"
 
     def again() -> str:
         used = bundle.fork()
@@ -278,15 +271,4 @@ def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str
         together = results(bundle.fork(), bundle.fork())
         return "" if together[0] == results(bundle.fork())[0] else "a fork changes what another gives"
 
-    checks = {"nothing is left of an earlier sequence": tried(again), "two users do not meet": tried(apart)}
-    if any(state.symbolic for state in bundle.contract.states):
-        checks[FEWER_SLOTS] = tried(fewer)
-    return checks
-
-
-def _give(user: Bundle, method: BundleMethod, feed: Arrays) -> None:
-    """Give state that has fewer slots those that a method writes."""
-    if isinstance(user.state, FewerSlots):
-        for change in method.changes:
-            past = 0 if method.when == "once" else int(user.state.lengths[change.length][0])
-            user.state.give(past + feed[change.input].shape[change.axis])
+    return {"nothing is left of an earlier sequence": tried(again), "two users do not meet": tried(apart)}

@@ -52,7 +52,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         if state.batch is None:
             continue
         out = f"{state.name}_after"
-        free = {"slots": (state.batch, state.axis), "ring": (state.batch,)}.get(state.update, range(len(state.shape)))
+        free = (state.batch, state.axis if state.prefix else None) if state.length else range(len(state.shape))
         dims = [f"{state.name}_{axis}" if axis in free else size for axis, size in enumerate(state.shape)]
         after = ["batch" if axis == state.batch else dim for axis, dim in enumerate(dims)]
         nodes.append(helper.make_node("Gather", [state.name, INDICES], [out], axis=state.batch))

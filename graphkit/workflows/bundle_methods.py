@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from graphkit.errors import UsageError
 from graphkit.graph.kv import CacheEntry, Slot
-from graphkit.graph.roles import dim_at
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
@@ -94,11 +93,11 @@ class _Draft:
 
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     prepared = _prepared(model, update)
-    later = _in_place(prepared, UpdateCacheInPlace(slots, update, symbolic=1))
-    if not _has_rings(later.model, model, slots):
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update))
+    if not _takes_one(later.model):  # as it does where it has rings
         step = _method("step", "step", "decode.onnx", _last_logits(later), model)
         return replace(step, name="prefill", when="once"), step
-    start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1, symbolic=1))
+    start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
     ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
     prefill = _method("prefill", "once", "prefill.onnx", _last_logits(start), model)
     return prefill, _method("step", "step", "step.onnx", ringed, model)
@@ -115,7 +114,7 @@ def _pair(first: Model, step: Model, slots: int, update: Update) -> tuple[Method
     """Return the methods of a decoder-only model whose first step is a model of its own, as old exports have it."""
     if first is step:
         raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
-    in_place = UpdateCacheInPlace(slots, update, rings=0, symbolic=1)
+    in_place = UpdateCacheInPlace(slots, update, rings=0)
     after = _method("step", "step", "step.onnx", _in_place(_prepared(step, update), in_place), step)
     prompt = _prepared(first, update)
     start = _started(_last_logits(_in_place(prompt, in_place)), prompt.model, step, {})
@@ -124,18 +123,11 @@ def _pair(first: Model, step: Model, slots: int, update: Update) -> tuple[Method
     return replace(start, name="prefill", file="prefill.onnx"), after
 
 
-def _has_rings(made: Model, original: Model, slots: int) -> bool:
-    """Whether a cache has fewer slots than were asked for."""
-    axes = {value.name: entry.axis for value, entry in original.roles.pasts.items()}
-    sizes = [dim_at(value, axes[value.name]) for value in made.graph.inputs if value.name in axes]
-    return any(isinstance(size, int) and size < slots for size in sizes)
-
-
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    in_place = UpdateCacheInPlace(slots, update, rings=0, symbolic=1)
+    in_place = UpdateCacheInPlace(slots, update, rings=0)
     later = _in_place(_prepared(_with_tokens(step), update), in_place)
     after = _method("step", "step", "step.onnx", later, _with_tokens(step))
-    ahead, behind = _prepared(encoder, update), _prepared(_with_tokens(first), update)
+    ahead, behind = _prepared(encoder, update, first), _prepared(_with_tokens(first), update, encoder)
     wanted = {name: _role(after.model, name) for name in after.reads}
     both = JoinEncoder(ahead.model, wanted).run(behind.model)
     draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
@@ -172,18 +164,19 @@ def kept_in_slots(
     Raises:
         UsageError: Its cache cannot be kept in slots, or an input is not known.
     """
-    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0, symbolic=1))
+    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0))
     return _method(name, when, file, later, model, reads)
 
 
-def _prepared(model: Model, update: Update) -> _Draft:
-    """Return a model folded, without copies of grouped heads, and with the operators that writing needs."""
+def _prepared(model: Model, update: Update, *others: Model) -> _Draft:
+    """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
     result, changes = folded(model)
     shared = run_to_fixpoint(result, [ShareKvHeads()])
     draft = _Draft(result, tuple(changes)).then(shared.model, shared.changes, is_exact=shared.model is result)
-    if draft.model.graph.opset() >= SINCE[update]:
+    opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))
+    if draft.model.graph.opset() >= opset:
         return draft
-    converted = _run(draft.model, ConvertOpset(SINCE[update]))
+    converted = _run(draft.model, ConvertOpset(opset))
     return draft.then(fold(converted.model).model, converted.changes)
 
 

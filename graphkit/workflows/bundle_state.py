@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -21,7 +21,6 @@ from graphkit.contract.bundle import (
     LengthChange,
     StateTensor,
     Update,
-    takes_fewer_slots,
 )
 from graphkit.contract.checks import BYTES
 from graphkit.dtypes import dtype_name
@@ -30,8 +29,10 @@ from graphkit.graph.roles import Axis
 from graphkit.graph.types import Dim, declared_type
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
+from graphkit.graph.walk import reachable
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes.tensor import numbers
 from graphkit.workflows.bundle_methods import MethodModel
 from graphkit.workflows.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.workflows.source_mask import MASK_LENGTH
@@ -78,12 +79,12 @@ def build_bundle(
         lengths=tuple(
             Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths
         ),
-        states=tuple(replace(state, symbolic=takes_fewer_slots(state, sizes.slots, made)) for state in states),
+        states=states,
         methods=made,
         positions="the models count positions, from the slots in use and from the mask"
         if lengths
         else "there are none",
-        loop=tuple(_loop(parts)),
+        loop=tuple(_loop(parts, states)),
     )
 
 
@@ -129,7 +130,8 @@ class _Part:
     @cached_property
     def symbols(self) -> Mapping[str, str]:
         """The name of each symbol of the inputs in the contract: `batch`, `source`, `tokens`, `slots`, or its own."""
-        roles, found = self.model.roles, dict.fromkeys(self._slots(), SLOTS)
+        roles = self.model.roles
+        found = {symbol: symbol if window else SLOTS for symbol, window in self._slots.items()}
         has_own = any(
             str(dim) == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
         )
@@ -149,6 +151,7 @@ class _Part:
         """The largest number of each symbol that has one."""
         slots = self.sizes.slots
         known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": slots, SLOTS: slots}
+        known |= {symbol: window for symbol, window in self._slots.items() if window}
         named = {symbol: known[name] for symbol, name in self.symbols.items() if name in known}
         forced = {name: int(size) for name, size in forced_sizes(self.model, {}).items() if size >= 1}
         return {**forced, **named, **self.sizes.dims}
@@ -173,13 +176,28 @@ class _Part:
         dims = self._there[value].dims
         return dims[axis].constant if dims is not None and axis < len(dims) else None
 
-    def _slots(self) -> Iterator[str]:
-        """Yield the symbols of axes along which new tokens are written."""
+    @cached_property
+    def _slots(self) -> Mapping[str, int]:
+        """The symbols of axes along which new tokens are written, each with the length of its ring, 0 for no ring."""
+        found: dict[str, int] = {}
         for name, state in self.method.writes.items():
             dims = self.shapes[self.values[name]].dims or ()
             axis = self._axis(state, self.values[name], len(dims))
             if axis is not None and dims[axis].atom is not None:
-                yield str(dims[axis])
+                found[str(dims[axis])] = self._window(self.values[name])
+        return found
+
+    def _window(self, value: Value) -> int:
+        """Return after how many tokens the slots that ScatterND writes begin anew, 0 for never."""
+        node = value.producer
+        indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
+        for source in reachable([indices] if indices is not None else [], _inputs):
+            made = source.producer
+            length = made.input(1) if made is not None and made.is_op("Mod") else None
+            data = numbers(self.shapes[length]) if length is not None else None
+            if data is not None and data.size == 1:
+                return int(data.reshape(-1)[0])
+        return 0
 
     def states(self) -> Iterator[StateTensor]:
         """Yield the states that the method writes."""
@@ -199,6 +217,7 @@ class _Part:
             if axis is not None and shape[axis] < self.sizes.slots:
                 update = "ring"
             length = self.method.length if axis is not None else ""
+            prefix = axis == 0 and dims[0].constant is None
             size = math.prod(shape) * np.dtype(dtype).itemsize
             yield StateTensor(
                 name=state,
@@ -210,6 +229,7 @@ class _Part:
                 offset=0,
                 update=update,
                 length=length,
+                prefix=prefix,
             )
 
     @property
@@ -325,14 +345,21 @@ class _Part:
         return dtype_name(self.shapes[value].dtype)
 
 
+def _inputs(value: Value) -> Iterable[Value | None]:
+    return value.producer.inputs if value.producer is not None else ()
+
+
 _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
 
 
-def _loop(parts: Sequence[_Part]) -> Iterator[str]:
+def _loop(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
     """Yield the steps of a host, a sentence each."""
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
     step = next((part.method.name for part in parts if part.method.when == "step"), "")
     yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."
+    if any(state.prefix for state in states):
+        first = "Where a state has prefix, give a method its first slots alone"
+        yield f"{first}: as many as are in use after the run, of a ring no more than it has."
     if once:
         yield f"Set the lengths to 0. Run {once}, which writes the state and gives the first logits."
     if step and any("tokens" in part.method.kinds.values() for part in parts):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import shutil
@@ -17,7 +16,6 @@ from test_reading import setting
 
 import graphkit.contract
 from graphkit.analysis.bundle import bundle_overview
-from graphkit.contract.bundle import takes_fewer_slots
 from graphkit.contract.reading import read_bundle
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.host.bundle import Bundle
@@ -72,7 +70,7 @@ def port(kind: str, name: str, *path: str, to: object, method: int = 1) -> Calla
 BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a key is missing": (drop(*STEP, "access"), r"it\.methods\[1\] has no 'access'"),
     "a key too many": (setting("x", to=1), "it has 'x', which means nothing"),
-    "another version": (setting("version", to=1), "it is a bundle of version 1 - bundle again"),
+    "another version": (setting("version", to=1), "it is a bundle of version 1 - make it again with `graphkit bundle`"),
     "a version that is none": (setting("version", to="1"), "it.version is not an integer"),
     "no method": (setting("methods", to=[]), "it has no method"),
     "a method without a name": (setting(*STEP, "name", to=""), "a method has no name"),
@@ -110,9 +108,17 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
         "states 'past_key_values.0.key' and 'past_key_values.0.value' overlap",
     ),
     "another length": (state("length", "x"), "grows along no axis, or by a length that is not there"),
-    "fewer slots than most": (setting("lengths", 0, "most", to=99), "state '.*' cannot have fewer slots"),
-    "a step of all slots": (port("inputs", KEY, "shape", 2, to=8), f"state '{KEY}' cannot have fewer slots"),
-    "symbolic by a number": (state("symbolic", 1), "it.states\\[1\\].symbolic is not true or false"),
+    "fewer slots than most": (setting("lengths", 0, "most", to=99), "length 'past_length' may be 99"),
+    "a step of all slots": (
+        port("inputs", KEY, "shape", 0, to=8),
+        f"state '{KEY}': prefix is true, and the methods take all slots",
+    ),
+    "a prefix that is denied": (
+        state("prefix", False),
+        f"state '{KEY}': prefix is false, and the methods take the slots in use alone",
+    ),
+    "a prefix along another axis": (state("axis", 2), f"state '{KEY}': prefix is true, and the methods take all slots"),
+    "a prefix by a number": (state("prefix", 1), "it.states\\[1\\].prefix is not true or false"),
     "another update": (state("update", "magic"), "it.states\\[1\\].update is not 'slots' or 'ring'"),
     "another moment": (setting(*STEP, "when", to="later"), "when is not 'init' or 'once'"),
     "no access": (drop(*STEP, "access", KEY), "step: it does not say what it does with each state"),
@@ -188,15 +194,6 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
 }
 
 
-def test_slots_that_a_method_reads_alone_are_all_there(bundle_of: BundleOf) -> None:
-    contract = read_bundle(bundle_of("causal") / "bundle.json")
-    most, keys = contract.lengths[0].most, contract.state(KEY)
-    assert takes_fewer_slots(keys, most, contract.methods)
-    step = contract.methods[1]
-    reader = dataclasses.replace(step, access={**step.access, KEY: "read"})
-    assert not takes_fewer_slots(keys, most, (*contract.methods, reader))
-
-
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_no_bundle_is_an_error(case: str, plain: Plain, tmp_path: Path) -> None:
     change, message = BROKEN[case]
@@ -206,7 +203,7 @@ def test_what_is_no_bundle_is_an_error(case: str, plain: Plain, tmp_path: Path) 
         Bundle(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 2}', '{"version": true}'])
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\x00", '{"version": 3}', '{"version": true}'])
 def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text(text)
     with pytest.raises(ModelError, match="it is not a bundle"):

@@ -154,7 +154,7 @@ EDITS: dict[str, tuple[Callable[[Plain], None], str]] = {
     "another state": (another_state, "it was changed after it was written"),
     "no changes": (no_changes, r"prefill: it writes slots of state '.*', and changes no length 'past_length'"),
     "slots": (setting("sizes", "slots", to=64), "sizes.slots is 64, and length 'past_length' may be 8"),
-    "batch": (setting("sizes", "batch", to=60), r"sizes.batch is 60, and state '.*' has other rows: \[3"),
+    "batch": (setting("sizes", "batch", to=60), r"sizes.batch is 60, and state '.*' has other rows: \[8, 3\]"),
     "initial": (
         setting("states", 1, "initial", to=5.0),
         "it was changed after it was written: its checksum is another",

@@ -42,7 +42,7 @@ export async function decodes(bundle, { start, other, ids, tokens, prompt, mask 
   return found;
 }
 
-/** Decode past the slots that a bundle begins with, two users in turns, one ahead of the other. */
+/** Decode up to the last slots, two users in turns, one ahead of the other. */
 export async function grows(bundle, { long, longer, tokens }) {
   const places = ({ state }) => Object.values(state).map(({ data }) => data.byteOffset);
   const fork = bundle.fork();
@@ -58,7 +58,7 @@ export async function grows(bundle, { long, longer, tokens }) {
 }
 
 function slotsOf({ state, contract }) {
-  const { name, axis } = contract.states.find(({ update }) => update === 'slots');
+  const { name, axis } = contract.states.find(({ update }) => update === 'slots'); // of those that a method is given
   return state[name].dims[axis];
 }
 

@@ -153,27 +153,27 @@ def swapped(when: str, one: str, other: str, *, read: bool = True, written: bool
 
 def further(edit: Edit, by: int = 1) -> None:
     """Write one slot further on."""
-    for node in edit.all("TensorScatter"):
-        edit.before(node, 2, edit.node("Add", node.input[2], edit.constant([by])))
+    for node in edit.all("ScatterND"):
+        edit.before(node, 1, edit.node("Add", node.input[1], edit.constant([by])))
 
 
 def last_slot_twice(edit: Edit, slots: int = 8) -> None:
     """Never use the last slot: what belongs there is written over the one before it."""
-    for node in edit.all("TensorScatter"):
-        edit.before(node, 2, edit.node("Min", node.input[2], edit.constant([slots - 2])))
+    for node in edit.all("ScatterND"):
+        edit.before(node, 1, edit.node("Min", node.input[1], edit.constant([slots - 2])))
 
 
 def exchanged(edit: Edit, one: str, other: str) -> None:
     """Write to each of two states what is new for the other."""
-    first, second = (edit.all("TensorScatter", output=name)[0] for name in (one, other))
-    first.input[1], second.input[1] = second.input[1], first.input[1]
+    first, second = (edit.all("ScatterND", output=name)[0] for name in (one, other))
+    first.input[2], second.input[2] = second.input[2], first.input[2]
     _sort(edit.proto)
 
 
 def copied(edit: Edit, one: str, other: str) -> None:
     """Write to one state what is new for another one too."""
-    first, second = (edit.all("TensorScatter", output=name)[0] for name in (one, other))
-    second.input[1] = first.input[1]
+    first, second = (edit.all("ScatterND", output=name)[0] for name in (one, other))
+    second.input[2] = first.input[2]
 
 
 def _sort(proto: onnx.GraphProto) -> None:
@@ -195,27 +195,23 @@ def _sort(proto: onnx.GraphProto) -> None:
 
 def first_row_for_all(edit: Edit, state: str) -> None:
     """Let each row read what the first one has in a state."""
-    reader = next(
-        node for node in edit.proto.node if f"{state}_after" in node.input and node.op_type != "TensorScatter"
-    )
+    reader = next(node for node in edit.proto.node if f"{state}_after" in node.input and node.op_type != "ScatterND")
     index = list(reader.input).index(f"{state}_after")
-    first = edit.node("Gather", f"{state}_after", edit.constant([0]), axis=0)
+    first = edit.node("Gather", f"{state}_after", edit.constant([0]), axis=1)
     zero = edit.node("Mul", f"{state}_after", edit.constant(0, np.float32))
     edit.before(reader, index, first, zero, edit.node("Add", first.output[0], zero.output[0]))
 
 
 def a_row_reads(edit: Edit, state: str, row: int, other: int) -> None:
     """Let one row read what another one has in a state."""
-    reader = next(
-        node for node in edit.proto.node if f"{state}_after" in node.input and node.op_type != "TensorScatter"
-    )
+    reader = next(node for node in edit.proto.node if f"{state}_after" in node.input and node.op_type != "ScatterND")
     index = list(reader.input).index(f"{state}_after")
-    shape = edit.node("Shape", f"{state}_after", start=0, end=1)
+    shape = edit.node("Shape", f"{state}_after", start=1, end=2)
     count = edit.node("Squeeze", shape.output[0])
     rows = edit.node("Range", edit.constant(0), count.output[0], edit.constant(1))
     is_row = edit.node("Equal", rows.output[0], edit.constant(row))
     chosen = edit.node("Where", is_row.output[0], edit.constant(other), rows.output[0])
-    made = edit.node("Gather", f"{state}_after", chosen.output[0], axis=0)
+    made = edit.node("Gather", f"{state}_after", chosen.output[0], axis=1)
     edit.before(reader, index, shape, count, rows, is_row, chosen, made)
 
 
@@ -309,7 +305,7 @@ def positions_by_place(edit: Edit) -> None:
 def kept_mask(edit: Edit, name: str) -> None:
     """Keep ones in the place of a mask."""
     node = next(each for each in edit.proto.node if name in each.output)
-    edit.before(node, 1, edit.node("Max", node.input[1], edit.constant(1)))
+    edit.before(node, 2, edit.node("Max", node.input[2], edit.constant(1)))
 
 
 def ends_by_one(edit: Edit, name: str) -> None:

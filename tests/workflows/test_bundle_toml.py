@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from bundles import decoder, saved
 from onnx import numpy_helper, parser
 
 import graphkit
@@ -161,23 +160,6 @@ def test_two_caches_have_lengths_of_their_own(tmp_path: Path, model_file: Callab
     np.testing.assert_array_equal(actual, expected)
     with pytest.raises(UsageError, match=re.escape("4 tokens cannot stay of 2")):
         bundle.rewind(4, "target.past_length")
-
-
-def test_a_cache_is_proven_with_fewer_slots(tmp_path: Path) -> None:
-    source, folder = saved(decoder(), tmp_path / "export"), tmp_path / "bundle"
-    (source / "bundle.toml").write_text('[[method]]\nname = "tell"\nmodels = ["model.onnx"]\ncache = "text"\n')
-    report = graphkit.bundle_folder(source, folder, graphkit.BundleOptions(max_cache=4, batch=1))
-    assert report.proof is not None
-    assert report.proof.passed
-    assert report.proof.checks["fewer slots change nothing"] == ""
-    model = onnx.load(folder / "tell.onnx")
-    for value in model.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param == "slots":
-                dim.dim_value = 4
-    onnx.save(model, folder / "tell.onnx")
-    (finding,) = verify_methods(read_description(source / "bundle.toml"), folder, exact=True).findings()
-    assert finding.startswith("fewer slots change nothing: ")
 
 
 def summing(folder: Path, rows: int) -> Path:

@@ -309,7 +309,7 @@ def test_a_contract_of_another_version_is_refused(lowered: tuple[Path, Path, Low
     plain = json.loads((lowered[1] / "contract.json").read_text())
     plain["version"] = 99
     (tmp_path / "contract.json").write_text(json.dumps(plain))
-    with pytest.raises(ModelError, match="it is a contract of version 99 - lower again"):
+    with pytest.raises(ModelError, match="it is a contract of version 99 - make it again with `graphkit lower`"):
         Host(tmp_path)
 
 

@@ -17,7 +17,7 @@ from graphkit.shapes import Expr
 __all__ = ["LENGTH", "SINCE", "SLOTS", "Slots", "Update"]
 
 LENGTH = "past_length"
-SLOTS = "slots"  # what their dim is called where it is a symbol
+SLOTS = "slots"  # what their dim is called where it is a symbol; that of rings, with the window behind it
 SINCE: Mapping[Update, int] = {"tensor-scatter": 24, "scatter-nd": 16}  # the opset that has the operators
 
 
@@ -77,14 +77,22 @@ class Slots:
 
     # Writing and reading
 
+    def layout(self, dims: Sequence[Expr], axis: int, count: Expr) -> tuple[Expr, ...]:
+        """Return the dims of so many slots of a cache that has these dims, and grows along an axis.
+
+        What ScatterND writes has its slots first, so that those in use lie together, one behind the other.
+        """
+        others = (*dims[:axis], *dims[axis + 1 :])
+        return (count, *others) if self.update == "scatter-nd" else (*dims[:axis], count, *dims[axis + 1 :])
+
     def write(self, slots: str, new: str, dims: Sequence[Expr], axis: int, out: str, window: int = 0) -> list[NewNode]:
         """Return the nodes that write new tokens behind the slots in use.
 
         Args:
-            slots: The slots, whose dims before `axis` are `dims[:axis]`.
+            slots: The slots, in their `layout`.
             new: What is new.
-            dims: The dims of the slots; those before `axis` have a `dim`.
-            axis: Along which the slots lie.
+            dims: The dims of the cache; the first has a `dim`.
+            axis: Along which it grows.
             out: What the slots are called after.
             window: The length of a ring, 0 for slots that are no ring.
         """
@@ -104,10 +112,18 @@ class Slots:
             where = None if self.is_start and not window else self.node("Expand", at, first, as_="write_at")
             attributes: dict[str, Any] = {"axis": axis, "mode": "circular"} if window else {"axis": axis}
             return [*nodes, NewNode("TensorScatter", [slots, new, where], [out], attributes)]
-        return [*nodes, NewNode("ScatterND", [slots, self._indices(dims[:axis], at, count, window), new], [out])]
+        rows = self.editor.unique_name(f"{new}_rows")
+        perm = [axis, *(each for each in range(len(dims)) if each != axis)]
+        nodes.append(NewNode("Transpose", [new], [rows], {"perm": perm}))
+        return [*nodes, NewNode("ScatterND", [slots, self._indices(at, count, window), rows], [out])]
 
-    def read(self, slots: str, axis: int, out: str, window: int = 0) -> NewNode:
-        """Return the node that reads the slots in use, after new ones are written."""
+    def read(self, slots: str, rank: int, axis: int, out: str, window: int = 0) -> NewNode:
+        """Return the node that reads the slots in use, after new ones are written.
+
+        Of slots that come first, the host gives those in use alone.
+        """
+        if self.update == "scatter-nd":
+            return NewNode("Transpose", [slots], [out], {"perm": [*range(1, axis + 1), 0, *range(axis + 1, rank)]})
         return NewNode("Slice", [slots, self.number(0), self.used(window), self.number(axis)], [out])
 
     def used(self, window: int) -> str:
@@ -120,19 +136,12 @@ class Slots:
         age = self.node("Mod", self.node("Sub", self.past, slots, as_="since"), self.number(window), as_="age")
         return self.node("Sub", self.past, age, as_="ring_positions")
 
-    def _indices(self, leading: Sequence[Expr], at: str, count: str, window: int) -> str:
-        """Return the indices at which ScatterND writes: each row of the leading dims, slots of the new tokens."""
+    def _indices(self, at: str, count: str, window: int) -> str:
+        """Return the slots of the new tokens, [tokens, 1]."""
         slots = self.node("Add", at, self._range(count), as_="slots")
         if window:
             slots = self.node("Mod", slots, self.number(window), as_="ring_slots")
-        sizes = [self.dim(dim) for dim in leading]
-        shape = self.node("Concat", *(size for size in sizes if size is not None), count, self.number(1), axis=0)
-        rank, grids = len(leading) + 1, []
-        for place, part in enumerate([*(self._range(size) for size in sizes if size is not None), slots]):
-            axes = [axis for axis in range(rank) if axis != place] + [rank]
-            wide = self.node("Unsqueeze", part, self.editor.integers(axes, f"axes/{axes}"))
-            grids.append(self.node("Expand", wide, shape))
-        return self.node("Concat", *grids, axis=rank)
+        return self.node("Unsqueeze", slots, self.number(1), as_="write_at")
 
     def _range(self, count: str) -> str:
         scalars = [self.node("Squeeze", each) for each in (self.number(0), count, self.number(1))]

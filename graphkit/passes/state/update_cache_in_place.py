@@ -30,11 +30,16 @@ __all__ = ["UpdateCacheInPlace"]
 class UpdateCacheInPlace(Pass):
     """Write new tokens into slots of the KV cache instead of joining them to a copy of the past.
 
-    Each past input gets `slots` slots, of which `past_length`, a new input, are in use. The new keys and values are
-    written behind them, and the slots are an output: bound to the memory of the input, they are written in place.
-    Attention reads a Slice of the slots in use, so that nothing depends on what the others hold; whatever took the
-    length of the past from a shape takes it from `past_length`. An attention mask over past and new tokens is kept in
-    slots too, so that its input holds the mask of the new tokens alone; position ids follow from it, and are no input.
+    Each past input becomes slots, of which `past_length`, a new input, are in use. The new keys and values are written
+    behind them, and the slots are an output: bound to the memory of the input, they are written in place. Whatever took
+    the length of the past from a shape takes it from `past_length`. An attention mask over past and new tokens is kept
+    in slots too, so that its input holds the mask of the new tokens alone; position ids follow from it, and are no
+    input.
+
+    ScatterND writes slots that come first, [slots, batch, heads, width], so that those in use lie together: a host
+    binds these alone, the new ones included, and attention reads them where they lie. onnxruntime takes the Transpose
+    into the products. TensorScatter (opset 24) writes slots that lie where the past grew; the host binds all of them,
+    and attention reads a Slice, so that nothing depends on what the others hold.
 
     Layers that attend to a sliding window keep the last tokens in a ring: a token goes into the slot of its position
     modulo the window. Such a model takes one token at a time.
@@ -45,7 +50,7 @@ class UpdateCacheInPlace(Pass):
     Legality: each past is read by one Concat with what is new, and by Shapes. Every reader of the slots reads what the
     write gives, because onnxruntime runs nodes that do not depend on each other in any order.
 
-    Before (opset 24):
+    Before:
 
         agraph (int64[N, L] input_ids, float[N, 2, past, 4] past_key_0, float[N, 2, L, 4] k)
         => (float[N, 2, all, 4] present_key_0, float[N, 2, all, 4] y) {
@@ -55,34 +60,35 @@ class UpdateCacheInPlace(Pass):
 
     After `update-cache-in-place{slots=8}`:
 
-        agraph (int64[N, L] input_ids, float[N, 2, 8, 4] past_key_0, float[N, 2, L, 4] k, int64[1] past_length)
-        => (float[N, 2, all, 4] y, float[N, 2, 8, 4] past_key_0_after)
-        <int64[1] "int/2" = {2}, int64[1] "int/0" = {0}> {
-            ["state/batch"] "state/batch" = Shape <end = 1, start = 0> (input_ids)
+        agraph (int64[N, L] input_ids, float[slots, N, 2, 4] past_key_0, float[N, 2, L, 4] k, int64[1] past_length)
+        => (float[N, 2, all, 4] y, float[slots, N, 2, 4] past_key_0_after)
+        <int64[1] "int/0" = {0}, int64[1] "int/1" = {1}> {
             ["state/new_length"] "state/new_length" = Shape <end = 2, start = 1> (input_ids)
-            ["state/write_at"] "state/write_at" = Expand (past_length, "state/batch")
-            ["state/total_length"] "state/total_length" = Add (past_length, "state/new_length")
-            past_key_0_after = TensorScatter <axis = 2> (past_key_0, k, "state/write_at")
-            present_key_0 = Slice (past_key_0_after, "int/0", "state/total_length", "int/2")
+            ["state/squeeze"] "state/squeeze" = Squeeze ("int/0")
+            ["state/squeeze_1"] "state/squeeze_1" = Squeeze ("state/new_length")
+            ["state/squeeze_2"] "state/squeeze_2" = Squeeze ("int/1")
+            ["state/range"] "state/range" = Range ("state/squeeze", "state/squeeze_1", "state/squeeze_2")
+            ["state/slots"] "state/slots" = Add (past_length, "state/range")
+            ["state/write_at"] "state/write_at" = Unsqueeze ("state/slots", "int/1")
+            k_rows = Transpose <perm = [2, 0, 1, 3]> (k)
+            past_key_0_after = ScatterND (past_key_0, "state/write_at", k_rows)
+            present_key_0 = Transpose <perm = [1, 2, 0, 3]> (past_key_0_after)
             y = Neg (present_key_0)
         }
 
     Attributes:
-        slots: How many.
-        update: `tensor-scatter` writes with TensorScatter (opset 24), `scatter-nd` with ScatterND (opset 16).
+        slots: How many, or with ScatterND the most that a host may give.
+        update: `scatter-nd` writes with ScatterND (opset 16), `tensor-scatter` with TensorScatter (opset 24).
         rings: 0 where layers with a sliding window are to keep all tokens.
         start: 1 where the past is empty.
-        symbolic: 1 where the slots are to be a symbol, `slots`, so that a host may give fewer than there can be; a ring
-            has as many as its window in any case.
     """
 
     changes_interface: ClassVar[bool] = True
 
     slots: int
-    update: Update = "tensor-scatter"
+    update: Update = "scatter-nd"
     rings: int = 1
     start: int = 0
-    symbolic: int = 0
 
     def run(self, model: Model) -> Outcome:
         if self.slots < 1:
@@ -130,7 +136,7 @@ class _Caches:
         self.inputs: dict[str, NewInput] = {}
         self.outputs: dict[str, NewInput] = {}
         self.dropped: set[str] = set()
-        self.count = symbol(free_name(SLOTS, _symbols_of(self.editor))) if options.symbolic else const(options.slots)
+        self.counts: dict[int, Expr] = {}  # of slots, by the window of a ring, 0 for no ring
         self.last: list[NewNode] = []  # nodes for the end of the graph
 
     def run(self) -> Outcome:
@@ -244,14 +250,14 @@ class _Caches:
         assert new is not None
         dims = self.shapes[past].dims
         assert dims is not None
-        after = self._declare(past.name, past, dims, growth.axis, const(window) if window else self.count)
+        after = self._declare(past.name, past, dims, growth.axis, window)
         self.dropped.add(present.name)
         written = self.slots.write(past.name, new.name, dims, growth.axis, after, window)
         if self.is_start:
             self.editor.replace(joined.producer, NewNode("Identity", [new], [joined.name]))
             self.last += written
         else:
-            read = self.slots.read(after, growth.axis, joined.name, window)
+            read = self.slots.read(after, len(dims), growth.axis, joined.name, window)
             self.editor.replace(joined.producer, *written, read)
 
     def _store_new(self, entry: CacheEntry) -> None:
@@ -261,7 +267,7 @@ class _Caches:
         assert axis is not None
         dims = self.shapes[present].dims
         assert dims is not None
-        after = self._declare(_slots(present.name), present, dims, axis, self.count)
+        after = self._declare(_slots(present.name), present, dims, axis)
         self.dropped.add(present.name)
         self.last += self.slots.write(_slots(present.name), present.name, dims, axis, after)
 
@@ -273,13 +279,13 @@ class _Caches:
         dims = self.shapes[mask].dims
         assert dims is not None
         slots = _slots(mask.name)
-        after = self._declare(slots, mask, dims, 1, self.count)
+        after = self._declare(slots, mask, dims, 1)
         self.inputs[mask.name] = NewInput(mask.name, self.shapes[mask].dtype, (dims[0], self.slots.count))
         written = self.slots.write(slots, mask.name, dims, 1, after)
         if self.is_start:
             self.last += written
             return mask.name
-        read = self.slots.read(after, 1, self.editor.unique_name(f"{mask.name}_in_use"))
+        read = self.slots.read(after, 2, 1, self.editor.unique_name(f"{mask.name}_in_use"))
         for node in (*written, read):
             self.editor.insert_first(self.model.graph, node)
         self.editor.replace_all_uses(mask, read.outputs[0])
@@ -306,14 +312,23 @@ class _Caches:
                 self.editor.insert_before(node, NewNode("Gather", [mask, columns], [name], {"axis": -1}))
             self.editor.set_inputs(node, {index: made[mask, window]})
 
-    def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, slots: Expr) -> str:
+    def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, window: int = 0) -> str:
         """Declare slots as input and output, and return the name of the output."""
-        declared = (*dims[:axis], slots, *dims[axis + 1 :])
+        declared = self.slots.layout(dims, axis, self._count(window))
         after = self.editor.unique_name(f"{name}_after")
         dtype = self.shapes[value].dtype
         self.inputs[name] = NewInput(name, dtype, declared)
         self.outputs[after] = NewInput(after, dtype, declared)
         return after
+
+    def _count(self, window: int) -> Expr:
+        """Return the number of slots of a ring, or of a cache that is none: a symbol where they come first."""
+        if self.options.update == "tensor-scatter":
+            return const(window or self.options.slots)
+        if window not in self.counts:
+            name = f"{SLOTS}_{window}" if window else SLOTS
+            self.counts[window] = symbol(free_name(name, _symbols_of(self.editor)))
+        return self.counts[window]
 
     def _changes(self, count: int, rings: Mapping[Growth, Ring]) -> tuple[str, ...]:
         changes = [f"{counted(count, 'cache(s)')} of {self.options.slots:,} slots"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from bundles import SLOTS, WINDOW
 from sessions import session_of
 
 from graphkit.graph.types import declared_dims
@@ -13,7 +14,7 @@ from graphkit.model import Model
 __all__ = ["Chunk", "grown", "in_slots", "seen"]
 
 Chunk = tuple[np.ndarray, np.ndarray]  # tokens and mask, [batch, tokens] each
-KEY, VALUE = "past_key_values.0.key", "past_key_values.0.value"
+KEY, VALUE, MASK = "past_key_values.0.key", "past_key_values.0.value", "attention_mask_slots"
 SPOILT = 7  # what unused slots of integers hold; those of floats hold NaN
 
 
@@ -41,24 +42,32 @@ def grown(model: Model, chunks: Sequence[Chunk]) -> tuple[list[np.ndarray], dict
 
 
 def in_slots(models: Sequence[Model], chunks: Sequence[Chunk]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return the same of models with slots; the first is for the first chunk, the last for all others."""
+    """Return the same of models with slots; the first is for the first chunk, the last for all others.
+
+    Slots that come first are given as far as they are in use; they are returned where the past grows.
+    """
     rows = len(chunks[0][0])
     sessions = [session_of(model) for model in models]
-    state = {}
+    state, axes = {}, {}
     for value in models[-1].graph.inputs:
-        dims = [dim if isinstance(dim, int) else rows for dim in declared_dims(value) or ()]
+        sizes = {"slots": SLOTS, f"slots_{WINDOW}": WINDOW, "batch": rows}
+        dims = [dim if isinstance(dim, int) else sizes.get(dim or "", rows) for dim in declared_dims(value) or ()]
         if value.name in (KEY, VALUE):
             state[value.name] = np.full(dims, np.nan, np.float32)
-        elif value.name == "attention_mask_slots":
+        elif value.name == MASK:
             state[value.name] = np.full(dims, SPOILT, np.int64)
+        if str((declared_dims(value) or [""])[0]).startswith("slots"):
+            axes[value.name] = 1 if value.name == MASK else 2
     past, found = 0, []
     for place, (tokens, new) in enumerate(chunks):
         session = sessions[min(place, len(sessions) - 1)]
-        feed = {"input_ids": tokens, "attention_mask": new, "past_length": np.array([past]), **state}
+        past += tokens.shape[1]
+        used = {name: array[:past] if name in axes else array for name, array in state.items()}
+        feed = {"input_ids": tokens, "attention_mask": new, "past_length": np.array([past - tokens.shape[1]]), **used}
         wanted = {each.name for each in session.get_inputs()}
         given = session.run(None, {name: array for name, array in feed.items() if name in wanted})
         by_name = dict(zip((each.name for each in session.get_outputs()), given, strict=True))
-        state = {name: by_name[f"{name}_after"] for name in state}
+        for name, array in used.items():
+            array[...] = by_name[f"{name}_after"]
         found.append(by_name["logits"])
-        past += tokens.shape[1]
-    return found, state
+    return found, {name: np.moveaxis(array, 0, axes.get(name, 0)) for name, array in state.items()}
