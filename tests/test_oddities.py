@@ -55,7 +55,7 @@ def test_names_that_only_look_alike_are_listed(names: list[str]) -> None:
 
 
 def test_leading_zeros_stay() -> None:
-    assert family_label(["h.00", "h.01"]) != "h.{0-1}"
+    assert family_label(["h.00", "h.01"]) == "h.{00-01}"
 
 
 @pytest.mark.parametrize("name", ["past_" + "1" * 5000])
@@ -205,7 +205,7 @@ def test_the_input_of_a_function_is_not_one_of_the_graph() -> None:
             b = If (cc) <then_branch = t {body}, else_branch = e {body}>
         }}"""
     )
-    assert control_flow(model).nodes[0].condition != "on input cc"
+    assert control_flow(model).nodes[0].condition == "on cc"
 
 
 def test_a_file_may_be_called_example() -> None:

@@ -6,22 +6,19 @@ from pathlib import Path
 
 import onnx.parser
 import pytest
+from builders import model_of
 
-import graphkit.passes as passes
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.remedies import CAUSES, REMEDIES
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.passes import PASSES
 from graphkit.passes.quantization.dequantize import FUSED
 from graphkit.shapes import DimSpec
 from graphkit.targets import Target, load_target
 
 PLAIN = load_target(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 RealModel = Callable[[str], Model]
-
-
-def model(text: str, opsets: str = '"" : 18') -> Model:
-    return Model.from_proto(onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> g {text}"))
 
 
 def own(folder: Path, text: str) -> Target:
@@ -39,7 +36,7 @@ def open_rows(found: Blockers) -> list[tuple[str, str, str]]:
     return [(one.path, one.cause, one.what) for one in found.unknown]
 
 
-STEP = model("""(int64[1, 4] ids, float[1, 4, 2] x) => (float[2, 2, 1, 1, 4] y, float[1, 4, 4] s)
+STEP = model_of("""(int64[1, 4] ids, float[1, 4, 2] x) => (float[2, 2, 1, 1, 4] y, float[1, 4, 4] s)
 <float[3, 2] table = {1, 2, 3, 4, 5, 6}, float floor = {-1000}, int64[5] shape = {2, 2, 1, 1, 4}> {
     [look] e = Gather (table, ids)
     [sum] h = Add (e, x)
@@ -124,7 +121,7 @@ def test_blockers_as_json() -> None:
 
 
 def test_markdown_and_html_escape_names_of_a_model() -> None:
-    hostile = model("(float[2] x) => (float[2] y) { y = Trilu (x) }")
+    hostile = model_of("(float[2] x) => (float[2] y) { y = Trilu (x) }")
     hostile.proto.graph.node[0].name = "<b>|`x`\x1b[31m"
     found = blockers(Model.from_proto(hostile.proto), PLAIN)
     assert "<b>" not in found.to_html()
@@ -133,7 +130,7 @@ def test_markdown_and_html_escape_names_of_a_model() -> None:
 
 
 def test_no_blockers() -> None:
-    found = blockers(model("(float[1, 2] x) => (float[1, 2] y) { y = Relu (x) }"), PLAIN)
+    found = blockers(model_of("(float[1, 2] x) => (float[1, 2] y) { y = Relu (x) }"), PLAIN)
     assert found.to_text() == (
         "Blockers for plain-npu\n\n0 blockers: nothing is known that keeps plain-npu from any of 1 node.\n\n"
         "Stays on the CPU  Nodes  Of all  MACs  Of all\n──────────────────────────────────────────────\n"
@@ -142,7 +139,7 @@ def test_no_blockers() -> None:
     assert found.findings() == ()
 
 
-DYNAMIC = model("""(float[b, n, 8] x, float[8, 4] w) => (float[A, B, C] y, int64[one] left) {
+DYNAMIC = model_of("""(float[b, n, 8] x, float[8, 4] w) => (float[A, B, C] y, int64[one] left) {
     s = Shape (x)
     i = Constant <value_ints = [0]> ()
     batch = Gather (s, i)
@@ -185,7 +182,7 @@ def test_dims_that_are_given_count_as_frozen() -> None:
 
 def test_dims_that_depend_on_data_have_no_pass() -> None:
     found = blockers(
-        model("""(float[1, 4] x) => (float[N] y) {
+        model_of("""(float[1, 4] x) => (float[N] y) {
             [where] n = NonZero (x)
             s = Shape (n)
             i = Constant <value_ints = [1]> ()
@@ -244,7 +241,7 @@ source = "manual"
 
 
 def test_conditions_of_an_operator(tmp_path: Path) -> None:
-    text = model(
+    text = model_of(
         """(float[2, 2] x, float[1, 2, 2] z, double[2] d, int64[1] j, custom) => (float[2] y) <int64[1] i = {0}> {
         [right] a = Gather <axis = 1> (x, i)
         [axis] b = Gather (x, i)
@@ -267,7 +264,7 @@ def test_conditions_of_an_operator(tmp_path: Path) -> None:
 
 
 def test_a_condition_that_cannot_be_decided_is_unknown(tmp_path: Path) -> None:
-    text = model("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", '"" : 18, "custom" : 1')
+    text = model_of("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", domains=("custom",))
     found = blockers(text, own(tmp_path, CONDITIONS))
     assert rows(found) == []
     assert open_rows(found) == [("relu", "operator", "Relu")]
@@ -277,7 +274,7 @@ def test_a_condition_that_cannot_be_decided_is_unknown(tmp_path: Path) -> None:
 
 
 def test_an_unknown_rank_is_unknown_where_shapes_need_not_be_static(tmp_path: Path) -> None:
-    text = model("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", '"" : 18, "custom" : 1')
+    text = model_of("(float[2] x) => (float y) { u = custom.Odd (x) [relu] y = Relu (u) }", domains=("custom",))
     rank = '[max_rank]\nvalue = 4\nsource = "manual"\n'
     loose = blockers(text, own(tmp_path, rank))
     assert ("relu", "rank", "unknown rank") in open_rows(loose)
@@ -285,7 +282,7 @@ def test_an_unknown_rank_is_unknown_where_shapes_need_not_be_static(tmp_path: Pa
     assert ("relu", "dynamic shape", "dims not known", None) in rows(strict)
 
 
-BRANCHES = model("""(bool go, float[2, 2] x, float[2, 2] w) => (float[2, 2] y, float[2, 2] z) {
+BRANCHES = model_of("""(bool go, float[2, 2] x, float[2, 2] w) => (float[2, 2] y, float[2, 2] z) {
     [choose] y = If (go) <
         then_branch = one () => (float[2, 2] a) { [inner] a = MatMul (x, w) },
         else_branch = two () => (float[2, 2] b) { [lower] b = Trilu <upper = 0> (x) }
@@ -304,7 +301,7 @@ def test_what_is_in_a_branch_stays_with_its_if() -> None:
 
 
 def test_a_loop_has_no_pass() -> None:
-    text = model("""(float[2] x) => (float[2] y) {
+    text = model_of("""(float[2] x) => (float[2] y) {
         n = Constant <value_int = 3> ()
         yes = Constant <value = bool {1}> ()
         [again] y = Loop (n, yes, x) <body = b (int64 i, bool go, float[2] a) => (bool on, float[2] c) {
@@ -324,8 +321,8 @@ def test_a_function_of_the_model_is_to_be_inlined() -> None:
 
 def test_an_opset_that_is_too_new() -> None:
     text = "(float[2] x) => (float[2] y) { y = Relu (x) }"
-    assert rows(blockers(model(text, '"" : 19'), load_target("rk3588"))) == []
-    found = blockers(model(text, '"" : 20'), load_target("rk3588"))
+    assert rows(blockers(model_of(text, 19), load_target("rk3588"))) == []
+    found = blockers(model_of(text, 20), load_target("rk3588"))
     assert rows(found) == [("", "opset", "opset 20", None)]
     assert "opset  opset 20      1  no rewrite known" in found.to_text()
 
@@ -333,7 +330,7 @@ def test_an_opset_that_is_too_new() -> None:
 def by_tflite(target: str, body: str) -> list[str]:
     """Return the operators of a model that a target refuses."""
     words = "<float two = {2}, float four = {4}, int64[1] i = {1}, float[8, 1] w = {1, 2, 3, 4, 5, 6, 7, 8}>"
-    text = model(f"(float[1, 4, 8] x, float[1, 4, 8] z) => (float[1, 4, 8] y) {words} {{ {body} }}")
+    text = model_of(f"(float[1, 4, 8] x, float[1, 4, 8] z) => (float[1, 4, 8] y) {words} {{ {body} }}")
     return [one.op for one in blockers(text, load_target(target)).blockers]
 
 
@@ -361,7 +358,7 @@ def test_operators_by_what_they_become_in_tflite(body: str, refused: list[str]) 
 
 def test_a_condition_beyond_which_nothing_is_known() -> None:
     for rank, unknown in (("4, 8", []), ("1, 4, 8", []), ("1, 2, 4, 8", ["ReduceMean"])):
-        text = model(f"(float[{rank}] x) => (float y) <int64[1] last = {{-1}}> {{ y = ReduceMean (x, last) }}")
+        text = model_of(f"(float[{rank}] x) => (float y) <int64[1] last = {{-1}}> {{ y = ReduceMean (x, last) }}")
         found = blockers(text, load_target("ethos-u65"))
         assert (rows(found), [one.what for one in found.unknown]) == ([], unknown)
     assert found.unknown[0].reason == (
@@ -386,7 +383,7 @@ def test_the_reason_names_what_an_operator_becomes() -> None:
 
 
 def test_a_custom_operator_is_unknown() -> None:
-    text = model("(float[2] x) => (float[2] y) { y = custom.Odd (x) }", '"" : 18, "custom" : 1')
+    text = model_of("(float[2] x) => (float[2] y) { y = custom.Odd (x) }", domains=("custom",))
     found = blockers(text, load_target("ethos-u65"))
     assert [(one.what, one.reason) for one in found.unknown if one.cause == "operator"] == [
         ("custom.Odd", "no source says what it becomes in TFLite")
@@ -410,13 +407,12 @@ def test_a_custom_operator_is_unknown() -> None:
 )
 def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | None) -> None:
     words = "<float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64 one = {1}, int64 zero = {0}, float floor = {-9}>"
-    found = blockers(model(f"{io} {words} {{ {body} }}"), PLAIN)
+    found = blockers(model_of(f"{io} {words} {{ {body} }}"), PLAIN)
     assert [one.pass_name for one in found.blockers if one.cause == "operator"] == [pass_name]
 
 
 def test_the_passes_that_the_table_names_exist() -> None:
-    files = {path.stem.replace("_", "-") for path in Path(passes.__file__).parent.rglob("*.py")}
-    assert {row.pass_name for row in REMEDIES} <= files
+    assert {row.pass_name for row in REMEDIES} <= {kind.name() for kind in PASSES}
 
 
 def test_every_row_of_the_table_has_a_cause_and_an_operator() -> None:
@@ -427,12 +423,12 @@ def test_every_row_of_the_table_has_a_cause_and_an_operator() -> None:
 
 
 def test_dims_of_length_0_are_dims() -> None:
-    found = blockers(model("(float[0, 2] x, float[2, 3] w) => (float[0, 3] y) { y = MatMul (x, w) }"), PLAIN)
+    found = blockers(model_of("(float[0, 2] x, float[2, 3] w) => (float[0, 3] y) { y = MatMul (x, w) }"), PLAIN)
     assert (rows(found), found.macs, found.as_is.part) == ([], "0", None)
 
 
 def test_a_model_without_nodes() -> None:
-    found = blockers(model("(float[2] x) => (float[2] x) { }"), PLAIN)
+    found = blockers(model_of("(float[2] x) => (float[2] x) { }"), PLAIN)
     assert found.to_text() == (
         "Blockers for plain-npu\n\n0 blockers: nothing is known that keeps plain-npu from any of 0 nodes.\n\n"
     )
@@ -449,14 +445,14 @@ def test_real_models(real_model: RealModel) -> None:
 
 @pytest.mark.parametrize("opset", [0, -3, 1 << 40, (1 << 63) - 1])
 def test_an_opset_that_cannot_be(opset: int, tmp_path: Path) -> None:
-    broken = model("(float[2, 2] x, int64[1] i) => (float[1, 2] y) { y = Gather (x, i) }")
+    broken = model_of("(float[2, 2] x, int64[1] i) => (float[1, 2] y) { y = Gather (x, i) }")
     broken.proto.opset_import[0].version = opset
     found = blockers(Model.from_proto(broken.proto), own(tmp_path, CONDITIONS))
     assert [one.what for one in found.blockers] == ["Gather"]
 
 
 def test_an_attribute_that_cannot_be_read(tmp_path: Path) -> None:
-    broken = model("(float[2, 2] x) => (float[1, 2] y) <int64[1] i = {0}> { y = Gather <axis = 1> (x, i) }")
+    broken = model_of("(float[2, 2] x) => (float[1, 2] y) <int64[1] i = {0}> { y = Gather <axis = 1> (x, i) }")
     attribute = broken.proto.graph.node[0].attribute[0]
     assert rows(blockers(broken, own(tmp_path, CONDITIONS))) == []
     attribute.ref_attr_name = "nothing"
@@ -466,7 +462,7 @@ def test_an_attribute_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_pixels_of_whole_numbers_are_data() -> None:
     text = "(uint8[4, 2] image, bool[4, 2] c) => (float y) <float floor = {-9}> {"
-    found = blockers(model(f"{text} f = Cast <to = 1> (image) y = Where (c, f, floor) }}"), PLAIN)
+    found = blockers(model_of(f"{text} f = Cast <to = 1> (image) y = Where (c, f, floor) }}"), PLAIN)
     assert [one.pass_name for one in found.blockers] == ["masked-fill-to-add"]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx.parser
 import pytest
+from builders import model_with_constants as model
 
 from graphkit.analysis.hazards import SHOWN, Check, Hazard, Hazards, LegalSizes, hazards
 from graphkit.errors import ModelError
@@ -15,12 +16,6 @@ from graphkit.render.result import Sizes
 from graphkit.runtime.session import Session
 
 RealModel = Callable[[str], Model]
-
-
-def model(io: str, body: str) -> Model:
-    words = "<int64 z = {0}, int64 o = {1}, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i4 = {4}>"
-    head = '<ir_version: 10, opset_import: ["" : 18]>'
-    return Model.from_proto(onnx.parser.parse_model(f"{head} g {io} {words} {{ {body} }}"))
 
 
 EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {

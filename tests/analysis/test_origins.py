@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
-import onnx
-import onnx.parser
 import pytest
+from builders import model_of
 
 from graphkit.analysis.onnxoptimizer_run import optimized
 from graphkit.analysis.origins import MAX_DEPTH, Origins, Source, expression, group_drawing, origins
@@ -27,9 +27,7 @@ g (float[N,4] x) => (float[M] y) <int64 first = {0}, int64[1] front = {0}, int64
 """
 
 
-def model(graph: str, opset: int = 17) -> Model:
-    header = f'<ir_version: 8, opset_import: ["" : {opset}, "custom" : 1]>'
-    return Model.from_proto(onnx.parser.parse_model(f"{header} {graph}"))
+model = partial(model_of, domains=("custom",))
 
 
 def expressed(nodes: str, full: bool = False) -> str:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import onnx.parser
 import pytest
+from builders import model_with_constants as model
 from real_models import params
 
 from graphkit.analysis.what_if import MAX_SYMBOLS, Freeze, OpCount, Stay, WhatIf, what_if
@@ -22,11 +22,6 @@ FROZEN = (
 )
 RealModel = Callable[[str], Model]
 WORDS = "<int64 z = {0}, int64 o = {1}, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] m1 = {-1}>"
-
-
-def model(io: str, body: str) -> Model:
-    head = '<ir_version: 10, opset_import: ["" : 18, "custom" : 1]>'
-    return Model.from_proto(onnx.parser.parse_model(f"{head} g {io} {WORDS} {{ {body} }}"))
 
 
 def removes(found: WhatIf) -> dict[str, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import onnx.parser
 import pytest
+from builders import model_of
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -18,21 +18,15 @@ from graphkit.constraints.grid import candidates, free_symbols, pools, ties_of
 from graphkit.constraints.precondition import FAILS, FINE, WRONG, Precondition
 from graphkit.constraints.rules.data_movement import Reshaped, Sliced
 from graphkit.errors import ModelError
-from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, const, infer, symbol
 
-HEAD = '<ir_version: 10, opset_import: ["" : 18]> g'
 SIZE = st.integers(0, 4)
-
-
-def model(graph: str) -> Model:
-    return Model.from_proto(onnx.parser.parse_model(f"{HEAD} {graph}"))
 
 
 @lru_cache
 def session(graph: str) -> Session:
-    return Session(model(graph))
+    return Session(model_of(graph))
 
 
 def shape_of(graph: str, **feed: np.ndarray) -> tuple[int, ...] | None:
@@ -135,7 +129,7 @@ def test_what_follows_from_others_is_solved() -> None:
 
 def value_ranges(graph: str) -> list[str]:
     """Return the preconditions of the indices in a graph, as text."""
-    return [str([str(expr) for expr in one.precondition.exprs[:3]]) for one in collect(infer(model(graph)))]
+    return [str([str(expr) for expr in one.precondition.exprs[:3]]) for one in collect(infer(model_of(graph)))]
 
 
 TABLE = "(float[8, 4] t, int64[b, n] input_ids, int64[b, n] attention_mask, float[past_n] p) => (float y)"
@@ -191,7 +185,7 @@ def test_what_is_not_known_to_be_reached_is_not_told(nodes: str) -> None:
 def test_where_nothing_fits_no_hazards_are_looked_for() -> None:
     found = find_triggers(
         infer(
-            model(
+            model_of(
                 "(float[n] x, float[m] w) => (float y) { a = Concat <axis = 0> (x, x, w)"
                 "  b = Concat <axis = 0> (x, w)  s = Shape(b)  y = Reshape(a, s) }"
             )

@@ -242,9 +242,7 @@ def test_state_lies_in_one_arena_and_stays_there(opened: Opened) -> None:
             memory = process.memory_info().rss
     assert process.memory_info().rss - memory < 1 << 20
     assert {name: bundle.state[name].ctypes.data for name in bundle.state} == addresses
-    for name, view in views.items():
-        assert np.shares_memory(view, bundle.state[name])
-        np.testing.assert_array_equal(view, bundle.state[name])
+    assert {name for name, view in views.items() if np.shares_memory(view, bundle.state[name])} == {*bundle.state}
 
 
 def test_a_view_of_state_is_the_state(opened: Opened) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from builders import proto_of
 from optimized import folded, lost, operators
 
 from graphkit.model import Model
@@ -106,15 +107,11 @@ def decoder(*, past: bool = False, mask: bool = False) -> str:
     )
 
 
-def model(text: str, opset: int = 12) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g {text}')
-
-
 @pytest.mark.parametrize("mask", [False, True], ids=["causal", "masked"])
 @pytest.mark.parametrize("past", [False, True], ids=["prompt", "past"])
 def test_a_causal_attention_is_fused_after_folding(past: bool, mask: bool, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(model(decoder(past=past, mask=mask)), path)
+    onnx.save(proto_of(decoder(past=past, mask=mask), 12), path)
     before, after = operators(path), operators(folded(path))
     assert before[ATTENTION] == 1
     assert lost(before, after) == {}
@@ -124,7 +121,7 @@ def test_a_causal_attention_is_fused_after_folding(past: bool, mask: bool, tmp_p
 
 def left(text: str, **options: object) -> list[str]:
     """Return the operators of a folded model."""
-    return [node.op_type for node in fold(Model.from_proto(model(text)), **options).model.graph.nodes]
+    return [node.op_type for node in fold(Model.from_proto(proto_of(text, 12)), **options).model.graph.nodes]
 
 
 def test_what_is_the_same_at_all_sizes_is_folded() -> None:
@@ -153,6 +150,6 @@ def test_what_only_looks_like_it_is_folded(name: str, tmp_path: Path) -> None:
         assert written in text
         text = text.replace(written, instead)
     path = tmp_path / "model.onnx"
-    onnx.save(model(text), path)
+    onnx.save(proto_of(text, 12), path)
     assert operators(path)[ATTENTION] == 0
     assert "Squeeze" not in left(text)

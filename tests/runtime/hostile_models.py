@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
-import onnx.parser
-from onnx import numpy_helper
 
-from graphkit.model import Model
-
-HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
 DIVIDES = "divides (int64[n] x, int64[n] z) => (int64[n] y) { y = Div (x, z) }"
 # the outputs are as large as the input says
 GROWS = "grows (int64[n] x) => (float[m] y) { y = ConstantOfShape (x) }"
@@ -37,10 +31,3 @@ kinds (float[n] x, int64[n] i, string[n] s)
 }
 """
 FATAL = np.array([np.iinfo(np.int64).min]), np.array([-1])
-
-
-def model(text: str, **constants: np.ndarray) -> Model:
-    """Return the model of a graph in ONNX text; keywords become initializers."""
-    proto = onnx.parser.parse_model(HEAD + text)
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-    return Model.from_proto(proto)

@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIND, model
+from builders import model_of
+from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIND
 
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import load
@@ -40,7 +41,7 @@ def divided(session: IsolatedSession) -> list[int]:
 
 @pytest.mark.parametrize("optimize", [False, True])
 def test_outputs_of_every_kind_are_those_of_a_session_here(optimize: bool) -> None:
-    made = model(OF_EVERY_KIND)
+    made = model_of(OF_EVERY_KIND)
     for size in (3, 0):
         feed = {
             "x": np.linspace(0, 1, size, dtype=np.float32),
@@ -53,7 +54,7 @@ def test_outputs_of_every_kind_are_those_of_a_session_here(optimize: bool) -> No
 
 
 def test_arrays_may_have_any_layout_and_outputs_stay_as_they_are(tmp_path: Path) -> None:
-    made = model("t (float[a, b] x) => (float[b, a] y) { y = Transpose (x) }")
+    made = model_of("t (float[a, b] x) => (float[b, a] y) { y = Transpose (x) }")
     path = tmp_path / "t.onnx"
     onnx.save(made.proto, path)
     session = IsolatedSession(path, threads=1, prepack=False)
@@ -66,7 +67,7 @@ def test_arrays_may_have_any_layout_and_outputs_stay_as_they_are(tmp_path: Path)
 
 
 def test_what_onnxruntime_says_is_the_same(tmp_path: Path) -> None:
-    made = model(ADDS)
+    made = model_of(ADDS)
     messages = []
     for session in (Session(made), IsolatedSession(made)):
         with pytest.raises(RunError) as caught:
@@ -74,7 +75,7 @@ def test_what_onnxruntime_says_is_the_same(tmp_path: Path) -> None:
         messages.append((str(caught.value), caught.value.message))
     assert messages[0] == messages[1]
     (tmp_path / "bad.onnx").write_bytes(
-        model("g (float[n] x) => (float[n] y) { y = custom.No (x) }").proto.SerializeToString()
+        model_of("g (float[n] x) => (float[n] y) { y = custom.No (x) }").proto.SerializeToString()
     )
     for kind in (Session, IsolatedSession):
         with pytest.raises(ModelError, match=r"bad\.onnx: onnxruntime does not load it: .*custom.* - see whether"):
@@ -84,7 +85,7 @@ def test_what_onnxruntime_says_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_a_death_is_a_failed_run_and_the_next_gets_a_new_process() -> None:
     with isolation():
-        session, other = IsolatedSession(model(DIVIDES)), IsolatedSession(model(ADDS))
+        session, other = IsolatedSession(model_of(DIVIDES)), IsolatedSession(model_of(ADDS))
         with pytest.raises(RunError) as caught:
             session.run({"x": X, "z": Z})
         assert caught.value.signal == "SIGFPE"
@@ -98,7 +99,7 @@ def test_a_death_is_a_failed_run_and_the_next_gets_a_new_process() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_one_that_always_dies_is_not_tried_for_ever() -> None:
     with isolation():
-        session = IsolatedSession(model(DIVIDES))
+        session = IsolatedSession(model_of(DIVIDES))
         reasons = []
         for _ in range(6):
             with pytest.raises(RunError) as caught:
@@ -110,7 +111,7 @@ def test_one_that_always_dies_is_not_tried_for_ever() -> None:
 def test_one_that_never_ends_is_ended_and_not_tried_for_ever() -> None:
     began = time.monotonic()
     with isolation(Limits(seconds=0.3)):
-        session, other = IsolatedSession(model(NEVER_ENDS)), IsolatedSession(model(ADDS))
+        session, other = IsolatedSession(model_of(NEVER_ENDS)), IsolatedSession(model_of(ADDS))
         reasons = []
         for _ in range(4):
             with pytest.raises(RunError) as caught:
@@ -124,7 +125,7 @@ def test_one_that_never_ends_is_ended_and_not_tried_for_ever() -> None:
 @pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
 def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
     with isolation(Limits(memory=MEMORY)):
-        session = IsolatedSession(model(GROWS))
+        session = IsolatedSession(model_of(GROWS))
         for size in (1 << 30, 1 << 40):
             with pytest.raises(
                 RunError,
@@ -136,7 +137,7 @@ def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
 
 def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
     with isolation(Limits(memory=2 * MEMORY)):
-        session = IsolatedSession(model(GROWS))
+        session = IsolatedSession(model_of(GROWS))
         with pytest.raises(RunError, match="its outputs have 280,000,000 bytes, more than the 268,435,456"):
             session.run({"x": np.array([70_000_000])})
         assert session.run({"x": np.array([9])})["y"].shape == (9,)
@@ -144,7 +145,9 @@ def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
 
 @pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
 def test_weights_count_beside_the_memory(tmp_path: Path) -> None:
-    made = model("w (float[n, 8192] x) => (float[n, m] y) { y = MatMul (x, w) }", w=np.ones((8192, 3000), np.float32))
+    made = model_of(
+        "w (float[n, 8192] x) => (float[n, m] y) { y = MatMul (x, w) }", w=np.ones((8192, 3000), np.float32)
+    )
     path = tmp_path / "w.onnx"
     onnx.save(made.proto, path)
     with isolation(Limits(memory=20_000_000)):  # of weights 98 MB
@@ -154,7 +157,7 @@ def test_weights_count_beside_the_memory(tmp_path: Path) -> None:
 
 def test_a_file_that_has_gone_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onnx.save(model("m (float[n] x) => (float[n] y) { y = Neg (x) }").proto, path)
+    onnx.save(model_of("m (float[n] x) => (float[n] y) { y = Neg (x) }").proto, path)
     loaded = load(path)
     path.unlink()
     with pytest.raises(ModelError, match=r"m\.onnx: cannot be opened: No such file or directory - check the path$"):
@@ -178,13 +181,13 @@ def no_spare() -> Iterator[None]:
 def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
     before = children()
     with isolation():
-        first, second = IsolatedSession(model(DIVIDES)), IsolatedSession(model(ADDS))
+        first, second = IsolatedSession(model_of(DIVIDES)), IsolatedSession(model_of(ADDS))
         assert divided(first) == [4]
         assert list(second.run({"x": np.ones(1, np.float32)})["y"]) == [2]
         mine = children() - before
         assert len(mine) == 1
     with isolation():
-        assert divided(IsolatedSession(model(DIVIDES))) == [4]
+        assert divided(IsolatedSession(model_of(DIVIDES))) == [4]
         assert children() - before == mine
     assert divided(first) == [4]  # one that outlives its isolation is loaded again
 
@@ -194,7 +197,7 @@ def test_a_process_that_nobody_uses_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(isolation_module, "IDLE", 0.1)
     before = children()
     with isolation():
-        IsolatedSession(model(ADDS))
+        IsolatedSession(model_of(ADDS))
         mine = children() - before
     deadline = time.monotonic() + 10
     while mine & children() and time.monotonic() < deadline:
@@ -208,7 +211,7 @@ def test_an_interrupted_run_leaves_no_answer_for_the_next() -> None:
         raise KeyboardInterrupt
 
     with isolation():
-        session, other = IsolatedSession(model(NEVER_ENDS)), IsolatedSession(model(DIVIDES))
+        session, other = IsolatedSession(model_of(NEVER_ENDS)), IsolatedSession(model_of(DIVIDES))
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
@@ -222,9 +225,10 @@ def test_an_interrupted_run_leaves_no_answer_for_the_next() -> None:
 PARENT = """
 import sys, numpy as np, psutil, threading
 sys.path.insert(0, sys.argv[1])
-from hostile_models import NEVER_ENDS, model
+from hostile_models import NEVER_ENDS
+from builders import model_of
 from graphkit.runtime.isolated import IsolatedSession
-session = IsolatedSession(model(NEVER_ENDS))
+session = IsolatedSession(model_of(NEVER_ENDS))
 print(psutil.Process().children()[0].pid, flush=True)
 session.run({"x": np.array([1])})
 """
@@ -254,7 +258,7 @@ def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch)
     isolation_module._SPARE.take().close()
     monkeypatch.setattr(process, "START", "import no_such_module")
     with pytest.raises(GraphkitError, match="does not start: ModuleNotFoundError: No module named 'no_such_module'"):
-        IsolatedSession(model(ADDS))
+        IsolatedSession(model_of(ADDS))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_threads_of_a_small_model_do_not_wait_in_a_busy_loop(monkeypatch: pytest
         return ask(process, request, seconds, **values)
 
     monkeypatch.setattr(isolation_module.Process, "ask", told)
-    made = model(ADDS)
+    made = model_of(ADDS)
     for size in (0, 1):  # from which on a model is large
         monkeypatch.setattr(isolated, "SMALL", size)
         IsolatedSession(made).close()
@@ -289,6 +293,6 @@ def test_threads_of_a_small_model_do_not_wait_in_a_busy_loop(monkeypatch: pytest
 @pytest.mark.parametrize("spin", [True, False])
 def test_waiting_in_a_busy_loop_is_an_option_of_a_session(spin: bool) -> None:
     options = {"optimize": False, "threads": 0, "prepack": True, "spin": spin}
-    session = open_model(model(ADDS).proto.SerializeToString(), folder=None, **options)
+    session = open_model(model_of(ADDS).proto.SerializeToString(), folder=None, **options)
     entry = session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning")
     assert entry == str(int(spin))

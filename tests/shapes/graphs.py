@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import onnx
-import onnx.parser
-from onnx import numpy_helper
+from functools import partial
 
-from graphkit.model import Model
+from builders import model_of
+
 from graphkit.shapes import Shapes, infer
 
-HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1, "local" : 1, "custom" : 1]>\n'
-
-
-def model(text: str, opset: int = 18, **constants: object) -> Model:
-    """Return the model of a graph in ONNX text; keywords become initializers."""
-    proto = onnx.parser.parse_model(HEAD.format(opset=opset) + text)
-    for name, value in constants.items():
-        array = np.array(value, np.float32 if isinstance(value, float) else None)
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    return Model.from_proto(proto)
+model = partial(model_of, domains=("com.microsoft", "local", "custom"))
 
 
 def dims(text: str, opset: int = 18, **constants: object) -> str:

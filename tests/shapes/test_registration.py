@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import HEAD, dims, model
+from graphs import dims, model
 from onnx import TensorProto
 
 from graphkit.errors import ModelError, UsageError
@@ -135,7 +135,7 @@ def test_a_rule_that_is_wrong_is_one_error_that_names_the_node(
 
 
 def test_the_error_names_the_file_too(tmp_path: Path) -> None:
-    onnx.save(onnx.parser.parse_model(HEAD.format(opset=18) + NAMED), tmp_path / "m.onnx")
+    onnx.save(model(NAMED).proto, tmp_path / "m.onnx")
     register_rule("CDist", domain="custom")(raises)
     with pytest.raises(ModelError, match=rf"^{re.escape(str(tmp_path / 'm.onnx'))}, node 'pairs': the shape rule"):
         infer(load(tmp_path / "m.onnx"))

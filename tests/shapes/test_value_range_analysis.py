@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chains import Chain, Skip
-from graphs import HEAD, model
+from graphs import model
 from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper, parser
@@ -274,7 +274,7 @@ def test_constants_of_any_size(array, expected):
 
 
 def test_a_constant_whose_file_is_missing_is_unknown(tmp_path: Path):
-    proto = parser.parse_model(HEAD.format(opset=18) + "agraph () => (int64[A] y) { y = Identity (w) }")
+    proto = model("agraph () => (int64[A] y) { y = Identity (w) }").proto
     tensor = proto.graph.initializer.add(name="w", dims=[1000], data_type=TensorProto.INT64)
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="gone.bin")

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import onnx.parser
-
-from graphkit.model import Model
-
-__all__ = ["CASES", "Case", "model"]
-
-HEAD = '<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1, "custom" : 1]>'
-CONSTANTS = ", ".join(f"int64[1] i{n} = {{{n}}}" for n in (0, 1, 2, 3, 4, 8))
-CONSTANTS += ", int64[1] m1 = {-1}, int64 z = {0}, int64 o = {1}"
-
-
-def model(io: str, body: str, opset: int = 18) -> Model:
-    """Return a graph whose constants are i0 to i8, m1, and the scalars z and o."""
-    return Model.from_proto(onnx.parser.parse_model(f"{HEAD.format(opset=opset)} g {io} <{CONSTANTS}> {{ {body} }}"))
+__all__ = ["CASES", "Case"]
 
 
 class Case(NamedTuple):

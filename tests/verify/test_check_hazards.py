@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hazard_cases import CASES, model
+from builders import model_with_constants as model
+from hazard_cases import CASES
 from real_models import params
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, hazards

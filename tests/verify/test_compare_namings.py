@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from builders import model_of
 
 from graphkit.model import Model
 from graphkit.verify.layers.causes.order import arranged
@@ -31,23 +31,15 @@ def test_slots_and_heads_in_another_order_are_told_apart(array: np.ndarray, text
     assert next(cause.text for cause in arranged(HEADS, array, equal)) == text
 
 
-def model(text: str, **weights: np.ndarray) -> Model:
-    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
-    proto.graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()
-    )
-    return Model.from_proto(proto)
-
-
 def texts(a: Model, b: Model) -> str:
     found = compare_models(a, b)
     return " ".join(cause.text for each in found.divergences for cause in each.causes)
 
 
 def test_reversed_channels_of_a_conv_are_no_heads() -> None:
-    weight = np.random.default_rng(1).standard_normal((4, 3, 3, 3))
+    weight = np.random.default_rng(1).standard_normal((4, 3, 3, 3), np.float32)
     text = "g (float[1, 3, 8, 8] image) => (float[1, 4, 6, 6] y) { c = Conv (image, weight) y = Tanh (c) }"
-    assert texts(model(text, weight=weight), model(text, weight=weight[:, ::-1])) == (
+    assert texts(model_of(text, weight=weight), model_of(text, weight=weight[:, ::-1])) == (
         "'weight' of B is not 'weight' of A: permuted: along axis 1, the 3 slices of B are those [2, 1, 0] of A."
     )
 
@@ -56,8 +48,11 @@ def test_an_epsilon_is_named() -> None:
     text = """g (float[2, 8] x) => (float[2, 8] y) {{
         y = LayerNormalization <epsilon = {}> (x, scale)
     }}"""
-    scale = np.linspace(1, 2, 8)
-    found = texts(model(text.format(1e-5), scale=scale), model(text.format(0.1), scale=scale))
+    scale = np.linspace(1, 2, 8, dtype=np.float32)
+    found = texts(
+        model_of(text.format(1e-5), scale=scale),
+        model_of(text.format(0.1), scale=scale),
+    )
     assert found == (
         "'LayerNormalization#0' (LayerNormalization) of B has epsilon 0.1, and 'LayerNormalization#0' of A has 1e-05."
     )
