@@ -106,7 +106,7 @@ _HOMES = {
     ),
     "graphkit.render.result": ("Result",),
     "graphkit.passes": ("PASSES",),
-    "graphkit.passes.fold": ("fold",),
+    "graphkit.passes.fold_pipeline": ("fold",),
     "graphkit.passes.control_flow.split_merged": ("Split", "split_merged"),
     "graphkit.passes.pipeline": ("parse_pipeline",),
     "graphkit.rewrite.base": ("Pass", "Premise", "run_passes"),

@@ -43,7 +43,7 @@ from graphkit.options import (
 )
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.split_merged import Split, split_merged
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Pass, Premise, run_passes

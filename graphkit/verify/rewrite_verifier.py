@@ -27,7 +27,7 @@ from graphkit.graph.operators import RANDOM
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.rewrite.interface import with_exposed, with_names
+from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files

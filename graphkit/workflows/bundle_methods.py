@@ -10,7 +10,7 @@ from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
@@ -20,7 +20,7 @@ from graphkit.passes.state.slots import LENGTH, SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
-from graphkit.rewrite.interface import with_names
+from graphkit.rewrite.new_interface import with_names
 from graphkit.workflows.originals import Pipeline
 
 __all__ = ["MethodModel", "derive_methods"]

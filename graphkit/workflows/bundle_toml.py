@@ -28,7 +28,7 @@ from graphkit.io.toml import Section, read_toml
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
 from graphkit.rewrite.compose import compose
-from graphkit.rewrite.interface import with_names
+from graphkit.rewrite.new_interface import with_names
 from graphkit.verify.chain_verifier import Chain
 from graphkit.workflows.bundle_methods import MethodModel, folded, kept_in_slots
 

@@ -15,7 +15,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, LowerOptions
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.suggest import did_you_mean
 
 __all__ = [

@@ -16,7 +16,7 @@ from graphkit.graph.names import counted
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldOptions
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import with_shapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.render.blocks import Block, Heading, Prose

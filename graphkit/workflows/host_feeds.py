@@ -16,7 +16,7 @@ from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import HostInput
-from graphkit.rewrite.interface import with_outputs
+from graphkit.rewrite.new_interface import with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.shapes import parse
 from graphkit.workflows.lower_sizes import Setting

@@ -18,7 +18,7 @@ from graphkit.errors import OutputError, UsageError
 from graphkit.graph.view import all_scopes
 from graphkit.io.transaction import made_folder
 from graphkit.options import LowerOptions
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.mask_floors import floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.runtime.isolation import isolation

@@ -19,7 +19,7 @@ from graphkit.graph.view import body_graphs
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.decompose_attention import DecomposeAttention
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
@@ -33,7 +33,7 @@ from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Outcome, copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
-from graphkit.rewrite.interface import drop_dead_inputs, with_constants, with_first_output, with_interface
+from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
 from graphkit.workflows.dynamic_ranges import check_ranges

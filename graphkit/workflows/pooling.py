@@ -25,7 +25,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.host_values import dependences
-from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs, with_outputs
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes, infer, parse

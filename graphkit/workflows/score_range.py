@@ -11,7 +11,7 @@ from graphkit.contract import Method
 from graphkit.graph.view import Value
 from graphkit.host import Host
 from graphkit.model import Model
-from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.shapes import Shapes, infer
 from graphkit.verify.lowering_verifier import vocabulary

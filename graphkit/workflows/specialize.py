@@ -22,7 +22,7 @@ from graphkit.constraints.input_matching import fed_inputs, given_shapes, solve
 from graphkit.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
 from graphkit.shapes.inputs import Inputs

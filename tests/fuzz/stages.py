@@ -31,7 +31,7 @@ from graphkit.model import Model, load
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
 from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.static_kv_cache import StaticKvCache

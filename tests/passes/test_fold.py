@@ -19,7 +19,7 @@ from graphkit.analysis.shape_ops import shape_ops
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.base import Outcome
 from graphkit.save import save_models
 from graphkit.shapes import declarations, infer

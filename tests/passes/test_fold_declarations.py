@@ -16,7 +16,7 @@ from graphkit.analysis.what_if import what_if
 from graphkit.constraints.collect import collect
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import infer
 from graphkit.shapes.program import program
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rewriting import check, feeds_of, lines, model_of
 
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 
 CONSTANTS = (
     "int64[1] zero = {0}, int64[1] one = {1}, int64[1] four = {4}, int64[1] end = {9223372036854775807}, "

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from test_node_cases import symbolic
 
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 
 onnxruntime.set_default_logger_severity(4)
 Feed = dict[str, object]

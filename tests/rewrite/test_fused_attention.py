@@ -11,7 +11,7 @@ from builders import proto_of
 from optimized import folded, lost, operators
 
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 
 ATTENTION = "com.microsoft.Attention"
 

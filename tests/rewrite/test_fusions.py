@@ -14,7 +14,7 @@ from real_models import MODEL_NAMES, MODELS, params
 
 from graphkit.graph.view import Node
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.onnxruntime_fusions import fused_nodes, transposes_into_product
 from graphkit.shapes import const
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from graphkit.analysis.interface import interface
 from graphkit.graph.types import declared_type, shape_text
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.workflows.fold import FoldOptions, fold_file

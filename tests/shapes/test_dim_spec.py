@@ -7,7 +7,7 @@ import pytest
 from rewriting import model_of
 
 from graphkit.errors import UsageError
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import AS_DECLARED, DimSpec, infer, program
 from graphkit.verify.rewrite_verifier import verify_rewrite
 

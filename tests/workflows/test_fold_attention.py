@@ -16,7 +16,7 @@ from sessions import run
 from graphkit.model import Model, load
 from graphkit.options import LowerOptions
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.rewrite.outcome import Declined, Outcome
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite

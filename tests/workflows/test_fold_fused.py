@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from graphkit.errors import OutputError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.save import Placement, save_models
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite

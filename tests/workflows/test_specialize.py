@@ -204,7 +204,7 @@ def test_the_model_is_folded_once_for_all_shapes(small: Model, monkeypatch: pyte
 
     def watched(model: Model, spec: DimSpec) -> object:
         seen.append(model)
-        return graphkit.passes.fold.fold(model, spec)
+        return graphkit.passes.fold_pipeline.fold(model, spec)
 
     monkeypatch.setattr(graphkit.workflows.specialize, "fold", watched)
     specializer = Specializer(small)

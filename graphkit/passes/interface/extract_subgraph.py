@@ -20,7 +20,7 @@ from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, copy_proto, keep
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
-from graphkit.rewrite.interface import drop_dead_inputs
+from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.rewrite.pass_options import Names
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 

@@ -14,7 +14,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite.base import Outcome, Pass, copy_proto
-from graphkit.rewrite.interface import with_names
+from graphkit.rewrite.new_interface import with_names
 from graphkit.rewrite.pass_options import Renames
 from graphkit.rewrite.renaming import declared_dims_in, graphs_with_scopes, with_symbols
 from graphkit.shapes import Expr, lower, parse, symbol, upper

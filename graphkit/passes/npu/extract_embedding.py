@@ -20,8 +20,8 @@ from graphkit.rewrite.base import Declined, Matched, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import NodeRewrite, run_to_fixpoint
-from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
 from graphkit.rewrite.match import MatchFailure
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.shapes import Shapes, infer
 

@@ -12,7 +12,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.scores import readers
 from graphkit.rewrite.base import Declined, Matched, Pass
 from graphkit.rewrite.host_values import HostValue, host_values
-from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_inputs
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs
 from graphkit.shapes import Shapes, infer
 
 __all__ = ["ExtractHostValues", "HostInput", "freezable_symbols"]

@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.extract_host_values import freezable_symbols
 from graphkit.rewrite.base import Matched, Pass, copy_proto
 from graphkit.rewrite.host_values import Dependence, dependences
-from graphkit.rewrite.interface import NewInput
+from graphkit.rewrite.new_interface import NewInput
 from graphkit.shapes import Expr, Shapes, const, infer
 
 __all__ = ["InsertAttentionMask", "MissingMask"]

@@ -14,7 +14,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.model import Model
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
 from graphkit.rewrite.base import Declined, Matched, Pass, copy_proto
-from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import infer
 from graphkit.shapes.dim_spec import SymbolSizes

@@ -10,7 +10,7 @@ from graphkit.graph.kv import CacheEntry
 from graphkit.graph.names import counted
 from graphkit.model import Model
 from graphkit.rewrite.base import Matched, Pass
-from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.shapes import infer
 
 __all__ = ["SplitCrossKv"]

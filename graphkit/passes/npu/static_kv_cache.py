@@ -19,7 +19,7 @@ from graphkit.passes.npu.extract_host_values import freezable_symbols
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite.base import Declined, Matched, Pass, copy_proto
 from graphkit.rewrite.host_values import dependences
-from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.shapes import Expr, Shapes, infer
 
 __all__ = ["StaticKvCache"]

@@ -17,7 +17,7 @@ from graphkit.rewrite.base import Matched, Pass, copy_proto
 from graphkit.rewrite.compose import compose
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_interface, with_names
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import infer
 
 __all__ = ["JoinEncoder"]

@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
-from graphkit.rewrite.interface import NewInput, with_interface
+from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import const, symbol
 from graphkit.shapes.tensor import Dims
 

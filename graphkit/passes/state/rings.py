@@ -19,7 +19,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.cache_growth import Growth
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.host_values import Dependence, dependences
-from graphkit.rewrite.interface import NewInput, with_outputs
+from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.shapes import Expr

@@ -20,7 +20,7 @@ from graphkit.rewrite.base import Declined, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
-from graphkit.rewrite.interface import NewInput, drop_dead_inputs, with_interface, with_names
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const, symbol
 
 __all__ = ["UpdateCacheInPlace"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from rewriting import check, constants, lines, model_of
 
 from graphkit.passes.clean_up.castlike_to_cast import CastlikeToCast
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 
 
 def test_the_type_of_the_other_is_an_attribute() -> None:

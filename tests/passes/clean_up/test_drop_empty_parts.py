@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rewriting import SIZES, check, feeds_of, lines, model_of
 
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.simplify_concat import DropEmptyParts
 
 PASS = DropEmptyParts()

@@ -6,7 +6,7 @@ from rewriting import check, lines, model_of
 
 from graphkit.model import Model
 from graphkit.passes.clean_up.drop_zeros import DropZeroStates
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 
 PASS = DropZeroStates()
 RNG = np.random.default_rng(0)

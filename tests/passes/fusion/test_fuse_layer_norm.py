@@ -8,7 +8,7 @@ from fusing import check_close, operators
 from rewriting import lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.fuse_layer_norm import FuseLayerNorm
 
 PASS = FuseLayerNorm()

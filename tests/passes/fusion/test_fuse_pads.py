@@ -5,7 +5,7 @@ from fusing import check_close, operators, random_model
 from rewriting import lines, reasons
 
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.fuse_into_linear import FusePads
 
 PASS = FusePads()

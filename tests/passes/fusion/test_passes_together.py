@@ -11,7 +11,7 @@ from rewriting import model_of
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 
 SEEDS = (*range(12), 335)  # the last one was invalid once
 NODES = 14

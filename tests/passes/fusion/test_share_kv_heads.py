@@ -10,7 +10,7 @@ from real_models import MODELS
 from rewriting import check, feeds_of, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.verify import verify_rewrite

@@ -5,7 +5,7 @@ import pytest
 from fusing import operators
 from rewriting import check, constants, lines, model_of, reasons
 
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.fusion.softmax_to_constant import SoftmaxToConstant
 
 PASS = SoftmaxToConstant()

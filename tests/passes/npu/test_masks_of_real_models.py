@@ -12,7 +12,7 @@ from onnx import helper
 
 from graphkit.graph.types import declared_type
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.drop_nan_guard import DropNanGuard
 from graphkit.passes.npu.masked_fill_to_add import MaskedFillToAdd
 from graphkit.passes.npu.tril_to_constant import TrilToConstant

@@ -12,7 +12,7 @@ from sessions import run
 from graphkit.dtypes import FLOATS
 from graphkit.graph.types import declared_type
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.spell_plainly import LayerNormToPrimitives, NegToMul, PowToMul
 from graphkit.passes.pipeline import find_pass

@@ -9,7 +9,7 @@ from rewriting import feeds_of, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu import NPU_PASSES
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
 from graphkit.rewrite.fixpoint import run_to_fixpoint

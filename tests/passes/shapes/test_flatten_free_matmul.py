@@ -14,7 +14,7 @@ from sessions import run, session_of
 
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.simplify_reshape import MergeChains
 from graphkit.rewrite.fixpoint import run_to_fixpoint

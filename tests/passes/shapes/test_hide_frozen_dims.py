@@ -14,7 +14,7 @@ from rewriting import model_of, reasons
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.shapes import DimSpec, infer
 from graphkit.workflows.fold import FoldOptions, fold_file

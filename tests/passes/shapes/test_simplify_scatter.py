@@ -14,7 +14,7 @@ from properties import examples
 from sessions import run, session_of
 
 from graphkit.model import Model, load
-from graphkit.passes.fold import fold
+from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.save import save_models
