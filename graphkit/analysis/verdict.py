@@ -94,12 +94,16 @@ def verdict_lines(first: str, found: Iterable[Finding], commands: Sequence[str])
     Lines have 80 columns. A command is a line however long its paths are, so that these change nothing else.
     """
     groups = in_order(found)
-    head = first if any(kind.is_fault for kind, _ in groups) else f"{first} Nothing is wrong."
+    head = first if any(kind.is_fault for kind, _ in groups) else f"{first} {_no_faults(len(groups))}"
     kept = list(commands[:COMMANDS])
     while kept and rows(head) + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()
     lines = _found_lines(groups, ROWS - rows(head) - len(kept))
     return Lines(((head, "plain"), *lines, *((command, "command") for command in kept)))
+
+
+def _no_faults(limits: int) -> str:
+    return f"No faults; {counted(limits, 'limit(s)')}:" if limits else "No faults."
 
 
 def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) -> list[Line]:

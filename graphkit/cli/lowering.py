@@ -70,13 +70,13 @@ def contract(path: Path, language: str | None, output: Path | None) -> None:
         write_text(output, text, [file])
 
 
-@click.command(short_help="Make methods over one state, updated in place.")
+@click.command(short_help="Package an export as methods that share one state.")
 @export_argument
 @folder_output
 @takes(BundleOptions)
 @format_option
 def bundle(path: Path, output: Path, options: Asked[BundleOptions], format: str) -> None:
-    """Make methods over one state, updated in place, of an export; and prove them.
+    """Package an export as methods that share one state, such as encode and step over one KV cache; and prove them.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     graphkit report OUT shows what came out; graphkit.Bundle(OUT) and bundle.mjs run it.

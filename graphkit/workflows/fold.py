@@ -82,7 +82,7 @@ class FoldReport(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield proof_outcome(self._done(), self.proof)
-        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "As dynamic as before."
+        frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "No input dim was frozen."
         shapes = f", with the shapes of {counted(self.declared, 'tensor(s)')}" if self.declared else ""
         yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
         yield from (Prose(note, "warning") for note in self.notes)

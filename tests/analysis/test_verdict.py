@@ -56,7 +56,7 @@ def test_a_model_with_nothing_wrong_as_markdown(tmp_path: Path, monkeypatch: pyt
         """\
 # example:causal-attention
 
-- Decoder-only model, 2 layers: 61.6 kB, 9.2 k parameters. Nothing is wrong.
+- Decoder-only model, 2 layers: 61.6 kB, 9.2 k parameters. No faults; 2 limits:
 - shapes computed at run time: 64 of 213 nodes (shape-ops)
 - fails above a size: sequence_length=33 (Gather) (hazards)
 
@@ -130,7 +130,7 @@ def test_a_verdict_is_the_same_however_long_its_path_is(tmp_path: Path) -> None:
 
 
 def test_notes_are_no_faults() -> None:
-    assert lines_of(Finding("size-limit", "N=9", "wrong"))[0] == "A model. Nothing is wrong."
+    assert lines_of(Finding("size-limit", "N=9", "wrong"))[0] == "A model. No faults; 1 limit:"
     assert lines_of(Finding("empty-dim", "N=0", "wrong"))[0] == "A model."
 
 

@@ -42,7 +42,7 @@ Fold of m.onnx
 Folded: nodes that compute shapes 6 -> 2; all nodes 16 -> 6.
 ! not proven: the proof was not run
 
-Wrote out.onnx, with the shapes of 5 tensors. As dynamic as before.
+Wrote out.onnx, with the shapes of 5 tensors. No input dim was frozen.
 
 Op                         Before  After  Change
 ─────────────────────────────────────────────────
