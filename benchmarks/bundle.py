@@ -37,7 +37,7 @@ import graphkit
 from graphkit.graph.types import declared_type
 from graphkit.save import save_models
 from graphkit.workflows.deploy_sizes import most_positions
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 MEMORY = "memory"  # reading as many bytes as a step has weights
 

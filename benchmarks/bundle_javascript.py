@@ -30,7 +30,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.types import declared_type
 from graphkit.model import Model
 from graphkit.save import save_models
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 HERE = Path(__file__).parent
 HOST = Path(graphkit.__file__).parent / "host" / "bundle.mjs"

@@ -27,7 +27,7 @@ import graphkit
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.save import save_models
 from graphkit.verify.input_generator import InputMaker
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 
 def measure(export: Path, options: Namespace, folder: Path) -> Table:

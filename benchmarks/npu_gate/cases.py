@@ -18,7 +18,7 @@ from graphkit.host import Host
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 Arrays = Mapping[str, np.ndarray]
 SEED = 0

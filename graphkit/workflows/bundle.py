@@ -33,14 +33,12 @@ from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.chain_verifier import Chain, verify_methods
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.originals import Originals
-from graphkit.workflows.bundle_generated import init_method, reorder_method
-from graphkit.workflows.bundle_initial import Initial, with_initial
+from graphkit.workflows.bundle_description import Initial, described_methods, method_chains
+from graphkit.workflows.bundle_generated import init_method, reorder_method, with_initial
 from graphkit.workflows.bundle_methods import MethodModel, derive_methods
-from graphkit.workflows.bundle_recurrent import method_chains
 from graphkit.workflows.bundle_state import build_bundle
-from graphkit.workflows.bundle_toml import described_methods
 from graphkit.workflows.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, check_output, size_request
-from graphkit.workflows.originals import Pipeline, find_pipeline, special_tokens
+from graphkit.workflows.pipeline import Pipeline, find_pipeline, special_tokens
 from graphkit.workflows.recording import record_stage
 
 __all__ = ["JAVASCRIPT_HOST", "BundleOptions", "BundleReport", "bundle_folder"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,9 +11,11 @@ from onnx import helper, numpy_helper
 
 from graphkit import __version__
 from graphkit.contract.bundle import Access, BundleContract, BundleMethod, BundlePort, Feed, StateTensor
+from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.workflows.bundle_description import Initial
 
-__all__ = ["init_method", "reorder_method"]
+__all__ = ["init_method", "reorder_method", "with_initial"]
 
 INDICES = "rows"
 OPSET = 16  # what older runtimes have too
@@ -61,6 +64,53 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         access[state.name] = "read and write"
     method = BundleMethod("reorder", "reorder.onnx", "reorder", tuple(inputs), tuple(outputs), access)
     return method, _model("reorder", nodes, [], method, contract)
+
+
+def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleContract, Mapping[str, np.ndarray]]:
+    """Return a contract whose states have their initial values, and the arrays of those that have more than one.
+
+    Raises:
+        UsageError: A value does not fit its state, or there is no such state.
+    """
+    names = {state.name for state in contract.states}
+    if unknown := sorted(set(initial) - names):
+        raise UsageError(f"state '{unknown[0]}' has an initial value, and no method writes it")
+    states, arrays = [], {}
+    for state in contract.states:
+        if state.name not in initial:
+            states.append(state)
+            continue
+        array = _fitting(state, initial[state.name])
+        is_number = array.size > 0 and bool(np.isfinite(array.flat[0])) and bool((array == array.flat[0]).all())
+        if not is_number:
+            arrays[state.name] = array
+        number = initial[state.name].flat[0] if is_number else None  # as it was written, such as -1e38
+        states.append(replace(state, initial=None if number is None else float(number)))
+    return replace(contract, states=tuple(states)), arrays
+
+
+def _fitting(state: StateTensor, given: np.ndarray) -> np.ndarray:
+    for problem in _problems(state, given):
+        raise UsageError(f"the initial value of state '{state.name}' {problem}")
+    return given.astype(state.dtype)
+
+
+def _problems(state: StateTensor, given: np.ndarray) -> Iterator[str]:
+    """Yield why an initial value does not fit a state, a clause each."""
+    dtype = np.dtype(state.dtype)
+    row = tuple(1 if axis == state.batch else size for axis, size in enumerate(state.shape))
+    if state.axis is not None:
+        yield "means nothing: it is a cache, of which no slot is in use at first - leave it out"
+    elif given.ndim == 0 and given.dtype.kind in "iuf":
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = given.astype(dtype)
+        is_whole = dtype.kind == "f" or bool(cast == given)
+        if not np.isfinite(given) or not np.isfinite(cast.astype(np.float64)) or not is_whole:
+            yield f"is {given.item()!r}, which {dtype} does not hold - give another one, or an array in a .npy file"
+    elif given.dtype != dtype:
+        yield f"is an array of {given.dtype}, and the state is {dtype} - write it with that dtype"
+    elif given.shape != row:
+        yield f"is {list(given.shape)}, and a row of the state is {list(row)} - give that"
 
 
 def _dtype(state: StateTensor) -> int:

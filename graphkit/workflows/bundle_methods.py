@@ -21,7 +21,7 @@ from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names
-from graphkit.workflows.originals import Pipeline
+from graphkit.workflows.pipeline import Pipeline
 
 __all__ = ["MethodModel", "derive_methods"]
 

@@ -35,7 +35,7 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.tensor import numbers
 from graphkit.workflows.bundle_methods import MethodModel
 from graphkit.workflows.deploy_sizes import DeploySizes, missing_sizes
-from graphkit.workflows.source_mask import MASK_LENGTH
+from graphkit.workflows.pipeline import MASK_LENGTH
 
 __all__ = ["build_bundle"]
 

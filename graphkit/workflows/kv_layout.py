@@ -12,7 +12,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.stack_caches import StackCaches
 from graphkit.shapes import infer
 from graphkit.targets import Target
-from graphkit.workflows.lowering import Lowered
+from graphkit.workflows.lowered_contract import Lowered
 
 __all__ = ["stack_caches"]
 

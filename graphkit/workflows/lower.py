@@ -27,18 +27,17 @@ from graphkit.targets import load_target
 from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.deploy_sizes import check_dtypes, check_output, size_request
-from graphkit.workflows.dynamic_ranges import check_scales
-from graphkit.workflows.host_contract import build_contract, collect_tables, linked
 from graphkit.workflows.judge import Judgement, Judgements, judge, judge_words
 from graphkit.workflows.kv_layout import stack_caches
 from graphkit.workflows.lower_changes import AskedChanges, asked_changes
 from graphkit.workflows.lower_report import CONTRACT, DATA, GUIDE, LoweredFile, LowerReport, lowered_file
 from graphkit.workflows.lower_sizes import LowerSizes
-from graphkit.workflows.lowering import Lowered, lower_model
-from graphkit.workflows.originals import Pipeline, find_pipeline
+from graphkit.workflows.lowered_contract import Lowered, build_contract, collect_tables, linked
+from graphkit.workflows.lowering import lower_model
+from graphkit.workflows.padding import check_scales
+from graphkit.workflows.pipeline import Pipeline, find_pipeline, has_shorter_output
 from graphkit.workflows.recording import record_stage
 from graphkit.workflows.score_range import largest_score
-from graphkit.workflows.source_mask import has_shorter_output
 
 __all__ = ["LowerOptions", "LowerReport", "LoweredFile", "lower_folder"]
 

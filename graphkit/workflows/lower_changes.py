@@ -12,7 +12,7 @@ from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.verify.approximation_error import deviation
 from graphkit.verify.originals import Originals
-from graphkit.workflows.originals import Pipeline, changed_by
+from graphkit.workflows.pipeline import Pipeline, changed_by
 
 __all__ = ["AskedChanges", "asked_changes", "changed_export"]
 

@@ -16,7 +16,7 @@ from graphkit.shapes import infer
 from graphkit.verify.evidence import proof_outcome
 from graphkit.verify.lowering_verifier import LoweringProof
 from graphkit.workflows.judge import Judgements
-from graphkit.workflows.lowering import Lowered
+from graphkit.workflows.lowered_contract import Lowered
 
 __all__ = ["CONTRACT", "DATA", "GUIDE", "LowerReport", "LoweredFile", "lowered_file"]
 

@@ -12,7 +12,7 @@ from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.targets import Target, load_target
 from graphkit.workflows.deploy_sizes import DeploySizes, missing_sizes
-from graphkit.workflows.source_mask import MASK_LENGTH
+from graphkit.workflows.pipeline import MASK_LENGTH
 
 __all__ = ["LowerSizes", "Setting", "Sound", "setting_of"]
 

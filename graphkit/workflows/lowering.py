@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Set
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 from onnx import helper
 
-from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.contract import By, Method, Source, State
+from graphkit.analysis.blockers import blockers
+from graphkit.contract import By, Source
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.names import counted, free_name
@@ -36,45 +36,17 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
-from graphkit.workflows.dynamic_ranges import check_ranges
 from graphkit.workflows.host_tables import HostTable, host_tables
-from graphkit.workflows.lower_sizes import LowerSizes, Setting, Sound, setting_of
-from graphkit.workflows.lowered_interface import Interface
+from graphkit.workflows.lower_sizes import LowerSizes, Setting, setting_of
+from graphkit.workflows.lowered_contract import Interface, Lowered
+from graphkit.workflows.padding import check_ranges, check_recurrence, is_step
 from graphkit.workflows.pooling import pool_by_product
-from graphkit.workflows.recurrence import check_recurrence, is_step
 from graphkit.workflows.sound_steps import with_sound
 
-__all__ = ["Lowered", "lower_model"]
+__all__ = ["lower_model"]
 
 MAX_ROUNDS = 8
 ERROR = 1e-4  # the largest that a pass may make unasked
-
-
-@dataclass(frozen=True, eq=False)
-class Lowered:
-    """A model at fixed shapes, and the work of its host.
-
-    Attributes:
-        method: Its place in the contract.
-        model: The model.
-        tables: Rows that the host looks up, by the name of the table.
-        states: What the host keeps.
-        changes: What was done, a sentence each.
-        declined: What was not, and why.
-        blockers: What the target still refuses.
-        tokens: Tokens that the host treats as no others, by what for.
-        sound: What the valid positions of its source follow from, where that is a sound with a mask.
-    """
-
-    method: Method
-    model: Model
-    tables: Mapping[str, np.ndarray]
-    states: tuple[State, ...]
-    changes: tuple[str, ...]
-    declined: tuple[Declined, ...]
-    blockers: Blockers
-    tokens: Mapping[str, int] = field(default_factory=dict)
-    sound: Sound | None = None
 
 
 def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:

@@ -29,7 +29,7 @@ from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inpu
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Expr, Shapes, infer, parse
-from graphkit.workflows.compared_tokens import compared_tokens, placed
+from graphkit.workflows.compared_tokens import compared_tokens
 from graphkit.workflows.lower_sizes import Setting
 
 __all__ = ["Pooling", "pool_by_product"]
@@ -202,8 +202,19 @@ def _sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence[int]) 
         for _ in range(DRAWS):
             yield rng.integers(0, vocabulary, (rows, length))
         for token in tokens:
-            for row in placed(token, rng.integers(0, vocabulary, length)):
+            for row in _placed(token, rng.integers(0, vocabulary, length)):
                 yield np.stack([row, *rng.integers(0, vocabulary, (rows - 1, length))])
+
+
+def _placed(token: int, ids: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield tokens with one of them at the first, a middle and the last place, twice, and not at all."""
+    last = len(ids) - 1
+    without = np.where(ids == token, token + 1 if token == 0 else token - 1, ids)
+    yield without
+    for places in ((0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)):
+        row = without.copy()
+        row[list(places)] = token
+        yield row
 
 
 def _places(

@@ -15,7 +15,7 @@ from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.shapes import Shapes, infer
 from graphkit.verify.lowering_verifier import vocabulary
-from graphkit.workflows.lowering import Lowered
+from graphkit.workflows.lowered_contract import Lowered
 
 __all__ = ["largest_score"]
 

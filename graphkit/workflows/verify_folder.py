@@ -20,10 +20,9 @@ from graphkit.verify.chain_verifier import verify_methods
 from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
-from graphkit.workflows.bundle_recurrent import method_chains
-from graphkit.workflows.bundle_toml import BUNDLE_TOML
+from graphkit.workflows.bundle_description import BUNDLE_TOML, method_chains
 from graphkit.workflows.lower_changes import changed_export
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 from graphkit.workflows.recording import AnyContract, proof_record, record
 
 __all__ = ["FolderOptions", "verify_folder"]

@@ -19,7 +19,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 BEGINS = "No simple cause; it "
 KEPT = "Each call is right on the state of the export: "

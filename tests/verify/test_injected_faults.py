@@ -21,7 +21,7 @@ from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 BEGINS = "No simple cause; it "
 TABLES = {

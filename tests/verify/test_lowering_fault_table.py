@@ -20,7 +20,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 WINDOW = "The contract gives"
 BEGINS, TABLE, WEIGHT = "No simple cause; it ", "Table '", "Weight '"

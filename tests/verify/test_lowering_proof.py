@@ -20,7 +20,7 @@ from graphkit.runtime.isolation import isolation
 from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 FAMILIES = ("marian-tiny", "qwen2-tiny")
 SHARPER = 50  # times the output projection, so that logits reach tens without the bias, and greedy tokens differ

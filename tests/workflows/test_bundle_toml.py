@@ -13,7 +13,7 @@ import graphkit
 from graphkit.errors import GraphkitError, ModelError, TargetError, UsageError
 from graphkit.verify.bundle_prompts import drawn, token_bound
 from graphkit.verify.chain_verifier import verify_methods
-from graphkit.workflows.bundle_toml import read_description
+from graphkit.workflows.bundle_description import read_description
 
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>
 front (float[batch, 4] audio) => (float[batch, 2, 2] features) <int64[3] to = {0, 2, 2}> {

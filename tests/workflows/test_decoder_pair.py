@@ -18,7 +18,7 @@ from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 from graphkit.workflows.bundle import BundleOptions, bundle_folder
 from graphkit.workflows.lower import LowerOptions, lower_folder
-from graphkit.workflows.originals import find_pipeline
+from graphkit.workflows.pipeline import find_pipeline
 
 PAIR = Path(__file__).parent / "pair"
 CASES = json.loads((PAIR / "tokens.json").read_text())

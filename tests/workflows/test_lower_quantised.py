@@ -15,8 +15,8 @@ from rewriting import model_of
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.workflows.dynamic_ranges import check_ranges, check_scales
 from graphkit.workflows.lower import LowerOptions, lower_folder
+from graphkit.workflows.padding import check_ranges, check_scales
 
 OPTIONS = LowerOptions(src_len=8)
 

@@ -1,27 +1,28 @@
-"""The models of a pipeline, told by their roles: encoder, decoder of the first step, decoder of later steps."""
+"""The models of a pipeline by their roles: encoder, decoder of the first step, decoder of later steps; its tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.pipeline_links import first_states
+from graphkit.constraints.triggers import SizeCheck
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.uses import readers
-from graphkit.graph.view import Value
+from graphkit.graph.roles import dim_at
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.passes.npu.extract_embedding import id_input
+from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.shapes import infer
-from graphkit.shapes.tensor import number
-from graphkit.workflows.source_mask import with_mask_length
+from graphkit.workflows.compared_tokens import padding_token
 
-__all__ = ["Pipeline", "changed_by", "find_pipeline", "special_tokens"]
+__all__ = ["MASK_LENGTH", "Pipeline", "changed_by", "find_pipeline", "has_shorter_output", "special_tokens"]
 
+MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
+TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
 CONFIGURATIONS = ("generation_config.json", "config.json")
 KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id"}
@@ -75,7 +76,7 @@ class Pipeline:
             branches = split_merged(step)
             first, step = branches.first, branches.with_past
         if self.encoder is not None and first is not None and step is not None:
-            first, step = (with_mask_length(self.encoder, decoder) for decoder in (first, step))
+            first, step = (_with_mask_length(self.encoder, decoder) for decoder in (first, step))
         return replace(self, first=first, step=step, merged=False)
 
 
@@ -162,7 +163,7 @@ def _tokens(configurations: list[Mapping[str, object]], models: list[Model | Non
     }
     for model in models:
         if found["pad"] is None and model is not None and model.roles.decoder is None:
-            found["pad"] = compared_token(model)
+            found["pad"] = padding_token(model)
     return found
 
 
@@ -187,25 +188,49 @@ def _read(path: Path) -> Mapping[str, object]:
     return plain if isinstance(plain, dict) else {}
 
 
-def compared_token(model: Model) -> int | None:
-    """Return the constant with which a model compares its token ids, None where it does not.
+def has_shorter_output(encoder: Model) -> bool:
+    """Whether an encoder has a mask of its input, which is no text, and an output of another length."""
+    if encoder.roles.all("tokens", "encoder tokens", "embeddings"):
+        return False
+    mask = encoder.roles.first("mask")
+    named = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
+    output = next(iter([*named, *encoder.graph.outputs]), None)
+    if mask is None or output is None:
+        return False
+    shapes = infer(encoder)
+    one, other = shapes[mask].dims, shapes[output].dims
+    return one is None or other is None or one[1:2] != other[1:2]
 
-    A comparison whose place is looked for, such as that with an end-of-text token, tells nothing of padding.
+
+def _with_mask_length(encoder: Model, decoder: Model) -> Model:
+    """Return a decoder whose mask of the source has a length of its own, which exporters declare as that of the states.
+
+    The runtime of an export passes the encoder's mask on as it is, so that its length is that of the encoder's input.
+
+    Args:
+        encoder: What runs before it.
+        decoder: The decoder; the same is returned where the encoder's output is as long as its mask.
+
+    Raises:
+        UsageError: The nodes need a mask as long as the encoder's output, which nothing makes.
     """
-    shapes = infer(model)
-    for node in model.graph.nodes:
-        if not node.is_op("Equal") or len(node.inputs) < 2 or _is_looked_for(node.outputs[0]):
-            continue
-        for value, other in (node.inputs[:2], node.inputs[1::-1]):
-            ids = id_input(value)
-            if ids is None or model.roles.of(ids) != "tokens" or other is None:
-                continue
-            data = shapes[other].data
-            if data is not None and data.size == 1 and (token := number(data.item())) is not None:
-                return token
-    return None
+    mask = decoder.roles.first("encoder mask")
+    if mask is None or not has_shorter_output(encoder):
+        return decoder
+    declared = dim_at(mask, 1)
+    proto = copy_proto(decoder)
+    for info in proto.graph.input:
+        if info.name == mask.name and len(info.type.tensor_type.shape.dim) > 1:
+            info.type.tensor_type.shape.dim[1].dim_param = MASK_LENGTH
+    made = decoder.with_proto(proto)
+    if isinstance(declared, str) and (fault := _fault(made, (declared,))):
+        raise UsageError(
+            f"{decoder.name}: its '{mask.name}' must be as long as the output of {encoder.name}, whose own mask is "
+            f"longer ({fault}) - export both together"
+        )
+    return made
 
 
-def _is_looked_for(value: Value | None) -> bool:
-    found = readers(value, lambda node, _: node.is_op("Cast")) if value is not None else ()
-    return any(node.is_op("ArgMax") for node, _ in found)
+def _fault(decoder: Model, states: Sequence[str]) -> str:
+    """Return the node that does not run where the mask is longer than the states."""
+    return SizeCheck(decoder).fault({MASK_LENGTH: TRIED[0], **dict.fromkeys(states, TRIED[1])})

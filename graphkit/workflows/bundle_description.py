@@ -1,4 +1,6 @@
-"""Methods as a `bundle.toml` names them: chains of models, and which of their inputs and outputs are state.
+"""The methods of a bundle that is no pipeline: as a `bundle.toml` names them, or those of a model with recurrent state.
+
+A method is a chain of models, of which some inputs and outputs are state:
 
 [[method]]
 name = "step"
@@ -20,10 +22,16 @@ cache = "draft"                               # its KV cache is kept in slots, u
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from graphkit.analysis.pipeline_links import first_states
 from graphkit.errors import UsageError
+from graphkit.graph.roles import rank
 from graphkit.io.toml import Section, read_toml
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
@@ -32,8 +40,9 @@ from graphkit.rewrite.new_interface import with_names
 from graphkit.verify.chain_verifier import Chain
 from graphkit.workflows.bundle_methods import MethodModel, folded, kept_in_slots
 
-__all__ = ["BUNDLE_TOML", "described_methods", "read_description"]
+__all__ = ["BUNDLE_TOML", "Initial", "described_methods", "method_chains", "read_description", "recurrent_methods"]
 
+Initial = Mapping[str, np.ndarray]  # by state: a number, or an array of one row
 BUNDLE_TOML = "bundle.toml"
 WHEN = ("once", "step")
 GENERATED = ("init", "reorder")  # methods of every bundle, and their files
@@ -102,6 +111,35 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
 
 def _places(state: Section, place: str) -> dict[str, str]:
     return state.mapping(place, lambda value: isinstance(value, str), "the name of an input or output")
+
+
+def read_initial(path: Path) -> Initial:
+    """Return the initial values that a `bundle.toml` gives: `initial = -1e38`, or `initial = "state.npy"`.
+
+    Raises:
+        TargetError: One is neither a number nor a file beside the `bundle.toml` that holds an array.
+    """
+    return {
+        section.text("name"): _initial(section, path.parent)
+        for section in read_toml(path).sections("state")
+        if "initial" in section
+    }
+
+
+def _initial(section: Section, folder: Path) -> np.ndarray:
+    given = section.values["initial"]
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return np.asarray(given)
+    if not isinstance(given, str):
+        raise section.wrong("initial", f"{str(given)[:40]!r} is no initial value", "write a number, or a .npy file")
+    if Path(given).name != given:
+        raise section.wrong("initial", f"{given[:40]!r} is not in the folder of the bundle.toml", "put it there")
+    try:
+        return np.asarray(np.load(folder / given, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise section.wrong(
+            "initial", f"{given[:40]!r} cannot be read: {error!s:.200}", "write it with numpy.save"
+        ) from (error)
 
 
 def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:
@@ -174,3 +212,71 @@ def _prefixed(made: MethodModel, method: Chain) -> MethodModel:
         whole=frozenset(method.writes.values()),
         length=f"{method.cache}.{LENGTH}",
     )
+
+
+CACHE = "kv"  # what the KV cache beside recurrent state is called
+
+
+def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
+    """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values; none for others.
+
+    Raises:
+        TargetError, UsageError: The description is wrong.
+        ModelError: A file is broken.
+    """
+    description = path / BUNDLE_TOML
+    if description.is_file():
+        return read_description(description), read_initial(description)
+    return recurrent_methods(path), {}
+
+
+def recurrent_methods(path: Path) -> tuple[Chain, ...]:
+    """Return the methods of a model with recurrent state, or of a folder with one; none where there is no such model.
+
+    The model is `step`. One that gives its state and takes none is `prefill`; others are called as their files are, and
+    so is each of several models that have recurrent state.
+
+    Raises:
+        ModelError: A file is broken.
+    """
+    models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
+    steps = [model for model in models if model.roles.states]
+    if len(steps) != 1:
+        return tuple(_method(_stem(model), "step", model) for model in models) if steps else ()
+    (step,) = steps
+    found = []
+    for model in models:
+        given = first_states(model, step) if model is not step else {}
+        if given:
+            states = {value.name: past.name for past, value in given.items()}
+            found.append(_method("prefill", "once", model, states))
+        elif model is not step:
+            found.append(_method(_stem(model), "step", model))
+    return (*(each for each in found if each.when == "once"), _method("step", "step", step), *_later(found))
+
+
+def _later(found: Sequence[Chain]) -> Sequence[Chain]:
+    return [each for each in found if each.when == "step"]
+
+
+def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:
+    roles = model.roles
+    reads = {entry.past.name: entry.past.name for entry in roles.states}
+    after = {entry.next.name: entry.past.name for entry in roles.states}
+    tokens = [value.name for value in roles.all("tokens") if rank(value) == 2]
+    return Chain(
+        name=name,
+        when=when,
+        models=(model,),
+        links={},
+        cache=CACHE if roles.pasts else "",
+        reads=reads,
+        writes=after if writes is None else writes,
+        tokens=tokens[0] if len(tokens) == 1 else "",
+    )
+
+
+def _stem(model: Model) -> str:
+    """Return the name of a model's file as that of a method."""
+    name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
+    return name if name.isidentifier() and name not in GENERATED else f"run_{name}"
