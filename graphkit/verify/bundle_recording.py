@@ -11,6 +11,7 @@ import numpy as np
 from graphkit.host.beams import BeamOptions, beam_search
 from graphkit.host.search import Stepper, greedy_search
 from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.decoding import greedy
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.session_adapters import numbered
@@ -65,7 +66,7 @@ def record(
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, last=_needed(prompts))
     logits = [_decoded(oracle, prompt) for prompt in numbered(prompts, name, progress, "prompt")]
     first = prompts[0].first_row()
-    tokens = {width: search_of(width)(oracle, _start(oracle, first)[:, -1], steps, ()) for width in beams}
+    tokens = {width: _searched(oracle, _start(oracle, first)[:, -1], steps, width) for width in beams}
     reordered: list[np.ndarray] = []
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if rows and pair is not None:
@@ -80,6 +81,14 @@ def _needed(prompts: Sequence[Prompt]) -> int | None:
     if all(prompt.all_logits for prompt in prompts):
         return None
     return max((prompt.tokens.shape[1] for prompt in prompts if prompt.all_logits), default=1)
+
+
+def _searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
+    """Return the tokens that the originals choose; for more than one beam by the beam search of hosts."""
+    if beams > 1:
+        return search_of(beams)(oracle, logits, steps, ())
+    chosen = [tokens for tokens, _ in greedy(logits, lambda tokens: oracle.step(tokens)[:, -1], steps)]
+    return [list(map(int, row)) for row in zip(*chosen, strict=True)]
 
 
 def search_of(beams: int) -> Search:

@@ -9,28 +9,90 @@ where it matters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
-from graphkit.verify.evidence import LevelProof
+from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.float16_rounding import Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof
+from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
-__all__ = ["FACTOR", "LevelRuns", "compared", "largest_own_difference", "prove_level"]
+__all__ = [
+    "FACTOR",
+    "Outcome",
+    "compared",
+    "largest_own_difference",
+    "outcomes",
+    "prove_level",
+    "with_level",
+    "with_weights",
+]
+
+FACTOR = 2.0
+ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
+Feeds = Callable[[Run], Mapping[str, np.ndarray]]
+ModelProof = TypeVar("ModelProof", RewriteProof, BranchProof)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A run of a candidate on the inputs of a run of the original.
+
+    Attributes:
+        run: The run of the original.
+        actual: The outputs of the candidate; none where it does not run.
+        differences: Those of its outputs from the original's.
+        failure: Why it does not run, "" where it does.
+    """
+
+    run: Run
+    actual: Mapping[str, Output]
+    differences: Sequence[Difference]
+    failure: str = ""
+
+
+def outcomes(runs: Iterable[Run], outputs: Collection[str], session: Runner, feed: Feeds) -> Iterator[Outcome]:
+    """Run a candidate on the inputs of the original, run after run, and compare these outputs."""
+    for run in runs:
+        try:
+            actual = session.run(feed(run))
+        except RunError as error:
+            yield Outcome(run, {}, (), error.problem)
+        else:
+            known = {name: array for name, array in actual.items() if name in outputs}
+            yield Outcome(run, known, compare_outputs(run.expected, known))
+
+
+def with_weights(proof: ModelProof, weights: WeightProof, *, is_exact: bool) -> ModelProof:
+    """Return a proof with that of the weights; where a tolerance was asked for, those that differ are no failure."""
+    if is_exact:
+        return replace(proof, weights=weights, failures=(*proof.failures, *weights.failures))
+    return replace(proof, weights=weights, notes=(*proof.notes, *weights.failures))
+
+
+def with_level(proof: ModelProof, level: LevelProof) -> ModelProof:
+    """Return a proof with that of onnxruntime's default level."""
+    if level.failure:
+        proof = replace(proof, failures=(*proof.failures, f"at onnxruntime's default level: {level.failure}"))
+    if level.note:
+        proof = replace(proof, notes=(*proof.notes, level.note))
+    return replace(proof, level=level)
 
 
 def compared(
     proof: RewriteProof,
     runs: Sequence[Run],
     session: Runner,
-    feed: Callable[[Run], Mapping[str, np.ndarray]],
+    feed: Feeds,
     hollow: Collection[str] = (),
     rounding: Rounding | None = None,
 ) -> RewriteProof:
@@ -46,19 +108,15 @@ def compared(
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results = []
-    for number, run in enumerate(runs, start=1):
-        try:
-            actual = session.run(feed(run))
-        except RunError as error:
-            results.append(RunProof(run.dims, run.flags, run.seed, None, None, error.problem, elements=run.elements))
-            continue
-        found = [one for one in compare_outputs(run.expected, actual) if one.output in tallies]
-        failing = [one for one in found if not proof.covers(one)]
+    for number, outcome in enumerate(outcomes(runs, tallies, session, feed), start=1):
+        run, differences = outcome.run, outcome.differences
+        failing = [difference for difference in differences if not proof.covers(difference)]
         if rounding is not None:
-            failing = [one for one in failing if not rounding.explains(run, one, actual[one.output], proof.tolerance)]
-        for difference in found:
+            explains = partial(rounding.explains, run, tolerance=proof.tolerance)
+            failing = [each for each in failing if not explains(each, outcome.actual[each.output])]
+        for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
-        results.append(_run_proof(run, found, failing))
+        results.append(_run_proof(outcome, failing))
     failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     never = [name for name in empty if name not in hollow]
@@ -107,10 +165,12 @@ def _numbers(found: Sequence[Difference]) -> tuple[float | None, float | None]:
     return max((one.absolute for one in found), default=0.0), max((one.relative for one in found), default=0.0)
 
 
-def _run_proof(run: Run, found: Sequence[Difference], failing: Sequence[Difference]) -> RunProof:
-    failure = f"{failing[0].output} {failing[0]}" if failing else ""
+def _run_proof(outcome: Outcome, failing: Sequence[Difference]) -> RunProof:
+    failure = f"{failing[0].output} {failing[0]}" if failing else outcome.failure
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
-    return RunProof(run.dims, run.flags, run.seed, *_numbers(found), failure, elements=run.elements)
+    numbers = (None, None) if outcome.failure else _numbers(outcome.differences)
+    run = outcome.run
+    return RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements)
 
 
 def _run_failures(results: Sequence[RunProof]) -> list[str]:
@@ -128,11 +188,6 @@ def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str
     if not failures and list(before) != list(after):
         failures.append(f"the outputs come in another order: {', '.join(after)}")
     return failures
-
-
-FACTOR = 2.0
-ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
-Feed = Mapping[str, np.ndarray]
 
 
 def largest_own_difference(runs: Sequence[Run], original: LevelRuns) -> float | None:
@@ -196,18 +251,11 @@ def _measured(
     except ModelError as error:
         return _Measured([], [], error.problem)
     differences, reasons = list[dict[str, float]](), list[str]()
-    for run in runs:
-        actual: Mapping[str, Output] | None = None
-        try:
-            actual = session.run(model.feed(run))
-        except RunError as error:
-            differences.append(dict.fromkeys(outputs, float("inf")))
-            reasons.append(error.problem)
-            continue
-        found = compare_outputs({name: run.expected[name] for name in outputs if name in actual}, actual)
-        counted = (one for one in found if one.output in run.expected)
-        differences.append({one.output: one.scaled for one in counted if not is_left_out(run, one, actual[one.output])})
-        reasons.append("")
+    for outcome in outcomes(runs, outputs, session, model.feed):
+        kept = [one for one in outcome.differences if not is_left_out(outcome.run, one, outcome.actual[one.output])]
+        failed = dict.fromkeys(outputs, float("inf")) if outcome.failure else {}
+        differences.append(failed or {one.output: one.scaled for one in kept})
+        reasons.append(outcome.failure)
     return _Measured(differences, reasons)
 
 

@@ -6,7 +6,7 @@ first step. The loop is for proofs and measurements, not for serving.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import Runner, Session
 from graphkit.verify.input_generator import InputMaker
 
-__all__ = ["Decoded", "Decoder", "decode"]
+__all__ = ["Decoded", "Decoder", "decode", "greedy"]
 
 
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
@@ -142,18 +142,37 @@ def decode(
     constant = _named(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
     later, later_tokens = InputMaker(like or decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
-    tokens, logits = [], []
+
+    def step(tokens: np.ndarray) -> np.ndarray:
+        nonlocal cache, past
+        now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
+        feed_now = later.make(now, {**constant, later_tokens: tokens[:, None].astype(feed[tokens_name].dtype)})
+        feed_now = _without_padding(feed_now, like or decoder.later)
+        outputs, cache = decoder.step(_only({**feed_now, **constant}, decoder.later), cache)
+        past += 1
+        return _logits(outputs, decoder.later)[:, -1]
+
+    made = list(greedy(_logits(outputs, decoder.first)[:, -1], step, steps))
+    return Decoded(np.stack([tokens for tokens, _ in made], 1), tuple(logits for _, logits in made))
+
+
+def greedy(
+    logits: np.ndarray, step: Callable[[np.ndarray], np.ndarray], steps: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the most likely token of each row, and the logits that it is chosen by, step by step.
+
+    It is the greedy loop of all proofs, and shares nothing with the searches of hosts, which are checked against it.
+
+    Args:
+        logits: Those of the first token, [batch, vocabulary].
+        step: Returns the logits after one more token of each row.
+        steps: Tokens to choose.
+    """
     for number in range(steps):
-        logits.append(_logits(outputs, decoder.later if number else decoder.first)[:, -1])
-        tokens.append(logits[-1].argmax(-1).astype(np.int64))
+        tokens = np.asarray(logits.argmax(-1).astype(np.int64))
+        yield tokens, logits
         if number + 1 < steps:
-            now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
-            ids = tokens[-1][:, None].astype(feed[tokens_name].dtype)
-            feed_now = later.make(now, {**constant, later_tokens: ids})
-            feed_now = _without_padding(feed_now, like or decoder.later)
-            outputs, cache = decoder.step(_only({**feed_now, **constant}, decoder.later), cache)
-            past += 1
-    return Decoded(np.stack(tokens, 1), tuple(logits))
+            logits = step(tokens)
 
 
 def _sizes(model: Model, given: Mapping[str, np.ndarray]) -> Sizes:

@@ -19,10 +19,9 @@ from graphkit.verify.first_difference import first_node
 from graphkit.verify.lowering_facts import Fact, Facts
 from graphkit.verify.lowering_scene import NOISE, STEPS, AlteredHost, IsolatedMethods, Scene, leaks
 
-__all__ = ["CACHE_ORDER", "causes", "is_wrong_once", "lost_bias", "named"]
+__all__ = ["causes", "is_wrong_once", "lost_bias", "named"]
 
 SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
-CACHE_ORDER = "Each step is right on the cache of the original"
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 Change = tuple[str, Changing]
 

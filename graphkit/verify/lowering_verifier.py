@@ -16,6 +16,7 @@ from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.comparator import compare
+from graphkit.verify.decoding import greedy
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_facts import facts_of
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene, leaks
@@ -239,8 +240,7 @@ class _Proof:
         for token in self.special.pads:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
         if ties := sum(run.others for run in runs):
-            times = counted(ties, "step(s)")
-            notes.append(f"At {times} the two largest logits are as near as the tolerance: either token is right.")
+            notes.append(ties_note(ties))
         return LoweringProof(self.tolerance, tuple(runs), tuple(found), tuple(notes))
 
     def _lengths(self) -> list[int]:
@@ -386,16 +386,17 @@ class _Proof:
 
     def _greedy(self, steps: int) -> tuple[list[int], int, str]:
         """Return the tokens of the original, at how many steps the host has another as good, and a failure."""
-        token, chosen, others = self._ids(1)[0], list[int](), 0
-        for number in range(steps):
-            wanted, found = self.reference.step(token), self.host.step(token)
-            token, other = int(wanted.argmax()), int(found.argmax())
+        before, chosen, others = self._ids(1)[0], list[int](), 0
+        original = greedy(self.reference.step(before), lambda token: self.reference.step(int(token)), steps)
+        for number, (choice, expected) in enumerate(original, start=1):
+            token, rival = int(choice), int(self.host.step(before).argmax())
             chosen.append(token)
-            if other != token and not self.allowance.is_tie(wanted, token, other):
-                return chosen, others, f"greedy token {number + 1} is {other}, not {token}"
-            others += other != token
+            if rival != token and not self.allowance.is_tie(expected, token, rival):
+                return chosen, others, f"greedy token {number} is {rival}, not {token}"
+            others += rival != token
             if token not in self.plain:  # it pads: the original would take it for no token
                 break
+            before = token
         return chosen, others, ""
 
 
@@ -404,6 +405,12 @@ def _distance(actual: np.ndarray, expected: np.ndarray) -> float:
     if np.isnan(expected).any():
         return float("inf")
     return compare(expected, actual, any_width=True).absolute
+
+
+def ties_note(ties: int) -> str:
+    """Return the note of steps at which a host chose another token than the original, and either is right."""
+    times = counted(ties, "step(s)")
+    return f"At {times} the two largest logits are as near as the tolerance: either token is right."
 
 
 def vocabulary(contract: Contract) -> int:

@@ -32,8 +32,14 @@ from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Relation, declarations, infer
-from graphkit.verify.candidate_runs import FACTOR, compared, largest_own_difference, prove_level
-from graphkit.verify.evidence import LevelProof, WeightProof
+from graphkit.verify.candidate_runs import (
+    FACTOR,
+    compared,
+    largest_own_difference,
+    prove_level,
+    with_level,
+    with_weights,
+)
 from graphkit.verify.float16_rounding import Rounding
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.input_generator import TooLargeError
@@ -246,7 +252,7 @@ def _proof(
         changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
     proof = _with_interface(proof, changes)
     progress("comparing the weights")
-    proof = _with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
+    proof = with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
     proof = _at_default(proof, two, steady, tolerance, terms) if proof.passed else proof
     if rounding is None or not rounding.explained:
         return proof
@@ -323,9 +329,9 @@ def _at_default(
     sessions = two.at_default(len(runs), terms.progress)
     outputs = list(runs[0].expected)
     if terms.rounding is not None:
-        return _with_level(proof, prove_level(level, runs, outputs, *sessions, terms.rounding.explains))
+        return with_level(proof, prove_level(level, runs, outputs, *sessions, terms.rounding.explains))
     moved = two.moved_originals(len(runs), terms.progress)
-    return _with_level(proof, prove_level(level, runs, outputs, *sessions, moved=moved))
+    return with_level(proof, prove_level(level, runs, outputs, *sessions, moved=moved))
 
 
 def _plain(
@@ -363,19 +369,6 @@ def _run_rewritten(
         return replace(proof, failures=(f"the rewritten model: {error.problem}",))
     told = Counted(session, "proving: the rewritten model, plain level", len(runs), terms.progress)
     return compared(proof, runs, told, two.known, terms.hollow, terms.rounding)
-
-
-def _with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:
-    """Add the weights; where a tolerance was asked for, those that differ are no failure."""
-    if is_exact:
-        return replace(proof, weights=weights, failures=(*proof.failures, *weights.failures))
-    return replace(proof, weights=weights, notes=(*proof.notes, *weights.failures))
-
-
-def _with_level(proof: RewriteProof, level: LevelProof) -> RewriteProof:
-    failures = [f"at onnxruntime's default level: {level.failure}"] if level.failure else []
-    notes = [level.note] if level.note else []
-    return replace(proof, level=level, failures=(*proof.failures, *failures), notes=(*proof.notes, *notes))
 
 
 def _unprovable(before: Model, after: Model) -> str:

@@ -15,11 +15,11 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.branch import Branch, interface_failures
-from graphkit.verify.candidate_runs import prove_level
-from graphkit.verify.comparator import Difference, compare_outputs
+from graphkit.verify.candidate_runs import outcomes, prove_level, with_level, with_weights
+from graphkit.verify.comparator import Difference
 from graphkit.verify.evidence import LevelProof, WeightProof
 from graphkit.verify.original_runs import Feeder, Found, LevelRuns, Run, at_both_levels, caveats, coverage, run_with
 from graphkit.verify.session_adapters import Counted, numbered
@@ -109,7 +109,7 @@ def _proof(
         for model, is_cache in ((first, False), (with_past, True))
     ]
     progress("comparing the weights")
-    parts = [_with_weights(part, is_exact=not tolerance) for part in parts]
+    parts = [_weighed(part, is_exact=not tolerance) for part in parts]
     progress("proving: loading the merged decoder")
     with IsolatedSession(source, prepack=False, known=merged) as session:
         parts = [part.run(session, progress) for part in parts]
@@ -212,13 +212,10 @@ def _feeder(merged: Model, model: Model, seed: int) -> Feeder:
     return Feeder(merged, legal_sizes(merged, DimSpec.of(numbers), relations), {}, seed, others=(model,))
 
 
-def _with_weights(part: _Part, *, is_exact: bool) -> _Part:
-    """Compare the weights; where a tolerance was asked for, those that differ are no failure."""
+def _weighed(part: _Part, *, is_exact: bool) -> _Part:
+    """Compare the weights of a part with those that its branch reads."""
     weights = foreign_weights(part.branch.merged, part.branch.scopes(), part.model)
-    proof = replace(part.proof, weights=weights)
-    if is_exact:
-        return replace(part, proof=replace(proof, failures=(*proof.failures, *weights.failures)))
-    return replace(part, proof=replace(proof, notes=(*proof.notes, *weights.failures)))
+    return replace(part, proof=with_weights(part.proof, weights, is_exact=is_exact))
 
 
 def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
@@ -258,17 +255,16 @@ def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) ->
         return part.failed(error.problem)
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
-    for run in numbered(part.found.runs, f"proving: {part.model.name}, plain level", progress):
-        try:
-            actual = session.run(part.known(run))
-        except RunError as error:
-            failures.append(f"it fails at {run}: {error.problem}")
+    numbered_runs = numbered(part.found.runs, f"proving: {part.model.name}, plain level", progress)
+    for outcome in outcomes(numbered_runs, outputs, session, part.known):
+        if outcome.failure:
+            failures.append(f"it fails at {outcome.run}: {outcome.failure}")
             continue
-        runs.append(str(run))
-        for difference in compare_outputs(run.expected, {name: actual[name] for name in outputs}):
-            worst = max(worst, difference, key=lambda one: one.absolute)
+        runs.append(str(outcome.run))
+        for difference in outcome.differences:
+            worst = max(worst, difference, key=lambda each: each.absolute)
             if not difference.within(tolerance):
-                failures.append(f"{difference.output} at {run}: {difference}")
+                failures.append(f"{difference.output} at {outcome.run}: {difference}")
     more = [f"so do {len(failures) - 1} other outputs or runs"] if len(failures) > 1 else []
     numbers = (None, None) if worst.problem else (worst.absolute, worst.relative)
     proof = replace(part.proof, outputs=len(outputs), runs=tuple(runs), absolute=numbers[0], relative=numbers[1])
@@ -288,6 +284,4 @@ def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, prog
     own = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
     merged = LevelRuns(lambda: opened(merged_source, part.branch.merged, "the merged decoder"), part.feed)
     level = prove_level(allowed, runs, part.branch.outputs(), own, merged)
-    notes = (*part.proof.notes, level.note) if level.note else part.proof.notes
-    made = replace(part, proof=replace(part.proof, level=level, notes=notes))
-    return made.failed(f"at onnxruntime's default level: {level.failure}") if level.failure else made
+    return replace(part, proof=with_level(part.proof, level))

@@ -17,7 +17,7 @@ from graphkit.options import FolderOptions
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import equal_tokens, verify_bundle
 from graphkit.verify.chain_verifier import verify_methods
-from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
+from graphkit.verify.lowering_verifier import LoweringProof, ties_note, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 from graphkit.workflows.bundle_description import BUNDLE_TOML, method_chains
@@ -109,7 +109,8 @@ def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> Lo
     )
     tried = sum(run.greedy for run in runs)
     fault = _rate_fault(tried - sum(run.others for run in runs), tried, rate)
-    notes = tuple(note for note in proof.notes if "either token is right" not in note)
+    ties = ties_note(sum(run.others for run in proof.runs))
+    notes = tuple(note for note in proof.notes if note != ties)
     share = () if fault else (_share(tried - sum(run.others for run in runs), tried),)
     return replace(
         proof, tolerance=within, runs=runs, causes=(*proof.causes, *([fault] if fault else [])), notes=(*notes, *share)
@@ -164,6 +165,7 @@ def _bundle_proof(
         tolerance=tolerance,
         seed=seed,
         same_weights=options.same_weights,
+        same_tokens=rate is None,
         limits=limits,
         progress=progress,
     )
@@ -171,11 +173,10 @@ def _bundle_proof(
         return proof
     equal, tried = equal_tokens(originals, folder, seed=seed, limits=limits, progress=progress)
     fault = _rate_fault(equal, tried, rate)
-    checks = {name: text for name, text in proof.checks.items() if not name.endswith(("tokens", "beams"))}
     name = f"{_share(equal, tried)[:-1]}" if not fault else "greedy tokens"
     worst = max((run.logits for run in proof.runs), default=0.0)
     within = options.tolerance or worst
-    return replace(proof, tolerance=within, fused=within, checks={**checks, name: fault})
+    return replace(proof, tolerance=within, fused=within, checks={**proof.checks, name: fault})
 
 
 def _record(
