@@ -33,7 +33,7 @@ from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.save import Placement
 from graphkit.verify.decoding import Decoder, decode
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.split import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 
 PROMPT = Sizes(batch=1, sequence=1, encoder=32)
@@ -109,7 +109,7 @@ def held(models: Sequence[Path], threads: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         for path in models:
             feed = Path(folder, f"{path.stem}.npz")
-            np.savez(feed, **InputMaker(graphkit.load(path)).make(STEP))  # type: ignore[arg-type]
+            np.savez(feed, **InputGenerator(graphkit.load(path)).make(STEP))  # type: ignore[arg-type]
             arguments += [str(path), str(feed)]
         command = [sys.executable, "-c", CHILD, *arguments]
         found: dict[str, int] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

@@ -31,7 +31,7 @@ from stubs import complete
 
 import graphkit
 from graphkit.constraints.symbol_sizes import Sizes
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 
 OURS, ORIGINAL = "graphkit", "original"
 
@@ -67,7 +67,7 @@ def feeds(job: Job, options: argparse.Namespace) -> Iterator[tuple[str, dict[str
     model = graphkit.load(job.frozen)
     declared = [dim for value in model.proto.graph.input for dim in value.type.tensor_type.shape.dim]
     symbols = {dim.dim_param for dim in declared if dim.dim_param}
-    maker = InputMaker(model)
+    maker = InputGenerator(model)
     if any("past" in symbol for symbol in symbols):
         for past in options.past:
             feed = maker.make(Sizes(past=past))

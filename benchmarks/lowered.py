@@ -26,7 +26,7 @@ from rich.table import Table
 import graphkit
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.save import save_models
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.pipeline import find_pipeline
 
 
@@ -50,8 +50,8 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
     opened = {name: session(file, 1) for name, file in files.items()}
     table = Table("Past", *opened, "lowered over original", "lowered over folded", title=str(export))
     for past in options.past or [options.cache - 1]:
-        fixed = InputMaker(graphkit.load(lowered)).make(Sizes())
-        grown = InputMaker(step).make(Sizes(past=past, encoder=options.source))
+        fixed = InputGenerator(graphkit.load(lowered)).make(Sizes())
+        grown = InputGenerator(step).make(Sizes(past=past, encoder=options.source))
         feeds = {name: fixed if name == "lowered" else grown for name in opened}
         repeat = max(1, round(options.least / timed(opened["original"], grown, 1)))
         samplers = {name: partial(timed, at, feeds[name], repeat) for name, at in opened.items()}

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from graphkit.constraints.symbol_sizes import Sizes
 from graphkit.model import Model, load
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 
 
 def decorated() -> Model:
@@ -48,7 +48,7 @@ def test_there_and_back_keeps_what_graphsurgeon_drops() -> None:
 def test_there_and_back_gives_the_same_numbers(name: str) -> None:
     model = load(f"example:{name}", threshold=1 << 30)
     result = from_graphsurgeon(to_graphsurgeon(model), model)
-    feed = InputMaker(model).make(Sizes(batch=2, sequence=3, past=0, encoder=4))
+    feed = InputGenerator(model).make(Sizes(batch=2, sequence=3, past=0, encoder=4))
     outputs = []
     for proto in (model.proto, result.proto):
         session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])

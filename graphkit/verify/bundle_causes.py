@@ -1,4 +1,4 @@
-"""Why a bundle differs from its export: what mends the difference where it is undone, or the node where it begins."""
+"""Causes of a bundle's differences: a change whose undoing mends them, or the first node that differs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def causes(
     facts: Sequence[Fact],
     near: float,
 ) -> list[str]:
-    """Return why prompts differ, a sentence each; nothing where that is what surely differs in the files.
+    """Return the causes of wrong logits, a sentence each; none where known differences of the files explain them.
 
     Args:
         originals: The models that the bundle was made of.
@@ -67,7 +67,7 @@ def _several(scene: _Scene) -> list[str]:
 
 
 def is_sure(fact: Fact) -> bool:
-    """Whether it surely is not what the export has."""
+    """Whether the difference is certain, and no constant of another origin."""
     return not isinstance(fact, WrongWeight) or fact.is_sure
 
 
@@ -121,7 +121,7 @@ class _Scene:
         return same and distance_of_spread(call.counted(call.logits), call.counted(logits)) <= self.near
 
     def named(self, suspects: Sequence[WrongWeight]) -> Iterator[str]:
-        """Yield what mends the difference and alone does, else where it begins."""
+        """Yield the one change whose undoing mends the difference, else the first node that differs."""
         contract = _by_name(self.contract)
         if contract != self.contract and self.is_right(contract):
             yield from _renamed(self.contract, contract)
@@ -173,7 +173,7 @@ class _Scene:
         return f"it is in {call.method.file}"
 
     def _kept(self) -> str:
-        """Return which state does not hold what the export keeps."""
+        """Return the state that differs from the cache of the export, in a clause."""
         bundle = _Altered(self.folder, self.contract, self.models)
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
             for number, call in enumerate(calls[1:]):
@@ -242,7 +242,7 @@ def _by_name(contract: BundleContract) -> BundleContract:
 
 
 def _renamed(wrong: BundleContract, right: BundleContract) -> Iterator[str]:
-    """Yield what a contract says of states that another one says otherwise."""
+    """Yield the ports whose state differs between two contracts, a sentence each."""
     for before, after in zip(wrong.methods, right.methods, strict=True):
         for one, other in zip((*before.inputs, *before.outputs), (*after.inputs, *after.outputs), strict=True):
             if one.state != other.state:

@@ -31,7 +31,7 @@ PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of th
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a proof runs.
+    """A prompt with its masks, encoder inputs and the tokens of later steps.
 
     Attributes:
         tokens: What the decoder starts with, [batch, tokens].
@@ -212,7 +212,7 @@ class _Maker:
 
 
 def _put(row: np.ndarray, tokens: Sequence[int | None]) -> None:
-    """Spread tokens over a row, the first and the last to its ends; None leaves what is there."""
+    """Spread tokens over a row, the first and the last to its ends; None keeps the token there."""
     for place, token in enumerate(tokens):
         if token is not None:
             row[round(place * (len(row) - 1) / (len(tokens) - 1))] = token

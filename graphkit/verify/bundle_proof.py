@@ -1,4 +1,4 @@
-"""What the proof of a bundle found, ready to show."""
+"""The findings of the proof of a bundle, ready to show."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BundleRun:
 
 @dataclass(frozen=True)
 class BundleProof(Result):
-    """Whether a bundle gives what the originals give, and keeps to itself what it keeps.
+    """The proof that a bundle gives the results of its originals, and isolates its state.
 
     Attributes:
         tolerance: The largest difference that counts as equal; 0 where outputs have to be equal to the last bit.

@@ -1,4 +1,4 @@
-"""What the originals of a bundle give: decoded once at each level, and compared with every variant of the bundle."""
+"""Recordings of the originals of a bundle: logits and tokens, decoded once at each level of onnxruntime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PART = 64 << 20  # bytes of logits of a part of a longer one
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What the originals give at one level.
+    """The results of the originals at one level.
 
     Attributes:
         logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.

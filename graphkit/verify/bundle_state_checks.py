@@ -1,4 +1,4 @@
-"""What must hold of a bundle's state besides right logits: nothing leaks, and nothing else is written."""
+"""Checks of a bundle's state: nothing leaks between sequences, and a step writes its own slot alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 6  # after the first prompt, where more would not go round a ring
 
 
 class Subject:
-    """What checks try: a bundle, with what it gives for a prompt from a fresh state, decoded once.
+    """The subject of the checks: a bundle, and its logits from a fresh state, decoded once.
 
     Args:
         bundle: The bundle.
@@ -53,7 +53,7 @@ Check = Callable[[Subject], str]
 
 
 def tried(check: Callable[[], str]) -> str:
-    """Return what a check finds, or why the bundle does not run."""
+    """Return the fault that a check finds, or the error of a bundle that does not run."""
     try:
         return check()
     except GraphkitError as error:

@@ -1,4 +1,4 @@
-"""What may be wrong with a method of a bundle, and the same method with that undone."""
+"""Suspected faults of a bundle's methods, each with models in which it is undone; the calls to try them on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Undo:
 def undos(
     originals: Originals, contract: BundleContract, models: Models, suspects: Sequence[WrongWeight]
 ) -> Iterator[Undo]:
-    """Yield what may be wrong: an input that is not that of the export, the slots that are written, a constant."""
+    """Yield the suspects: an input that differs from the export's, the slots that are written, a constant."""
     yield from _inputs(originals, models)
     yield from _writers(contract, models)
     for wrong in suspects:
@@ -101,7 +101,7 @@ def _more(names: Sequence[str]) -> Callable[[Call], Mapping[str, np.ndarray]]:
 
 
 def _places(made: Model, values: Sequence[Value]) -> Iterator[Place]:
-    """Yield where nodes read what stands for an input: those that give a value of the name that its readers give.
+    """Yield the node inputs that stand for a graph input: those of nodes whose outputs have the names of its readers'.
 
     Where a rewrite has joined readers that only change the layout, these are what the last of them gives.
     """
@@ -195,7 +195,7 @@ class Call:
 
 
 def calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> list[Call]:
-    """Return the calls of a prompt and its steps, as far as the export knows what the state holds."""
+    """Return the calls of a prompt and its steps, as far as the export has the contents of each state."""
     assert originals.first is not None
     assert originals.step is not None
     once, step = contract.method("once"), contract.method("step")
@@ -245,7 +245,7 @@ def growing_axis(step: Model, state: StateTensor) -> int:
 
 
 def _states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield what the export has for each state, of which it has an input of that name; slots in use alone."""
+    """Yield the export's contents of each state that is an input of that name; slots in use alone."""
     for state in contract.states:
         if state.name not in fed:
             continue
@@ -257,7 +257,7 @@ def _states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> It
 
 
 def _filled(state: StateTensor, rows: int, used: int, known: np.ndarray | None = None, axis: int = 0) -> np.ndarray:
-    """Return a state as a method takes it, with what is known of its slots.
+    """Return a state as a method takes it, its known slots filled.
 
     Args:
         state: Which.

@@ -49,7 +49,7 @@ def verify_bundle(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BundleProof:
-    """Prove that a bundle gives what its originals give.
+    """Prove that a bundle gives the results of its originals.
 
     The originals decode each prompt once at each of onnxruntime's levels. How far these two are apart is what the
     runtime alone makes of the digits, and as much is allowed where it is more than the tolerance.
@@ -117,7 +117,7 @@ def _plainly(
     *,
     searches: bool,
 ) -> Recording:
-    """Return what the originals give in plain onnxruntime, searches and rows that change places included."""
+    """Record the originals in plain onnxruntime, with searches and reordered rows."""
     batch = contract.sizes["batch"]
     steps = min(contract.lengths[0].most - made[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
@@ -162,7 +162,7 @@ def _counted(logits: np.ndarray, prompt: Prompt, number: int) -> np.ndarray:
 
 
 def _checked(bundle: Bundle, made: Sequence[Prompt], folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
-    """Try what must hold besides right logits; return what is wrong by what was tried, "" for nothing."""
+    """Run the checks of the state; return the fault of each by its name, "" where it passes."""
     checks = {}
     subject = Subject(bundle, [prompt for prompt in made if prompt.tokens.shape[1] <= LONGEST], folder)
     for number, (name, check) in enumerate(CHECKS.items(), start=1):
@@ -254,7 +254,7 @@ def _same_tokens(search: Search, bundle: Bundle, prompt: Prompt, expected: list[
 
 
 def _choices(bundle: Bundle, made: Sequence[Prompt], truth: Recording, allowed: float) -> dict[str, str]:
-    """Check what a caller may choose: rows in another order, and the logits of the last token alone."""
+    """Check the options of a caller: rows in another order, and the logits of the last token alone."""
     found: dict[str, str] = {}
     pair = next((prompt for prompt in made if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:

@@ -1,4 +1,4 @@
-"""In which order a state holds what the cache of the original holds: slots, heads."""
+"""Slots or heads of a cache in another order than the original's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _places(differ: Differ, known: np.ndarray, state: np.ndarray) -> list[int] |
 
 
 def cache_order(scene: Scene, names: Mapping[str, Slot]) -> Iterator[str]:
-    """Yield how what the host keeps differs from the cache of the original, where each step is right on that."""
+    """Yield how a host's state differs from the original's cache, on which each step is right."""
     scene.reference.start(scene.source, scene.own)
     scene.host.start(scene.source, scene.user)
     steps = max(1, min(STEPS, scene.host.contract.sizes["capacity"]) - 1)  # a slot is left for what is one too far

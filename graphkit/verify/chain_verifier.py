@@ -68,7 +68,7 @@ def verify_methods(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> BundleProof:
-    """Prove that methods give what the chains of models give that they were made of, step after step.
+    """Prove that methods give the results of the chains of models that they were made of, step after step.
 
     What runs once runs first; then the others run in turn, on random inputs. All outputs are compared.
 
@@ -185,7 +185,7 @@ class _Feeds:
         self.models = {chain.name: chain.models for chain in chains}
 
     def of(self, method: BundleMethod) -> Arrays:
-        """Return what a caller feeds, by name."""
+        """Return the inputs that a caller feeds, by name."""
         fed = [port for port in method.inputs if port.source is not None and port.source.kind in ("user", "tokens")]
         return {port.name: self._array(port, method) for port in fed}
 

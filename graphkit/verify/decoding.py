@@ -18,7 +18,7 @@ from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import Runner, Session
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 
 __all__ = ["Decoded", "Decoder", "decode", "greedy"]
 
@@ -136,11 +136,11 @@ def decode(
     arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
     sizes = sizes or _sizes(decoder.first, arrays)
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
-    feed = _without_padding(InputMaker(like or decoder.first, seed).make(prompt, arrays), like or decoder.first)
+    feed = _without_padding(InputGenerator(like or decoder.first, seed).make(prompt, arrays), like or decoder.first)
     tokens_name = _token_input(decoder.first)
     outputs, cache = decoder.start(_only(feed, decoder.first))
     constant = _named(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
-    later, later_tokens = InputMaker(like or decoder.later, seed), _token_input(decoder.later)
+    later, later_tokens = InputGenerator(like or decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
 
     def step(tokens: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What float16 cannot decide: inputs for which an original is itself far from what it computes in float32.
+"""Losses of float16: inputs for which an original is itself far from its results in float32.
 
 A rounding to ten bits may be amplified, by a Softmax of large scores, or by the sine of a position of a thousand. There
 the digits of the original tell nothing of a rewrite, and it is judged twice, row by row of the first axis:
@@ -41,7 +41,7 @@ Outputs = Mapping[str, Output]
 
 @dataclass(frozen=True)
 class _References:
-    """What the models give in float32 for a run: the original, the rewritten one, and the original's moved copies."""
+    """The outputs in float32 for a run: of the original, the rewritten model, and the original's moved copies."""
 
     original: Outputs
     rewritten: Outputs
@@ -50,7 +50,7 @@ class _References:
 
 @dataclass
 class Rounding:
-    """Judges what exceeds a tolerance.
+    """The judge of differences above the tolerance of a model in float16.
 
     Attributes:
         explained: By the runs and outputs that float16 does not decide, how far the original is from itself in float32,
@@ -63,7 +63,7 @@ class Rounding:
     _known: dict[Run, _References | None] = field(default_factory=dict)
 
     def explains(self, run: Run, difference: Difference, actual: Output, tolerance: float) -> bool:
-        """Whether an output of the rewritten model differs because of what float16 loses in the original."""
+        """Whether the rounding of float16 in the original explains the difference of an output."""
         name, expected = difference.output, run.expected[difference.output]
         if difference.problem or not _is_float(expected) or (references := self._references(run)) is None:
             return False
@@ -80,7 +80,7 @@ class Rounding:
         return True
 
     def caveat(self) -> str:
-        """Return what is compared in float32 alone, a clause."""
+        """Return the runs that are compared in float32 alone, a clause."""
         runs = list(dict.fromkeys(run for run, _ in self.explained))
         kinds = ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
         where = counted(len(runs), "run(s)") + (f" ({kinds})" if kinds else "")

@@ -40,9 +40,9 @@ from graphkit.verify.input_elements import (
     marks_of,
     padding_mask,
 )
-from graphkit.verify.tokens import special_tokens, with_specials
+from graphkit.verify.special_tokens import usual_specials, with_specials
 
-__all__ = ["InputMaker", "TooLargeError", "index_bound", "is_flag", "steers"]
+__all__ = ["InputGenerator", "TooLargeError", "index_bound", "is_flag", "steers"]
 
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 POSITIONS = 4096  # to draw from where no table ends
@@ -68,7 +68,7 @@ class TooLargeError(ModelError):
     """The inputs of a run would take more memory than inputs may."""
 
 
-class InputMaker:
+class InputGenerator:
     """Makes inputs for one model.
 
     Args:
@@ -279,7 +279,7 @@ class InputMaker:
         if role in ("tokens", "encoder tokens"):
             high = self.vocabulary if bound is None else bound
             ids = rng.integers(0, high, shape)
-            return ids if draw is USUAL else with_specials(ids, special_tokens(high, self.marks.integers), draw)
+            return ids if draw is USUAL else with_specials(ids, usual_specials(high, self.marks.integers), draw)
         high = DRAWN[declared.dtype] if bound is None else bound
         if bound is not None and self.has_edges(value, draw):  # from the end too, which Gather allows
             return rng.choice(np.array([0, bound - 1, -1, -bound]), shape)

@@ -37,7 +37,7 @@ class _Moment:
 
 
 def causes(scene: Scene) -> Iterator[str]:
-    """Yield what mends the difference, or what else is known of it, a sentence each."""
+    """Yield the causes of a difference, a sentence each: changes that mend it, else its symptoms."""
     hidden = scene.reference.start(scene.source, scene.own)
     outputs = scene.host.start(scene.source, scene.user)
     once = list(_ports(scene, "once"))
@@ -65,7 +65,7 @@ def causes(scene: Scene) -> Iterator[str]:
 
 
 def is_wrong_once(scene: Scene, outputs: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> bool:
-    """Whether what runs once for a source is not what it should be, at valid positions."""
+    """Whether the outputs of the method that runs once are wrong, at valid positions."""
     if scene.host.hides_states:
         return False
     parts = {name: tuple(slice(size) for size in array.shape) for name, array in wanted.items()}
@@ -173,7 +173,7 @@ def _with(host: AlteredHost, port: Port, change: Changing, is_right: Callable[[]
 
 
 def _changes(host: Host, port: Port) -> Iterator[Change]:
-    """Yield how an input may be wrong, and what it would be otherwise."""
+    """Yield the possible faults of an input, each with the change that mends it."""
     source = port.source
     if source is None or source.kind not in ("embedding", "rows", "slots_mask", "source_mask"):
         return
@@ -246,7 +246,7 @@ def _frozen(
 
 
 def _sees_past(scene: Scene, moment: _Moment, method: Method, rng: np.random.Generator) -> bool:
-    """Whether what the cache holds changes the logits: to a token that is alone, its position may mean nothing."""
+    """Whether the contents of the cache change the logits: to a lone token, its position may mean nothing."""
     host, found = scene.host, list[np.ndarray]()
     for _ in range(2):
         host.position = moment.past
@@ -281,7 +281,7 @@ def _is_same_at_two_positions(scene: Scene, names: Mapping[str, Slot]) -> bool:
 
 
 def named(scene: Scene, calm: Scene | None, facts: Facts, rng: np.random.Generator) -> list[str]:
-    """Return what else is wrong where a case fails, besides what surely differs in the files.
+    """Return the causes of a failing case besides the known differences of the files.
 
     Args:
         scene: The case.
@@ -380,7 +380,7 @@ CLOSE = 0.01  # relative, of what counts as the same number
 
 
 def _offset(differences: Sequence[np.ndarray], tolerance: float) -> np.ndarray | None:
-    """Return by what the logits are off at every step, None where that is not the same numbers."""
+    """Return the offset of the logits if it is the same at every step, else None."""
     offset = differences[0] if differences else None
     if offset is None or not all(np.allclose(one, offset, CLOSE, 10 * tolerance) for one in differences):
         return None

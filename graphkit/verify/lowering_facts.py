@@ -1,4 +1,4 @@
-"""Where the files of a lowering are not what the export says: rows of tables, weights, numbers in attributes."""
+"""Differences of a lowering's files from the export: rows of tables, weights, numbers in attributes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphkit.model import Model, load
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.first_difference import part_of
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_faults import WrongAttribute, WrongWeight, mended, wrong_attributes, wrong_weights
@@ -101,7 +101,7 @@ Compared = tuple[np.ndarray, np.ndarray, str]  # right rows, which are wrong, an
 
 
 def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role]) -> Compared | None:
-    """Compare a table with what lookups by ids of some roles give; None where they give no such rows."""
+    """Compare a table with the export's lookups by ids of some roles; None where these give no such rows."""
     found: list[Compared] = []
     for ids in model.roles.all(*roles):
         for node, rows in lookups(ids):
@@ -178,7 +178,7 @@ def _best(
 
 
 def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract, *, is_step: bool) -> np.ndarray | None:
-    """Return what a row should be where the export has an array; None where it cannot be that."""
+    """Return the expected row of an array of the export; None where the dims do not fit."""
     if array.dtype != row.dtype:
         return None
     array = np.where(array <= MASKED, np.asarray(contract.floor, row.dtype), array)
@@ -206,7 +206,7 @@ def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract,
 
 def _runs(model: Model, numbers: range, sizes: Callable[[int], Sizes]) -> list[dict[str, np.ndarray]]:
     """Return the tensors that depend on no data, for each number of positions; nothing where they do not run."""
-    known, maker = _without_data(model), InputMaker(model)
+    known, maker = _without_data(model), InputGenerator(model)
     runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
@@ -225,7 +225,7 @@ def _runs(model: Model, numbers: range, sizes: Callable[[int], Sizes]) -> list[d
     return runs
 
 
-def _feed(maker: InputMaker, sizes: Sizes, inputs: Sequence[Value]) -> dict[str, np.ndarray]:
+def _feed(maker: InputGenerator, sizes: Sizes, inputs: Sequence[Value]) -> dict[str, np.ndarray]:
     """Return inputs of these sizes, without padding."""
     made = maker.make(sizes)
     roles = maker.model.roles
@@ -264,7 +264,7 @@ Fact = WrongTable | WrongWeight | WrongAttribute
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What differs in the files.
+    """The differences of the files.
 
     Attributes:
         sure: What is surely another than that of the export.

@@ -1,4 +1,4 @@
-"""What is run to find out why host and lowered models differ from the originals."""
+"""The scene in which causes are sought: a host whose inputs can be altered, and noise in unused places."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AlteredHost(Host):
     def start(
         self, source: Tokens | Inputs = (), /, inputs: Inputs | None = None, **named: npt.ArrayLike
     ) -> dict[str, np.ndarray]:
-        """Run a source in its sequence, and return what that gives."""
+        """Run a source in its sequence, and return its outputs."""
         source, user = source_and_inputs(source, inputs, named)
         if self.batch == 1:
             return super().start(source, self._cut(user))
@@ -76,7 +76,7 @@ class AlteredHost(Host):
         return max(1, self.contract.sizes.get("stride", 1) - self.contract.sizes.get("offset", 0))
 
     def _cut(self, user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what a user gives who has a sound without the zeros behind it."""
+        """Return the user's inputs with sounds cut behind their valid part."""
         cut = dict(user)
         for port in (port for method in self.contract.methods for port in method.inputs if port.is_sound):
             if self.sound is not None and port.name in cut:
@@ -142,7 +142,7 @@ class IsolatedMethods:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What is run to find causes.
+    """A case of both pipelines, in which causes are sought.
 
     Attributes:
         host: The host.
@@ -162,12 +162,12 @@ class Scene:
 
     @property
     def own(self) -> Mapping[str, np.ndarray]:
-        """What of `user` is for the sequence that is looked at."""
+        """The inputs in `user` of the sequence that is looked at."""
         return {name: self.host.own(array) for name, array in self.user.items()}
 
 
 def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
-    """Yield what changes though it must not, a sentence each."""
+    """Yield the leaks, a sentence each: outputs that change with padding or unused slots."""
     plain = _run(scene)
     if scene.source:
         yield from _padding(scene, rng, plain)
@@ -211,7 +211,7 @@ def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> I
 
 
 def _run(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return what runs once for a source, at its valid positions, and the logits of steps; `rng` fills unused slots."""
+    """Return the outputs for a source at valid positions, and the logits of steps; `rng` fills unused slots."""
     host, length = scene.host, len(scene.source)
     outputs = host.start(scene.source, scene.user)
     for name, state in host.state.items():

@@ -42,7 +42,7 @@ class OneSequence:
 
     @property
     def cache(self) -> Mapping[Slot, np.ndarray]:
-        """What is past; empty before the first token."""
+        """The KV cache; empty before the first token."""
         return self._oracle.cache
 
     def nearest_source(self, length: int) -> int | None:
@@ -51,12 +51,12 @@ class OneSequence:
         return length if encoder is None else nearest_length(encoder, length)
 
     def start(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the encoder on token ids, or on what the user gives, and return its outputs, by name."""
+        """Run the encoder on token ids, or on the user's inputs, and return its outputs by name."""
         self._is_started = False
         return self._oracle.encode(self._inputs(source, user))
 
     def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what the encoder is fed for a source; it does not run."""
+        """Return the encoder's feed for a source; it does not run."""
         return self._oracle.encoder_feed(self._inputs(source, user))
 
     def _inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -65,11 +65,11 @@ class OneSequence:
         return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user)}
 
     def fed(self, token: int) -> dict[str, np.ndarray]:
-        """Return what the decoder would be fed for one token, what is past included; it does not run."""
+        """Return the decoder's feed for one token, its KV cache included; it does not run."""
         return self._oracle.later_feed(np.array([[token]]))
 
     def _shortened(self, user: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return what the user gives with a sound as a feature extractor pads it, and its mask."""
+        """Return the user's inputs with a sound as a feature extractor pads it, and its mask."""
         encoder = self.originals.encoder
         if self.valid is None or encoder is None:
             return user

@@ -82,7 +82,7 @@ class Oracle:
         return self._decoder is not None and self._decoder.first is self._decoder.later
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Forget what is past, run the encoder, and return its outputs by name; none without an encoder.
+        """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
 
         Args:
             inputs: Inputs by name. A mask that is not among them is ones, as a tokenizer makes it of one sequence;
@@ -141,18 +141,18 @@ class Oracle:
         return _logits(model, self.outputs)
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return what the encoder is fed; it does not run."""
+        """Return the encoder's feed; it does not run."""
         return {} if self._encoder is None else _encoder_feed(self._encoder, inputs)
 
     def first_feed(self, tokens: np.ndarray, mask: np.ndarray) -> Arrays:
-        """Forget the tokens before, and return what the decoder is fed for its first ones; it does not run."""
+        """Forget the tokens before, and return the decoder's feed for its first ones; it does not run."""
         assert self._decoder is not None
         model, self._mask = self._decoder.first, mask
         self._states = _no_state(model, len(tokens))
         return {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
 
     def later_feed(self, tokens: np.ndarray) -> Arrays:
-        """Return what a step on the next tokens is fed, what is past included; it does not run."""
+        """Return the feed of a step on the next tokens, its KV cache included; it does not run."""
         assert self._decoder is not None
         model, before = self._decoder.later, self._mask
         self._mask = np.concatenate([before, np.ones_like(tokens)], 1) if before.size else np.ones_like(tokens)
@@ -172,7 +172,7 @@ class Oracle:
         self._mask = self._mask[chosen]
 
     def _feed(self, model: Model, tokens: np.ndarray) -> Arrays:
-        """Return what a decoder is fed besides what is past."""
+        """Return a decoder's feed without its KV cache."""
         feed, count = {}, tokens.shape[1]
         states = self._states or _no_state(model, len(tokens))
         known = {
@@ -194,7 +194,7 @@ class Oracle:
 
 
 def _encoder_feed(model: Model, inputs: Mapping[str, np.ndarray]) -> Arrays:
-    """Return what runs once is fed: what is given, and what a tokenizer or feature extractor makes beside it."""
+    """Return the encoder's feed: the given inputs, and those that a tokenizer or feature extractor adds."""
     feed: Arrays = {}
     tokens = next((inputs[value.name] for value in model.roles.all("tokens") if value.name in inputs), None)
     like = next(iter(inputs.values()), np.ones((1, 1))) if tokens is None else tokens
@@ -219,7 +219,7 @@ def _encoder_feed(model: Model, inputs: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray]) -> list[int]:
-    """Return the dims of an input, symbols as other inputs have them; 1 for what these do not have."""
+    """Return the dims of an input, symbols as other inputs have them; 1 for unknown symbols."""
     known: dict[object, int] = {}
     for value in model.roles.inputs:
         other, array = declared_type(value), inputs.get(value.name)

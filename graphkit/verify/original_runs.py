@@ -1,4 +1,4 @@
-"""Runs of an original model at legal sizes and at edges, and what they cover."""
+"""Runs of an original model at legal sizes and at edges, and their coverage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
-from graphkit.verify.input_generator import InputMaker, TooLargeError, is_flag
+from graphkit.verify.input_generator import InputGenerator, TooLargeError, is_flag
 from graphkit.verify.rewrite_proof import RunSizes, SkippedRun
 from graphkit.verify.run_sizes import MAX_COST, MOST, Edge, Edges, Proposal, assignments
 from graphkit.verify.thresholds import Threshold, lengths_of, thresholds
@@ -96,7 +96,7 @@ class Feeder:
         self.sizes, self.given, self.kinds = legal, given, kinds
         self.inputs: Mapping[str, Value] = fed_inputs(model)
         self.models = (model, *others)
-        self.maker = InputMaker(model, seed, others=others, most=current_limits().inputs())
+        self.maker = InputGenerator(model, seed, others=others, most=current_limits().inputs())
         self.defaults = Defaults.of(model, others)
         self.lengths = lengths_of(model)
         merged = model.roles.decoder

@@ -132,7 +132,7 @@ def _key(node: onnx.NodeProto) -> Key:
 
 
 def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
-    """Compute what each of these values is after rounding, where the graph rounds it; return the values, or why not."""
+    """Compute each of these values as the graph rounds it; return the rounded ones, or the reason against."""
     nodes: list[onnx.NodeProto] = []
     found: dict[str, Key] = {}
     for node in graph.node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from graphkit.graph.uses import readers
 from graphkit.graph.view import Node, Value, unwrapped
 from graphkit.model import Model
+from graphkit.verify.input_elements import Draw
 
-__all__ = ["Special", "placed", "places", "special_tokens"]
+__all__ = ["Special", "placed", "places", "special_tokens", "usual_specials", "with_specials"]
 
 MOST = 16  # tokens: some tokenizers add hundreds
 MOVES = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
@@ -21,6 +22,9 @@ CHOOSING = ("ArgMax", "ArgMin", "TopK")
 CONFIGURATIONS = ("generation_config.json", "config.json")
 NAMES = ("_token_id", "_token_index")
 MAX_BYTES = 1 << 26  # of a tokenizer's file
+USUAL_SPECIALS = (0, 1, 2, 3)  # padding, start, end, unknown, in one order or another
+MAX_SPECIAL_ROWS = 512  # that get special tokens
+TURNS = 6  # first, middle, last, twice, at both ends, not at all
 
 
 class Special(tuple[int, ...]):
@@ -76,7 +80,7 @@ def _integers(model: Model, value: Value | None) -> list[int]:
 
 
 def _chooses(node: Node) -> bool:
-    """Whether the place at which a comparison holds is looked for, rather than what is to be masked."""
+    """Whether a comparison finds a place, as for an end token, rather than a mask."""
     outputs = [value for value in node.outputs if value is not None]
     return any(
         reader.is_op(*CHOOSING)
@@ -106,9 +110,31 @@ def _of_configuration(plain: Mapping[str, object]) -> Iterator[int]:
 
 
 def _read(path: Path) -> Mapping[str, object]:
-    """Return a file of JSON, nothing where it is none: these files are no part of what is proven."""
+    """Return a file of JSON, nothing where it is none: the proof does not depend on these files."""
     try:
         plain = json.loads(path.read_bytes()) if path.is_file() and path.stat().st_size <= MAX_BYTES else {}
     except (OSError, ValueError, RecursionError):
         return {}
     return plain if isinstance(plain, dict) else {}
+
+
+def usual_specials(vocabulary: int, compared: Iterable[int] = ()) -> tuple[int, ...]:
+    """Return the ids that models treat in their own way: the first ones, the last one, and those of comparisons."""
+    found = dict.fromkeys((vocabulary - 1, *compared, *USUAL_SPECIALS))
+    return tuple(token for token in found if 0 <= token < vocabulary)
+
+
+def with_specials(ids: np.ndarray, specials: Sequence[int], draw: Draw) -> np.ndarray:
+    """Return ids in which each row has a special token at one of its places, and no row another one by chance."""
+    made: np.ndarray = ids.copy()
+    if not made.size or not made.ndim or not specials:
+        return made
+    usual = next((token for token in range(int(ids.max()), -1, -1) if token not in specials), None)
+    if usual is not None:
+        made[np.isin(made, specials)] = usual
+    for index, row in enumerate(made.reshape(-1, made.shape[-1])[:MAX_SPECIAL_ROWS]):
+        turn = draw.number + index
+        token, place, size = specials[turn % len(specials)], turn % TURNS, len(row)
+        spots = ([0], [size // 2], [size - 1], [size // 3, size - 1], [0, size - 1], [])[place]
+        row[spots] = token
+    return made

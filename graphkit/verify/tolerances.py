@@ -1,4 +1,4 @@
-"""The tolerances of proofs: the largest differences that count as none, by what a model computes with.
+"""The tolerances of proofs: the largest differences that count as none, by the dtypes of a model.
 
 Measured on the exports of `tests/models` and their folds, at onnxruntime's default level: float32 at most 1.6e-6; int4
 blocks 0.009 and static 8-bit quantisation 0.024, where the originals differ by as much; statically quantised decoders
@@ -128,7 +128,7 @@ class BundleTolerance:
 
     @classmethod
     def of(cls, models: Sequence[Model], apart: float, tolerance: float, *, exact: bool) -> BundleTolerance:
-        """Return what is allowed.
+        """Return the tolerances of a bundle of these models.
 
         What onnxruntime makes of the digits of one and the same model grows with its depth and its magnitudes. Twice as
         much is allowed, and no more than twice the tolerance between its levels, whatever it makes of them.
@@ -151,7 +151,7 @@ class BundleTolerance:
 
 
 class ColumnTolerance:
-    """What counts as equal.
+    """The tolerance of logits, column by column.
 
     A column of large numbers, such as the logit of a token that is never to come, allows no more to the others. What is
     the same at all steps, such as a bias, allows no more to its own column.

@@ -223,7 +223,7 @@ def first_difference(model: Model, tensor: TensorProto, other: Model, other_tens
 
 
 class SameBytes:
-    """Tells whether tensors have the same bytes, and reads what lies at one place once."""
+    """Comparison of tensors by their bytes, each place of a file read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Place | None, Place | None], bool] = {}
@@ -245,7 +245,7 @@ def _payload(model: Model, tensor: TensorProto) -> memoryview:
 
 
 def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
-    """Yield the bytes of a tensor, block by block; what is in a file is read, not mapped."""
+    """Yield the bytes of a tensor, block by block; those in a file are read, not mapped."""
     place = place_of(model, tensor)
     if place is None:
         payload = _payload(model, tensor)

@@ -113,7 +113,7 @@ def _wrong(
 
 
 def _names(name: str) -> Iterator[tuple[str, bool]]:
-    """Yield what an original may call a constant, and whether it is surely that one."""
+    """Yield the names that a constant may have in an original, and whether each is certain."""
     plain = _plain(name.rsplit("//", 1)[-1])
     yield plain, True
     yield plain.removeprefix(PREFIX), True
@@ -147,7 +147,7 @@ def _compared(made: Model, value: Value, model: Model, other: Value, same: SameB
 
 
 def _computed(model: Model, value: Value) -> np.ndarray | None:
-    """Return what a model computes of constants alone; None for another value."""
+    """Return a value that a model computes of constants alone; None for another value."""
     if value.producer is None or not _is_constant(value, {}):
         return None
     part = part_of(model, [value])

@@ -34,7 +34,7 @@ class Outcome(Protocol):
 
 
 def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tuple[str, ...] = ()) -> ProofRecord:
-    """Return what is recorded of a proof against an export, or against one with changes that the user asked for."""
+    """Return the record of a proof against an export, or against one with changes that the user asked for."""
     if proof is None:
         return replace(NOT_RUN, changes=changes)
     reason = "" if proof.passed else proof.findings()[0]

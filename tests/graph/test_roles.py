@@ -19,7 +19,7 @@ from graphkit.graph.roles import Roles
 from graphkit.graph.types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 
 RealModel = Callable[[str], Model]
 EXPECTED = Path(__file__).with_name("roles.txt")
@@ -215,7 +215,7 @@ def test_positions_before_tokens_are_not_the_vocabulary() -> None:
 
 
 def test_the_mask_of_an_encoder_is_as_long_as_its_tokens(real_model: RealModel) -> None:
-    feed = InputMaker(real_model("opus-mt-en-fr/encoder_model")).make(Sizes(batch=2, sequence=3, encoder=5))
+    feed = InputGenerator(real_model("opus-mt-en-fr/encoder_model")).make(Sizes(batch=2, sequence=3, encoder=5))
     assert {name: array.shape for name, array in feed.items()} == {"input_ids": (2, 5), "attention_mask": (2, 5)}
 
 

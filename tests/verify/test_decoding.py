@@ -11,7 +11,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.verify.decoding import Decoder, decode
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 
 RealModel = Callable[[str], Model]
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
@@ -21,7 +21,7 @@ def without_cache(path: Path, ids: np.ndarray) -> np.ndarray:
     """Return the logits of the last position for whole sequences, with an empty past."""
     session = Session(path)
     model = load(path)
-    feed = InputMaker(model).make(Sizes(*ids.shape), {"input_ids": ids})
+    feed = InputGenerator(model).make(Sizes(*ids.shape), {"input_ids": ids})
     return session.run(feed)["logits"][:, -1]
 
 

@@ -12,14 +12,14 @@ from small_models import model
 from graphkit.constraints.symbol_sizes import Sizes, symbol_sizes
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
-from graphkit.verify.input_generator import InputMaker, index_bound, is_flag, padding_mask
+from graphkit.verify.input_generator import InputGenerator, index_bound, is_flag, padding_mask
 
 RealModel = Callable[[str], Model]
 SIZES = Sizes(batch=2, sequence=3, past=4, encoder=5)
 
 
 def shapes(model: Model, sizes: Sizes = SIZES) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in InputMaker(model).make(sizes).items()}
+    return {name: array.shape for name, array in InputGenerator(model).make(sizes).items()}
 
 
 def test_a_merged_decoder(real_model: RealModel) -> None:
@@ -65,7 +65,7 @@ def test_symbols_can_be_given_by_name(real_model: RealModel) -> None:
 
 
 def test_ids_are_within_the_vocabulary_and_seeded() -> None:
-    maker = InputMaker(load("example:causal-attention"), seed=3)
+    maker = InputGenerator(load("example:causal-attention"), seed=3)
     ids = maker.make(Sizes(batch=8, sequence=50))["input_ids"]
     assert ids.dtype == np.int64
     assert 0 <= ids.min() < ids.max() < 64
@@ -74,7 +74,7 @@ def test_ids_are_within_the_vocabulary_and_seeded() -> None:
 
 def test_arrays_can_be_given() -> None:
     ids = np.array([[1, 2, 3]])
-    feed = InputMaker(load("example:causal-attention")).make(Sizes(sequence=3), {"input_ids": ids})
+    feed = InputGenerator(load("example:causal-attention")).make(Sizes(sequence=3), {"input_ids": ids})
     assert feed["input_ids"] is ids
 
 
@@ -90,7 +90,7 @@ def test_expressions_of_symbols_follow_from_them() -> None:
 def test_an_input_without_a_declared_shape_is_an_error() -> None:
     graph = helper.make_graph([], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)], [])
     with pytest.raises(ModelError, match="tensor 'x': no input can be made for it: its shape or type is not declared"):
-        InputMaker(Model.from_proto(helper.make_model(graph))).make(SIZES)
+        InputGenerator(Model.from_proto(helper.make_model(graph))).make(SIZES)
 
 
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 99))
@@ -119,7 +119,7 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
 def test_indices_stay_within_the_table_that_they_look_up_in(nodes: str, bound: int | None) -> None:
     found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", table=np.ones((6, 4)).tolist(), axes=[0])
     assert index_bound(found.graph.inputs[0]) == bound
-    made = InputMaker(found).arrays({"x": (500,)})["x"]
+    made = InputGenerator(found).arrays({"x": (500,)})["x"]
     assert set(made.tolist()) == set(range(bound or 8))
 
 
@@ -140,7 +140,7 @@ def test_positions_stay_within_their_table() -> None:
     found = model(
         "g (int64[b, s] position_ids) => (float[b, s] y) { y = Gather (table, position_ids) }", table=[1.0] * 6
     )
-    made = InputMaker(found).arrays({"position_ids": (1, 4)}, past=3)["position_ids"]
+    made = InputGenerator(found).arrays({"position_ids": (1, 4)}, past=3)["position_ids"]
     assert made.tolist() == [[3, 4, 5, 5]]
 
 
@@ -159,7 +159,8 @@ def test_positions_stay_within_their_table() -> None:
     ],
 )
 def test_every_usual_dtype_can_be_made(kind: str, dtype: type) -> None:
-    made = InputMaker(model(f"g ({kind}[n, 3] x) => ({kind}[n, 3] y) {{ y = Identity (x) }}")).arrays({"x": (40, 3)})
+    found = model(f"g ({kind}[n, 3] x) => ({kind}[n, 3] y) {{ y = Identity (x) }}")
+    made = InputGenerator(found).arrays({"x": (40, 3)})
     assert (made["x"].dtype, made["x"].shape) == (dtype, (40, 3))
     assert len(set(made["x"].ravel().tolist())) > 1
 
@@ -167,7 +168,7 @@ def test_every_usual_dtype_can_be_made(kind: str, dtype: type) -> None:
 @pytest.mark.parametrize("kind", ["bfloat16", "complex64", "float8e4m3fn"])
 def test_a_dtype_that_numpy_has_not_is_declined(kind: str) -> None:
     with pytest.raises(ModelError, match=f"tensor 'x': no input can be made for it: {kind}"):
-        InputMaker(model(f"g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity (x) }}")).arrays({"x": (2,)})
+        InputGenerator(model(f"g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity (x) }}")).arrays({"x": (2,)})
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_one_boolean_is_a_flag(dims: str, flag: bool) -> None:
 
 
 def test_padding_stays_within_the_past_where_an_operator_counts_the_mask(real_model: RealModel) -> None:
-    maker = InputMaker(real_model("llama-int4/model"))
+    maker = InputGenerator(real_model("llama-int4/model"))
     assert maker.make(Sizes(batch=4, sequence=5, past=0))["attention_mask"].all()
     mask = maker.make(Sizes(batch=4, sequence=5, past=9))["attention_mask"]
     assert not mask.all()

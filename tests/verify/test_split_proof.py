@@ -16,7 +16,7 @@ from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.runtime.session import Session
 from graphkit.save import save_models
 from graphkit.verify.comparator import compare_outputs
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.split import split_file
 
@@ -69,7 +69,7 @@ def test_results_give_what_the_models_give_that_were_merged(
 ) -> None:
     model = load(merged if merged.startswith("example:") else model_file(merged))
     for result, truth in zip(pair(model, tmp_path, "inline"), truths, strict=True):
-        feed = InputMaker(result).make(Sizes(batch=2, sequence=1, past=3, encoder=5))
+        feed = InputGenerator(result).make(Sizes(batch=2, sequence=1, past=3, encoder=5))
         assert result.path is not None
         onnx.checker.check_model(str(result.path), full_check=True)
         expected, actual = (Session(path, threads=1).run(feed) for path in (model_file(truth), result.path))

@@ -18,7 +18,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes import DimSpec
-from graphkit.verify.input_generator import InputMaker
+from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.specialize import Specializer
 
 ModelFile = Callable[[str], Path]
@@ -121,7 +121,7 @@ def test_real_exports_give_what_they_give(name: str, sizes: list[Sizes], model_f
     specializer, original, maker = (
         Specializer(path, optimize=False, threads=1),
         Session(path, prepack=False, threads=1),
-        InputMaker(load(path)),
+        InputGenerator(load(path)),
     )
     for size in sizes:
         for flag in (True, False) if "use_cache_branch" in original.inputs else (None,):

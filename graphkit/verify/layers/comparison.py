@@ -53,7 +53,7 @@ class ComparedTensor:
 
 @dataclass(frozen=True)
 class Divergence:
-    """A tensor that differs though whatever it is computed from agrees.
+    """A tensor that differs, though its sources agree.
 
     Attributes:
         tensor: Its name in A.

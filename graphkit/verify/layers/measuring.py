@@ -138,7 +138,7 @@ def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
 
 
 def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
-    """Return the pairs that differ though whatever they are computed from agrees, in topological order."""
+    """Return the pairs that differ though all their sources agree, in topological order."""
     above = _ancestors([one.pair for one in measured], side)
     bad = sum(1 << place for place, one in enumerate(measured) if not one.agrees)
     return [one for place, one in enumerate(measured) if not one.agrees and not above[one.pair] & bad & ~(1 << place)]

@@ -18,7 +18,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.save import save_models
-from graphkit.verify import InputMaker, Sizes
+from graphkit.verify import InputGenerator, Sizes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>'
 SIZES = [(2, 5, 3), (1, 1, 0), (3, 2, 2), (2, 3, 4), (2, 0, 0), (1, 0, 3)]  # N, L or past_L, past
@@ -366,7 +366,7 @@ def test_a_real_decoder_gives_the_same_without_its_index_chains(
     save_models({rewritten: outcome.model}, weights="inline")
     sessions = [session_of(file) for file in (path, rewritten)]
     for past in (0, 4):
-        feeds = InputMaker(model).make(Sizes(batch=2, sequence=3, past=past, encoder=5))
+        feeds = InputGenerator(model).make(Sizes(batch=2, sequence=3, past=past, encoder=5))
         for one, two in zip(*(session.run(None, feeds) for session in sessions), strict=True):
             np.testing.assert_array_equal(one, two)
 
