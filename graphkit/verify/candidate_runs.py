@@ -68,7 +68,7 @@ def outcomes(runs: Iterable[Run], outputs: Collection[str], session: Runner, fee
         except RunError as error:
             yield Outcome(run, {}, (), error.problem)
         else:
-            known = {name: array for name, array in actual.items() if name in outputs}
+            known = {name: actual[name] for name in outputs if name in actual}
             yield Outcome(run, known, compare_outputs(run.expected, known))
 
 
