@@ -58,7 +58,7 @@ class _Search:
         for constraint in constraints:
             if constraint.symbols and constraint.symbols <= place.keys():
                 self.levels[max(map(place.__getitem__, constraint.symbols))].append(constraint)
-        self.named = [{name for one in level for name in one.symbols} for level in self.levels]
+        self.named = [{name for constraint in level for name in constraint.symbols} for level in self.levels]
 
     def assignments(self) -> Iterator[dict[str, int]]:
         """Yield assignments depth first; if no size of a symbol will do, the symbols that it depends on change."""

@@ -36,10 +36,10 @@ class _Collector:
         self.ranges = ValueRangeAnalysis(shapes.model, self.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
         self.noted: dict[Node, list[Precondition]] = {}
-        for one in (*shapes.equalities, *shapes.inequalities):
-            if is_known(one.left) and is_known(one.right):
-                relation = Relation(one.left, one.relation, one.right)
-                self.note(one.node, Related(relation, NOTED[one.relation], ""))
+        for noted in (*shapes.equalities, *shapes.inequalities):
+            if is_known(noted.left) and is_known(noted.right):
+                relation = Relation(noted.left, noted.relation, noted.right)
+                self.note(noted.node, Related(relation, NOTED[noted.relation], ""))
 
     def note(self, node: Node, precondition: Precondition) -> None:
         if node.operator not in RULES:

@@ -48,7 +48,7 @@ class Values:
     @classmethod
     def of_all(cls, assignments: Sequence[Assignment]) -> Values:
         """Return the values at one or more assignments of the same symbols."""
-        return cls({name: column([one[name] for one in assignments]) for name in assignments[0]})
+        return cls({name: column([assignment[name] for assignment in assignments]) for name in assignments[0]})
 
     @classmethod
     def at(cls, assignment: Assignment) -> Values:

@@ -116,11 +116,11 @@ def candidates(
     found = [dict(base)]
     found += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
     for first, second in combinations(free, 2):
-        few = [[size for size in _few(sizes[one]) if size != base[one]] for one in (first, second)]
+        few = [[size for size in _few(sizes[name]) if size != base[name]] for name in (first, second)]
         found += [tied({**base, first: size, second: other}, ties) for size, other in product(*few)]
         if len(found) > MAX_CANDIDATES:
             break
-    return [one for one in found if _is_legal(one, symbols)]
+    return [assignment for assignment in found if _is_legal(assignment, symbols)]
 
 
 def broken(base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[dict[str, int]]:
@@ -156,7 +156,7 @@ class Grid:
         least: Mapping[str, int] | None = None,
     ) -> None:
         self.least = least or {}
-        preconditions = [one.precondition for one in shared]
+        preconditions = [place.precondition for place in shared]
         self.shared, self.symbols = shared, symbols
         self.ties = ties_of(preconditions, symbols)
         self.sizes = pools(preconditions, symbols, self.ties)
@@ -164,7 +164,7 @@ class Grid:
     def outcomes(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Ints:
         """Return the outcome of each precondition, or of each of those in `shared`, at each assignment."""
         values = Values.of_all(assignments)
-        return np.stack([values.outcome(one.precondition) for one in shared or self.shared])
+        return np.stack([values.outcome(place.precondition) for place in shared or self.shared])
 
     def bad(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Bools:
         """Return which precondition is not met at which assignment."""
@@ -191,7 +191,7 @@ class Grid:
         free = [name for name in self.symbols if name not in self.ties]
         variables = [self._variable(name) for name in (*free, *self.ties)]
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
-        constraints: list[Constraint] = [*follow, *(one.precondition for one in self.shared[:count])]
+        constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
         wish = {name: self._guess(name) for name in self.symbols}
         found = next(nearest(variables, constraints, wish, MAX_VISITS), None)
         return None if found is None else {name: found[name] for name in self.symbols}

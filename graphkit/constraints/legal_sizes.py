@@ -104,12 +104,12 @@ def legal_sizes(model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[R
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past(model, table), _tokens(model, table)
-    given = [one.substitute(numbers) for one in relations]
-    known = dict.fromkeys(one.against_zero() for one in (*shapes.required, *_concatenated(shapes), *given))
+    given = [relation.substitute(numbers) for relation in relations]
+    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *given))
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
-        relations=tuple(one for one in known if one.symbols and one.symbols <= names),
+        relations=tuple(relation for relation in known if relation.symbols and relation.symbols <= names),
         fixed=numbers,
         fixed_roles={roles[name]: size for name, size in numbers.items() if name in roles},
         inputs=table,

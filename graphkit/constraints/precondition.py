@@ -93,7 +93,7 @@ def _limit(expr: Expr, value: int) -> str:
 
 def pair(exprs: Sequence[Expr], values: Sequence[int]) -> str:
     """Return expressions with their values as a list in a sentence, numbers last."""
-    told = sorted(zip(exprs, values, strict=True), key=lambda one: one[0].constant is not None)
+    told = sorted(zip(exprs, values, strict=True), key=lambda pair: pair[0].constant is not None)
     return listed([named(expr, value) for expr, value in told])
 
 

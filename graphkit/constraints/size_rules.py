@@ -64,7 +64,7 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
         base: Sizes that meet all of them.
         names: The symbols.
     """
-    shared = [one for one in grid.shared if one.scope.parent is None]
+    shared = [place for place in grid.shared if place.scope.parent is None]
     free = [name for name in base if name in names and name not in grid.ties]
     if not shared or len(shared) * SPAN * max(len(free), 1) > MAX_CELLS:
         return ()

@@ -90,27 +90,30 @@ def find_triggers(shapes: Shapes) -> Triggers:
     """
     inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
     symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
-    shared = [one for one in collect(shapes) if one.precondition.symbols <= symbols.keys()]
+    shared = [place for place in collect(shapes) if place.precondition.symbols <= symbols.keys()]
     if not shared:
         return Triggers((), {}, {})
-    named = [one.precondition.symbols for one in shared]
+    named = [place.precondition.symbols for place in shared]
     count = len(frozenset().union(*named))
     if count * sum(len(names) ** 2 for names in named) > MAX_WORK:
         return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
-    certain = [one for one in shared if not one.precondition.is_guess]
+    certain = [place for place in shared if not place.precondition.is_guess]
     grid = Grid(certain or shared, symbols, _learned(shapes))
     base = grid.base() or (None if certain else grid.base(0))
     if base is None:
         return Triggers((), None, grid.ties, (grid.first_unmet(),))
-    shared = [one for one in shared if not one.precondition.is_guess or not Grid([one], symbols).bad([base]).any()]
+    shared = [
+        place for place in shared if not place.precondition.is_guess or not Grid([place], symbols).bad([base]).any()
+    ]
     if not shared:
         return Triggers((), base, {})
     sizes = Grid(shared, symbols).sizes
     grid = Grid(shared, {name: symbol for name, symbol in symbols.items() if sizes[name]})  # the others change nothing
     start = {name: base[name] for name in grid.symbols}
     found = list(_Search(grid, start).triggers())
-    whole = [replace(one, dims={**base, **one.dims}, fine={**base, **one.fine}) for one in found]
-    sized = {name for one in found if not any(one.dims[name] == 0 for name in one.changed) for name in one.changed}
+    whole = [replace(trigger, dims={**base, **trigger.dims}, fine={**base, **trigger.fine}) for trigger in found]
+    positive = [trigger for trigger in found if not any(trigger.dims[name] == 0 for name in trigger.changed)]
+    sized = {name for trigger in positive for name in trigger.changed}
     rules = size_rules(grid, start, sized)
     multiples = {rule.name: rule.least for rule in rules if start[rule.name] % rule.step}
     plain = {**base, **tied({**start, **multiples}, grid.ties)}
@@ -130,10 +133,10 @@ class _Search:
         tried = candidates(base, grid.sizes, grid.ties, grid.symbols)[1:]
         tried += broken(base, grid.sizes, grid.ties)
         self.places: dict[Direction, list[Assignment]] = {}
-        changes = [(self.changed(one), one) for one in tried]
-        for names, one in sorted(changes, key=lambda change: self.distance(*change)):
-            direction = tuple((name, self._sign(name, one[name])) for name in names)
-            self.places.setdefault(direction, []).append(one)
+        changes = [(self.changed(sizes), sizes) for sizes in tried]
+        for names, sizes in sorted(changes, key=lambda change: self.distance(*change)):
+            direction = tuple((name, self._sign(name, sizes[name])) for name in names)
+            self.places.setdefault(direction, []).append(sizes)
         self.told: set[int] = set()  # preconditions that some trigger reports
 
     # Directions
@@ -266,18 +269,18 @@ class SizeCheck:
 
     def __init__(self, model: Model) -> None:
         shared = collect(infer(model))
-        self._known = [one for one in shared if one.scope is model.graph and not one.precondition.is_guess]
+        self._known = [place for place in shared if place.scope is model.graph and not place.precondition.is_guess]
 
     def fault(self, sizes: Mapping[str, int]) -> str:
         """Return the first node that does not run and why, "" where none is known."""
-        for one in self._known:
-            condition = one.precondition
+        for place in self._known:
+            condition = place.precondition
             if not condition.symbols or not condition.symbols <= sizes.keys():
                 continue
             with suppress(ZeroDivisionError):
                 values = [expr.evaluate(sizes) for expr in condition.exprs]
                 if condition.outcome([np.array(value) for value in values]).any():
-                    return f"'{one.nodes[0].path}': {condition.violation(values).problem}"
+                    return f"'{place.nodes[0].path}': {condition.violation(values).problem}"
         return ""
 
     def nearest(self, sizes: Mapping[str, int], names: frozenset[str], start: int, reach: int) -> int | None:

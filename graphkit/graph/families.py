@@ -76,7 +76,7 @@ def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
         for (_, cells), names in groups.items()
         for label, own in families(names).items()
     ]
-    return [row for _, row in sorted(found, key=lambda one: one[0])]
+    return [row for _, row in sorted(found, key=lambda row: row[0])]
 
 
 def family_label(names: Sequence[str]) -> str | None:
@@ -115,7 +115,7 @@ def _labelled(names: Sequence[str]) -> list[tuple[str, list[str]]]:
         members = sorted(place[row] for row in itertools.product(*sets))
         words = dict(zip(varying, sets, strict=True))
         labelled.append((_label(rows[members[0]], words, ties), [names[member] for member in members]))
-    return sorted(labelled, key=lambda one: names.index(one[1][0]))
+    return sorted(labelled, key=lambda label: names.index(label[1][0]))
 
 
 def _ties(columns: Sequence[Words]) -> list[int]:

@@ -95,6 +95,18 @@ class Node:
         """The attributes by name."""
         return {attribute.name: attribute for attribute in self.proto.attribute}
 
+    def operand(self, index: int) -> Value:
+        """Return an input that the node is known to have."""
+        value = self.inputs[index]
+        assert value is not None
+        return value
+
+    def result(self) -> Value:
+        """Return the first output, which the node is known to have."""
+        value = self.outputs[0]
+        assert value is not None
+        return value
+
     def attr(self, name: str, default: T | type[T]) -> T | None:
         """Return the value of an attribute, such as `node.attr("axis", 0)`, None if that is not known."""
         return attribute_value(self.attributes.get(name), default)

@@ -119,7 +119,7 @@ def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> int:
     annotations = graph.quantization_annotation
     keep(annotations, [annotation.tensor_name in used for annotation in annotations])
     used_or_named = {*used, *_names(graph.input)}
-    used_or_named.update(entry.value for one in annotations for entry in one.quant_parameter_tensor_names)
+    used_or_named.update(entry.value for annotation in annotations for entry in annotation.quant_parameter_tensor_names)
     keep(graph.initializer, [tensor.name in used_or_named for tensor in graph.initializer])
     keep(graph.sparse_initializer, [sparse.values.name in used_or_named for sparse in graph.sparse_initializer])
     keep(graph.value_info, [info.name in used for info in graph.value_info])

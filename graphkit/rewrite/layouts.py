@@ -136,7 +136,7 @@ def _taken(rest: list[Atom], dim: Expr) -> Group | None:
 def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) -> Layout | None:
     """Return the layout of a node's output from that of a tensor that it reads; None where it does anything else."""
     dims = editor.shapes[out].dims
-    if dims is None or node.domain or [one is value for one in node.inputs].count(True) != 1:
+    if dims is None or node.domain or [operand is value for operand in node.inputs].count(True) != 1:
         return None
     if node.is_op("Mul", "Div"):
         return _scaled(editor, node, value, dims, before)
@@ -154,7 +154,7 @@ def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) 
 
 
 def _scaled(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
-    other = next((one for one in node.inputs if one is not None and one is not value), None)
+    other = next((operand for operand in node.inputs if operand is not None and operand is not value), None)
     number = editor.uniform(other) if other is not None and other.is_constant else None
     if number is None or editor.shapes[value].dims != dims:
         return None

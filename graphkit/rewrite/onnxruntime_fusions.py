@@ -355,7 +355,8 @@ def _embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
 
 def _is_normalized(add: Node) -> bool:
     """Whether a sum, or one of it and one tensor more, is normalized."""
-    after = [*readers(add), *(reader for one in readers(add) if one.is_op("Add") for reader in readers(one))]
+    sums = [reader for reader in readers(add) if reader.is_op("Add")]
+    after = [*readers(add), *(reader for total in sums for reader in readers(total))]
     return any(reader.is_op("ReduceMean", "LayerNormalization") for reader in after)
 
 

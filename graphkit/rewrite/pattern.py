@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 
-__all__ = ["Match", "Number", "Op", "Pattern", "nodes_of", "output_of"]
+__all__ = ["Match", "Number", "Op", "Pattern", "nodes_of"]
 
 COMMUTATIVE = ("Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
 Match = Mapping["Pattern", Value]  # the values of the parts of a pattern
@@ -103,10 +103,3 @@ def nodes_of(match: Match, *patterns: Pattern) -> list[Node]:
     """Return the nodes that give the values of those parts that a match has."""
     values = [match[pattern] for pattern in patterns if pattern in match]
     return [value.producer for value in values if value.producer is not None]
-
-
-def output_of(node: Node) -> Value:
-    """Return the first output of a node, which another node of a pattern reads."""
-    out = node.outputs[0]
-    assert out is not None
-    return out

@@ -322,3 +322,10 @@ def test_producers_and_consumers_agree_with_the_nodes(name: str, real_model: Cal
         for value in scope.values.values():
             assert all(node.inputs[index] is value for node, index in value.consumers)
             assert value.producer is None or value.producer.outputs[value.output_index] is value
+
+
+def test_operands_and_the_result_are_known_to_be_there() -> None:
+    node = main("g (float[N] x) => (float[N] y) { y = Clip (x, , x) }").nodes[0]
+    assert (node.operand(0).name, node.operand(2).name, node.result().name) == ("x", "x", "y")
+    with pytest.raises(AssertionError):
+        node.operand(1)

@@ -165,7 +165,9 @@ class _Chain:
             node = value.producer
             if node is None or not node.is_op(*AFFINE_OPERATORS) or not self.editor.is_free(node):
                 return
-            source = next((one for one in node.inputs if one is not None and one.constant is None), None)
+            source = next(
+                (operand for operand in node.inputs if operand is not None and operand.constant is None), None
+            )
             if source is None or self._only_reader(value) is not reader:
                 return
             found = self._affine(node, source, self.linear.source)
@@ -216,8 +218,7 @@ class _Chain:
 def _weight(editor: Editor, chain: _Chain) -> NodeInput:
     """Return the weight of the new node, the old one where no factor changes it."""
     linear = chain.linear
-    value = linear.node.inputs[linear.weight]
-    assert value is not None
+    value = linear.node.operand(linear.weight)
     if not chain.after.scales and not chain.before.scales:
         return value
     if len(value.consumers) > 1 or editor.is_output(value):
@@ -246,8 +247,7 @@ def _bias(editor: Editor, chain: _Chain) -> NodeInput:
     numbers = chain.after.scale * numbers + chain.after.shift
     if old is None and not numbers.any():
         return None
-    weight = node.inputs[linear.weight]
-    assert weight is not None
+    weight = node.operand(linear.weight)
     full = rounded(np.broadcast_to(numbers, (linear.result.count,)), linear.tensor.data_type)
     if linear.bias is None and linear.result.axis == linear.result.rank - 2:
         full = full[:, None]
@@ -302,8 +302,7 @@ def _names(editor: Editor, chain: _Chain) -> list[str]:
     """Return the outputs of the operator and of each moving node behind it; the last one gives the result."""
     moves = [mover for mover in chain.behind if mover not in chain.fused]
     last = chain.behind[-1] if chain.behind else chain.linear.node
-    result = last.outputs[0]
-    assert result is not None
+    result = last.result()
     given = [chain.linear.node, *moves][:-1] if moves else []
     outs = [node.outputs[0] for node in given]
     return [*(editor.unique_name(f"{out.name}_fused") for out in outs if out is not None), result.name]

@@ -16,7 +16,7 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput
 from graphkit.rewrite.fixpoint import NodeRewrite
 from graphkit.rewrite.match import MatchFailure
-from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of, output_of
+from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
 from graphkit.shapes.tensor import Dims, numbers
 
 __all__ = ["FuseLayerNorm"]
@@ -102,7 +102,7 @@ class _Norm:
 
     @property
     def out(self) -> Value:
-        return output_of(self.nodes[-1])
+        return self.nodes[-1].result()
 
 
 def _match(editor: Editor, root: Node) -> _Norm:
@@ -111,7 +111,7 @@ def _match(editor: Editor, root: Node) -> _Norm:
     Raises:
         MatchFailure: Nothing looks like one, or it cannot be put into one node.
     """
-    shapes, deviation = editor.shapes, output_of(root)
+    shapes, deviation = editor.shapes, root.result()
     match = DEVIATION.match(editor, deviation)
     if match is None or shapes[match[SQUARE]].dims != shapes[match[CENTRED]].dims:
         raise MatchFailure
@@ -130,7 +130,7 @@ def _match(editor: Editor, root: Node) -> _Norm:
     if epsilon is None or shapes[match[POSITIVE]].dims != shapes[match[VARIANCE]].dims:
         raise MatchFailure("its epsilon is not one constant number")
     for node in inner[:-1]:
-        out = output_of(node)
+        out = node.result()
         if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
             raise MatchFailure(f"'{out.name}' is read elsewhere too")
     norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
@@ -140,9 +140,9 @@ def _match(editor: Editor, root: Node) -> _Norm:
 def _quotient(editor: Editor, deviation: Value, match: Match) -> Match:
     """Return the match with the nodes that divide by the deviation."""
     reader = editor.only_reader(deviation)
-    product = editor.only_reader(output_of(reader)) if reader is not None else None
+    product = editor.only_reader(reader.result()) if reader is not None else None
     for node in (reader, product):
-        quotient = NORMAL.match(editor, output_of(node), match) if node is not None else None
+        quotient = NORMAL.match(editor, node.result(), match) if node is not None else None
         if quotient and editor.shapes[quotient.get(INVERSE, deviation)].dims == editor.shapes[deviation].dims:
             return quotient
     raise MatchFailure("what is centred is not all that is divided by its deviation")

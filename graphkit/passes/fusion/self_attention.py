@@ -85,8 +85,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
             raise MatchFailure(f"'{mover.label}' does something else to its {role} than to tell heads apart")
         layout = moved
     nodes = (linear.node, *([add] if add is not None else []), *(mover for mover, _, _ in path))
-    weight = linear.node.inputs[linear.weight]
-    assert weight is not None
+    weight = linear.node.operand(linear.weight)
     return Projection(linear, weight, add, shift, layout, nodes)
 
 
@@ -94,7 +93,7 @@ def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linea
     """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and its bias."""
     add = node if node.is_op("Add") else None
     if add is not None:
-        made = [one.producer for one in add.inputs if one is not None and not one.is_constant]
+        made = [operand.producer for operand in add.inputs if operand is not None and not operand.is_constant]
         node = made[0] if len(made) == 1 and made[0] is not None else add
     try:
         linear = linear_of(node, editor.shapes)
@@ -107,8 +106,7 @@ def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linea
         raise MatchFailure("it is not of float32, for which alone onnxruntime has a kernel on the CPU")
     if add is None:
         return linear, None, np.zeros(1)
-    product = node.outputs[0]
-    assert product is not None
+    product = node.result()
     added = MatchFailure(f"what is added to its {role} is not one constant number for each column")
     try:
         shift = affine_of(editor.model, add, product, linear.result, linear.tensor.data_type).shift
@@ -359,7 +357,7 @@ class _Parts:
         if any(node.scope is not self.softmax.scope for node in nodes):
             raise MatchFailure("its nodes are in several graphs")
         inside = [value for node in nodes for value in node.outputs if value is not None and value is not result]
-        for value in sorted(inside, key=lambda one: one.name):
+        for value in sorted(inside, key=lambda value: value.name):
             if self.editor.is_output(value):
                 raise MatchFailure(f"'{value.name}' is an output")
             if any(reader not in nodes for reader, _ in value.consumers):

@@ -12,7 +12,6 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import NodeRewrite
 from graphkit.rewrite.match import MatchFailure
-from graphkit.rewrite.pattern import output_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 from graphkit.shapes.tensor import Dims, numbers
@@ -301,7 +300,7 @@ def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
     """Let the readers of the copies read each head once."""
     shared: dict[Value | None, NodeInput] = {repeat.node.outputs[0]: _heads(editor, repeat, readers.once or ())}
     for mover in readers.movers:
-        out = output_of(mover)
+        out = mover.result()
         shared[out] = name = editor.unique_name(f"{out.name}_shared")
         inputs = [shared.get(value, value) for value in mover.inputs]
         editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
@@ -325,8 +324,7 @@ def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
 
 def _multiply(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat) -> None:
     """Put a MatMul of rows in the place of one of heads."""
-    left, out = product.node.inputs[0], output_of(product.node)
-    assert left is not None
+    left, out = product.node.operand(0), product.node.result()
     rows, made = editor.unique_name(f"{left.name}_rows"), editor.unique_name(f"{out.name}_rows")
     sizes: list[NewNode] = []
     if product.rows is not None and product.back is not None:
@@ -362,7 +360,7 @@ def _sizes(editor: Editor, left: Value, repeat: Repeat, to_rows: str, to_heads: 
 
 def _measure(editor: Editor, node: Node, source: NodeInput, count: int) -> None:
     """Let a Shape of the copies give their dims without them."""
-    out = output_of(node)
+    out = node.result()
     once = editor.unique_name(f"{out.name}_once")
     times = [1, count, *[1] * (RANK - MATRIX)][node.attr("start", 0) : node.attr("end", RANK)]
     editor.replace(

@@ -149,8 +149,7 @@ def _read(editor: Editor, node: Node) -> list[int]:
 
 def _check(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], found: Mapping[Node, list[int]]) -> None:
     """Check that a node does not need int64, given those that do not either."""
-    out = node.outputs[0]
-    assert out is not None
+    out = node.result()
     gives = _is_int64(editor, out)
     if node.scope.opset() < SINCE.get(node.op_type, 1):
         raise MatchFailure("its opset has no such operator for int32")
@@ -170,8 +169,7 @@ def _check(editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], f
 
 def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
     """Put Casts around a node that reads or gives int64, which merge with those around others."""
-    out = node.outputs[0]
-    assert out is not None
+    out = node.result()
     gives = _is_int64(editor, out)
     made: list[NewNode] = []
     inputs = list[NodeInput](node.inputs)

@@ -150,8 +150,7 @@ class ExtractEmbedding(Pass):
             return Matched(before, declined=tuple(declined))
         replaced = {}
         for each in found:
-            value = each.node.outputs[0]
-            assert value is not None
+            value = each.node.result()
             dims = shapes[value].dims
             assert dims is not None
             text = f"rows of '{each.table.name}' at '{each.ids.name}'"

@@ -223,8 +223,7 @@ def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], found:
     made: dict[Node, NewNode | None] = {}
     names: dict[Node, str] = {}
     for node in parts:
-        out = node.outputs[0]
-        assert out is not None
+        out = node.result()
         part = (*dims[:axis], const(len(starts[node])), *dims[axis + 1 :])
         after = editor.shapes[out].dims
         spec = reshape_spec(part, after) if after is not None else None
@@ -256,8 +255,7 @@ class _Plan(Builder):
     """The nodes that take the place of one Gather."""
 
     def __init__(self, editor: Editor, node: Node, pattern: GatherPattern) -> None:
-        out = node.outputs[0]
-        assert out is not None
+        out = node.result()
         super().__init__(editor, node)
         self.pattern, self.out = pattern, out
         self.dims: list[Expr] = list(pattern.dims)

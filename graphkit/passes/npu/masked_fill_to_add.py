@@ -132,11 +132,7 @@ class _Fills:
         Raises:
             MatchFailure: The fill is no mask, or an addition would not give the same.
         """
-        cond, fill, scores, out = node.inputs[0], node.inputs[side], node.inputs[3 - side], node.outputs[0]
-        assert cond is not None
-        assert fill is not None
-        assert scores is not None
-        assert out is not None
+        cond, fill, scores, out = node.operand(0), node.operand(side), node.operand(3 - side), node.result()
         if node.scope.path:
             raise MatchFailure("it fills what is in a body of another node; inline that first")
         if self.editor.shapes[fill].dtype not in FLOATS:
@@ -176,10 +172,7 @@ class _Fills:
             raise MatchFailure("its fill may be larger than its scores and its condition")
 
     def _replace(self, node: Node, side: int, reach: Reach) -> None:
-        cond, fill, scores, out = node.inputs[0], node.inputs[side], node.inputs[3 - side], node.outputs[0]
-        assert cond is not None
-        assert fill is not None
-        assert out is not None
+        cond, fill, scores, out = node.operand(0), node.operand(side), node.operand(3 - side), node.result()
         dtype = self.editor.shapes[fill].dtype
         mask, made = self.mask(cond, dtype, fills_true=side == 1, floor=floor_of(self.floor, dtype, reach))
         self.editor.replace(node, *made, NewNode("Add", [scores, mask], [out.name], like=node))

@@ -191,9 +191,7 @@ class ReduceRank(Rewrite):
 
     def _reduce_reshape(self, editor: Editor, node: Node) -> None:
         """Let the Reshape to a tensor of lower rank read the source of the one of higher rank."""
-        data, out = node.inputs[0], node.outputs[0]
-        assert data is not None
-        assert out is not None
+        data, out = node.operand(0), node.result()
         if len(sizes_of(editor, out)) > self.rank:
             return  # those that read it will read what it is made of
         source = next((value for value in _made_of(data, node) if len(sizes_of(editor, value)) <= self.rank), None)
@@ -203,9 +201,7 @@ class ReduceRank(Rewrite):
         editor.note("Reshape(s) from tensors of high rank made of others")
 
     def _reduce_transpose(self, editor: Editor, node: Node) -> None:
-        data, out = node.inputs[0], node.outputs[0]
-        assert data is not None
-        assert out is not None
+        data, out = node.operand(0), node.result()
         dims, after = sizes_of(editor, data), sizes_of(editor, out)
         perm = node.attr("perm", tuple) or tuple(reversed(range(len(dims))))
         steps = transpose_steps(dims, perm, self.rank)

@@ -30,8 +30,8 @@ def keep_outputs_float(model: Model) -> tuple[Model, int]:
         source = free_name(f"{name}_float", taken)
         taken.add(source)
         for node in proto.graph.node:
-            node.input[:] = [source if one == name else one for one in node.input]
-            node.output[:] = [source if one == name else one for one in node.output]
+            node.input[:] = [source if read == name else read for read in node.input]
+            node.output[:] = [source if made == name else made for made in node.output]
         proto.graph.node.append(helper.make_node("Identity", [source], [name]))
     return model.with_proto(proto), len(rounded)
 

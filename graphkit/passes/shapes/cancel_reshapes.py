@@ -182,6 +182,5 @@ class _Region:
             else:
                 self.editor.insert_before(node, new)
         for node in self.exits:
-            source = node.inputs[0]
-            assert source is not None
+            source = node.operand(0)
             self.editor.bypass(node, names[source])

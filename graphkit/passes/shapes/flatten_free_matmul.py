@@ -99,8 +99,7 @@ class FlatRegions:
             for value in node.inputs if node.is_op("MatMul") else ():
                 second = value.producer if value is not None else None
                 if second in region.nodes and second is not None and self._merges(second, region):
-                    source = second.inputs[0]
-                    assert source is not None
+                    source = second.operand(0)
                     region.sources[source] = (0,) * len(self._lifted(source, region.lead))
 
     def _merges(self, second: Node, region: Region) -> bool:
@@ -357,8 +356,7 @@ def _lift(editor: Editor, found: FlatRegions, region: Region) -> None:
     lifted: Names = {}
     for value, spec in region.sources.items():
         reshape = found.makers[value]
-        source = reshape.inputs[0]
-        assert source is not None
+        source = reshape.operand(0)
         lifted[value] = source
         if spec is not None:
             name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
@@ -366,9 +364,7 @@ def _lift(editor: Editor, found: FlatRegions, region: Region) -> None:
     for node in region.nodes:
         _lift_node(editor, node, found.lifts[node], lifted, len(region.lead) - 1)
     for reshape, spec in region.exits.items():
-        flat, out = reshape.inputs[0], reshape.outputs[0]
-        assert flat is not None
-        assert out is not None
+        flat, out = reshape.operand(0), reshape.result()
         if spec is None:
             editor.bypass(reshape, lifted[flat])
         else:

@@ -85,8 +85,7 @@ def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Nod
 def _gather(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]) -> None:
     """Take single rows, whose dim goes, each with a Gather."""
     for reader, place in places.items():
-        out = reader.outputs[0]
-        assert out is not None
+        out = reader.result()
         index = editor.constant(np.array(place, np.int64), f"{out.name}_index")
         editor.replace(reader, NewNode("Gather", [source, index], [out.name], {"axis": axis}, like=reader))
 
@@ -98,8 +97,7 @@ def _split(
     sizes = [item.dims[axis].constant if item.dims is not None else None for item in items]
     if None in sizes or not all(_is_visible(editor, reader) for reader in places):
         return False
-    assert node.outputs[0] is not None
-    base = node.outputs[0].name
+    base = node.result().name
     parts = [editor.unique_name(f"{base}_{place}") for place in range(len(items))]
     widths = editor.integers([size for size in sizes if size is not None], f"{base}_sizes")
     editor.insert_before(node, NewNode("Split", [source, widths], parts, {"axis": axis}, like=node))

@@ -131,7 +131,6 @@ def _parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
 
 
 def _merge(editor: Editor, inner: Node, joined: Value, reader: Node) -> None:
-    out = reader.outputs[0]
-    assert out is not None
+    out = reader.result()
     parts, axis = _parts(inner, joined, reader), reader.attr("axis", int)
     editor.replace(reader, NewNode("Concat", parts, [out.name], {"axis": axis}, like=reader))

@@ -59,8 +59,7 @@ class CanonicalizeReshape(Rewrite):
 
 
 def _canonicalize(editor: Editor, node: Node, before: Dims, after: Dims) -> None:
-    out = node.outputs[0]
-    assert out is not None
+    out = node.result()
     spec = reshape_spec(before, after)
     if spec is None:
         editor.decline(node, f"its shape has two dims that are neither numbers nor copied: {editor.shapes[out]}")

@@ -233,8 +233,7 @@ def _bypass(editor: Editor, node: Node, out: Value, box: Box) -> None:
 
 def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
     """Return the updates of a Scatter, and the shape that makes them the box where they need one."""
-    updates = node.inputs[2]
-    assert updates is not None
+    updates = node.operand(2)
     before = editor.shapes[updates].dims
     spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
     if spec is None:

@@ -196,8 +196,7 @@ def _integers(editor: Editor, value: Value | None) -> list[int] | None:
 
 
 def _slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> None:
-    out = node.outputs[0]
-    assert out is not None
+    out = node.result()
     names = ("starts", "ends", "axes", "steps")
     rows = [(*cut[:2], axis, cut[2]) for axis, cut in sorted(bounds.items())]
     columns = list(zip(*rows, strict=True))
