@@ -29,7 +29,7 @@ def problems(contract: Contract) -> Iterator[str]:
     if not math.isfinite(contract.floor):
         yield "the floor is not a finite number"
     for what, named in (("method", contract.methods), ("table", contract.tables), ("state", contract.states)):
-        names = [each.name for each in named]
+        names = [thing.name for thing in named]
         yield from (f"a {what} has no name" for name in names if not name)
         yield from (f"two have the name of {what} '{name}'" for name in set(names) if names.count(name) > 1)
     for file in (*(method.file for method in contract.methods), *(table.file for table in contract.tables)):

@@ -90,7 +90,7 @@ class Method:
     def takes_text(self) -> bool:
         """Whether it runs once on the tokens of a source."""
         sources = [port.source for port in self.inputs if port.source is not None]
-        return self.when == "once" and any(found.kind == "embedding" and found.by == "source" for found in sources)
+        return self.when == "once" and any(source.kind == "embedding" and source.by == "source" for source in sources)
 
 
 def sound_axis(port: Port, length: int) -> int:
@@ -180,7 +180,7 @@ class Contract:
     @property
     def read_files(self) -> tuple[str, ...]:
         """The files that a host reads: models and tables."""
-        return tuple(dict.fromkeys([*(each.file for each in self.methods), *(table.file for table in self.tables)]))
+        return tuple(dict.fromkeys([*(method.file for method in self.methods), *(table.file for table in self.tables)]))
 
     @property
     def takes_text(self) -> bool:

@@ -71,10 +71,10 @@ def _read(path: Path, form: _Form, altered: bool) -> Any:
         plain = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise _none(path, what, command, str(error)) from error
-    found = plain.get("version") if isinstance(plain, dict) else None
-    if type(found) is int and found != version:
+    version_read = plain.get("version") if isinstance(plain, dict) else None
+    if type(version_read) is int and version_read != version:
         hint = f"make it again with `graphkit {command}`, which writes version {version}"
-        raise ModelError(f"it is a {what} of version {found}", file=str(path), hint=hint)
+        raise ModelError(f"it is a {what} of version {version_read}", file=str(path), hint=hint)
     has_checksum = isinstance(plain, dict) and isinstance(plain.pop("checksum", None), str)
     try:
         contract = _built(kind, plain, "it")
@@ -141,11 +141,11 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 def _one_of(options: tuple[Any, ...], plain: Any, at: str) -> Any:
     if plain is None and types.NoneType in options:
         return None
-    left = [option for option in options if option is not types.NoneType]
-    if {int, str} == set(left):
+    kinds = [option for option in options if option is not types.NoneType]
+    if {int, str} == set(kinds):
         return _built(str if isinstance(plain, str) else int, plain, at)
-    literals = tuple(text for option in left if get_origin(option) is Literal for text in get_args(option))
-    return _built(Literal[literals] if literals else left[0], plain, at)
+    literals = tuple(text for option in kinds if get_origin(option) is Literal for text in get_args(option))
+    return _built(Literal[literals] if literals else kinds[0], plain, at)
 
 
 def _words(kind: Any) -> str:

@@ -105,13 +105,13 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
     Raises:
         ModelError: One cannot be read.
     """
-    found = {}
+    records = {}
     for name in sorted(names):
         try:
-            found[name] = FileRecord.of(folder / name)
+            records[name] = FileRecord.of(folder / name)
         except OSError as error:
             raise ModelError(f"it cannot be read: {error.strerror}", file=str(folder / name), hint=AGAIN) from error
-    return found
+    return records
 
 
 AGAIN = "make the folder again, or copy it again from where it was made"
@@ -174,8 +174,8 @@ def sealed(record: Any) -> str:
 
 def unsealed(text: str) -> bool:
     """Whether JSON no longer has its checksum."""
-    found = SEAL.fullmatch(_plain(text))
-    return found is None or hashlib.sha256(found[1].encode()).hexdigest() != found[2]
+    match = SEAL.fullmatch(_plain(text))
+    return match is None or hashlib.sha256(match[1].encode()).hexdigest() != match[2]
 
 
 def _plain(text: str) -> str:

@@ -59,10 +59,10 @@ def read_description(path: Path) -> tuple[Chain, ...]:
     file = read_toml(path)
     file.only("method", "state")
     states = list(file.sections("state"))
-    found = [_described(section, path.parent, states) for section in file.sections("method")]
-    if not found:
+    methods = [_described(section, path.parent, states) for section in file.sections("method")]
+    if not methods:
         raise UsageError(f"{path}: it names no method - write [[method]] with a name and its models")
-    names = [method.name for method in found]
+    names = [method.name for method in methods]
     files = [name.lower() for name in names]  # which are one where file names have no case
     if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
         raise UsageError(f"{path}: two methods are called '{twice}' - name one anew")
@@ -71,7 +71,7 @@ def read_description(path: Path) -> tuple[Chain, ...]:
             unknown = [name for name in _places(section, place) if name not in names]
             if unknown:
                 raise UsageError(f"{path}: state '{section.text('name')}' names '{unknown[0]}', which is no method")
-    return tuple(found)
+    return tuple(methods)
 
 
 def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
@@ -92,10 +92,10 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
     reads, writes = dict[str, str](), dict[str, str]()
     for state in states:
         state.only("name", "read", "write", "initial")
-        for place, found in (("read", reads), ("write", writes)):
+        for place, names in (("read", reads), ("write", writes)):
             port = _places(state, place).get(name)
             if port is not None:
-                found[port] = state.text("name")
+                names[port] = state.text("name")
     links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
     return Chain(
         name=name,
@@ -127,18 +127,18 @@ def read_initial(path: Path) -> Initial:
 
 
 def _initial(section: Section, folder: Path) -> np.ndarray:
-    given = section.values["initial"]
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return np.asarray(given)
-    if not isinstance(given, str):
-        raise section.wrong("initial", f"{str(given)[:40]!r} is no initial value", "write a number, or a .npy file")
-    if Path(given).name != given:
-        raise section.wrong("initial", f"{given[:40]!r} is not in the folder of the bundle.toml", "put it there")
+    initial = section.values["initial"]
+    if isinstance(initial, (int, float)) and not isinstance(initial, bool):
+        return np.asarray(initial)
+    if not isinstance(initial, str):
+        raise section.wrong("initial", f"{str(initial)[:40]!r} is no initial value", "write a number, or a .npy file")
+    if Path(initial).name != initial:
+        raise section.wrong("initial", f"{initial[:40]!r} is not in the folder of the bundle.toml", "put it there")
     try:
-        return np.asarray(np.load(folder / given, allow_pickle=False))
+        return np.asarray(np.load(folder / initial, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         raise section.wrong(
-            "initial", f"{given[:40]!r} cannot be read: {error!s:.200}", "write it with numpy.save"
+            "initial", f"{initial[:40]!r} cannot be read: {error!s:.200}", "write it with numpy.save"
         ) from (error)
 
 
@@ -203,8 +203,8 @@ def _made(method: Chain, slots: int, update: Update) -> MethodModel:
 
 def _prefixed(made: MethodModel, method: Chain) -> MethodModel:
     """Return a method whose cache and length have the names that the description gives."""
-    own = set(method.reads.values())
-    names = {state: state if state in own else f"{method.cache}.{state}" for state in made.reads.values()}
+    named = set(method.reads.values())
+    names = {state: state if state in named else f"{method.cache}.{state}" for state in made.reads.values()}
     return replace(
         made,
         reads={port: names[state] for port, state in made.reads.items()},
@@ -244,19 +244,19 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     if len(steps) != 1:
         return tuple(_method(_stem(model), "step", model) for model in models) if steps else ()
     (step,) = steps
-    found = []
+    methods = []
     for model in models:
-        given = first_states(model, step) if model is not step else {}
-        if given:
-            states = {value.name: past.name for past, value in given.items()}
-            found.append(_method("prefill", "once", model, states))
+        starts = first_states(model, step) if model is not step else {}
+        if starts:
+            states = {value.name: past.name for past, value in starts.items()}
+            methods.append(_method("prefill", "once", model, states))
         elif model is not step:
-            found.append(_method(_stem(model), "step", model))
-    return (*(each for each in found if each.when == "once"), _method("step", "step", step), *_later(found))
+            methods.append(_method(_stem(model), "step", model))
+    return (*(method for method in methods if method.when == "once"), _method("step", "step", step), *_later(methods))
 
 
-def _later(found: Sequence[Chain]) -> Sequence[Chain]:
-    return [each for each in found if each.when == "step"]
+def _later(methods: Sequence[Chain]) -> Sequence[Chain]:
+    return [method for method in methods if method.when == "step"]
 
 
 def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:

@@ -89,28 +89,28 @@ def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleCont
     return replace(contract, states=tuple(states)), arrays
 
 
-def _fitting(state: StateTensor, given: np.ndarray) -> np.ndarray:
-    for problem in _problems(state, given):
+def _fitting(state: StateTensor, initial: np.ndarray) -> np.ndarray:
+    for problem in _problems(state, initial):
         raise UsageError(f"the initial value of state '{state.name}' {problem}")
-    return given.astype(state.dtype)
+    return initial.astype(state.dtype)
 
 
-def _problems(state: StateTensor, given: np.ndarray) -> Iterator[str]:
+def _problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
     """Yield why an initial value does not fit a state, a clause each."""
     dtype = np.dtype(state.dtype)
     row = tuple(1 if axis == state.batch else size for axis, size in enumerate(state.shape))
     if state.axis is not None:
         yield "means nothing: it is a cache, of which no slot is in use at first - leave it out"
-    elif given.ndim == 0 and given.dtype.kind in "iuf":
+    elif initial.ndim == 0 and initial.dtype.kind in "iuf":
         with np.errstate(over="ignore", invalid="ignore"):
-            cast = given.astype(dtype)
-        is_whole = dtype.kind == "f" or bool(cast == given)
-        if not np.isfinite(given) or not np.isfinite(cast.astype(np.float64)) or not is_whole:
-            yield f"is {given.item()!r}, which {dtype} does not hold - give another one, or an array in a .npy file"
-    elif given.dtype != dtype:
-        yield f"is an array of {given.dtype}, and the state is {dtype} - write it with that dtype"
-    elif given.shape != row:
-        yield f"is {list(given.shape)}, and a row of the state is {list(row)} - give that"
+            cast = initial.astype(dtype)
+        is_whole = dtype.kind == "f" or bool(cast == initial)
+        if not np.isfinite(initial) or not np.isfinite(cast.astype(np.float64)) or not is_whole:
+            yield f"is {initial.item()!r}, which {dtype} does not hold - give another one, or an array in a .npy file"
+    elif initial.dtype != dtype:
+        yield f"is an array of {initial.dtype}, and the state is {dtype} - write it with that dtype"
+    elif initial.shape != row:
+        yield f"is {list(initial.shape)}, and a row of the state is {list(row)} - give that"
 
 
 def _dtype(state: StateTensor) -> int:

@@ -104,14 +104,14 @@ class SizeRequest:
     def _check_dims(self, models: Sequence[Model]) -> None:
         """Check that symbols exist, and that none counts sequences or slots, which have options of their own."""
         roles = [(model, symbol_roles(model)) for model in models]
-        known = sorted({name for _, found in roles for name in found})
+        known = sorted({name for _, symbols in roles for name in symbols})
         for name, size in self.dims:
             if name not in known:
                 raise UsageError(f"no input has a dim '{name}' - {did_you_mean(name, known)}")
-            for model, found in roles:
-                if model.roles.pasts and found.get(name) in ("past", "total"):
+            for model, symbols in roles:
+                if model.roles.pasts and symbols.get(name) in ("past", "total"):
                     raise UsageError(f"{model.name}: '{name}' grows with the cache - give {self.slots_flag}")
-                if model.roles.pasts and found.get(name) == "batch" and size != self.batch:
+                if model.roles.pasts and symbols.get(name) == "batch" and size != self.batch:
                     raise UsageError(f"{model.name}: '{name}' is {self.batch}, not {size} - give --batch {size}")
 
     def _slots(self, step: Model | None) -> int:

@@ -35,7 +35,7 @@ def host_part(model: Model, host_inputs: Sequence[HostInput], setting: Setting) 
     Raises:
         ModelError: onnxruntime does not load it.
     """
-    part = with_outputs(model, [(each.source.value.name, each.declared) for each in host_inputs])
+    part = with_outputs(model, [(host_input.source.value.name, host_input.declared) for host_input in host_inputs])
     roles = {value.name: role for value, role in model.roles.inputs.items()}
     with IsolatedSession(part) as session:
         yield HostPart(part, roles, setting, session)

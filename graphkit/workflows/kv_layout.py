@@ -80,7 +80,7 @@ def _stacks(contract: Contract, step: Model, taken: Collection[str]) -> Iterator
         if len({(state.shape, state.dtype, state.axis) for state in members}) > 1:
             raise UsageError("the layers have caches of different dims - lower with --kv-layout per-layer")
         name = f"past_{attention}_{kind}"
-        while any(other.startswith(name) for other in taken):
+        while any(name_taken.startswith(name) for name_taken in taken):
             name = f"{name}_"
         yield _Stack(name, f"the {kind} caches of the {attention}-attention, layer by layer", members)
 

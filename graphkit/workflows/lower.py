@@ -152,11 +152,11 @@ def _drafted(pipeline: Pipeline, sizes: LowerSizes, options: LowerOptions, progr
 def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
     if not options.judges:
         return None
-    found: list[Judgement] = []
+    judgements: list[Judgement] = []
     for command in options.judges:
         progress(f"asking {command}")
-        found.extend(judge(command, models, options.judge_seconds))
-    return Judgements(tuple(found))
+        judgements.extend(judge(command, models, options.judge_seconds))
+    return Judgements(tuple(judgements))
 
 
 def _check_pad(contract: Contract, pad: int) -> None:
@@ -178,8 +178,8 @@ def _sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]
     dtypes = {constant.data_type for constant in constants if constant is not None}
-    wanted = mask_floor(target, options.mask_floor)
-    floor = max((floor_of(wanted, dtype) for dtype in dtypes), default=wanted)
+    asked = mask_floor(target, options.mask_floor)
+    floor = max((floor_of(asked, dtype) for dtype in dtypes), default=asked)
     pad = options.pad if options.pad is not None else pipeline.tokens["pad"] or 0
     return LowerSizes(**vars(sizes), floor=floor, pad=pad, target=target)
 
@@ -193,8 +193,8 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         if (
             pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None
         ):  # its source is no text: decoders see as much as it gives
-            own = symbol_roles(pipeline.encoder)
-            dims = {name: size for name, size in sizes.dims.items() if name not in own}
+            of_encoder = symbol_roles(pipeline.encoder)
+            dims = {name: size for name, size in sizes.dims.items() if name not in of_encoder}
             sizes = replace(sizes, source=_states(parts[0]), dims=dims, sound=parts[0].sound)
     first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
     if step is None:
@@ -241,11 +241,11 @@ def _states(encoder: Lowered) -> int:
 
 def _tables(draft: _Draft) -> dict[str, bytes]:
     """Return the content of each file of a table."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for table in draft.contract.tables:
         array = draft.arrays[table.name]
-        found.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
-    return found
+        contents.setdefault(table.file, array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return contents
 
 
 def _write(
@@ -277,6 +277,6 @@ def _write(
             overwrite=options.overwrite,
             before=finish,
         )
-    left = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
-    draft = replace(draft, data=DATA if weights == "shared" else "", notes=(*left, *draft.notes))
+    unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
+    draft = replace(draft, data=DATA if weights == "shared" else "", notes=(*unused, *draft.notes))
     return draft, proofs[0] if proofs else None

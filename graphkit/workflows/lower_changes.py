@@ -69,16 +69,16 @@ class AskedChanges:
             return
         progress(f"measuring {' and '.join(change.progress for change in self.done)}")
         originals = Originals(self.export.encoder, self.export.first, self.export.step)
-        found = deviation(originals, output, limits=options.limits, progress=progress)
+        measured = deviation(originals, output, limits=options.limits, progress=progress)
         which = "that change" if len(self.done) == 1 else "these changes"
         without = "it" if len(self.done) == 1 else "them"
-        yield f"{said} The proof is against the export with {which}. Without {without}, {found.words()}."
+        yield f"{said} The proof is against the export with {which}. Without {without}, {measured.words()}."
 
 
 def asked_changes(export: Pipeline, options: LowerOptions) -> AskedChanges:
     """Make the changes that the options ask for."""
-    given = ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh))
-    return changed_export(export, [change.option for change, is_asked in given if is_asked])
+    options_given = ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh))
+    return changed_export(export, [change.option for change, is_asked in options_given if is_asked])
 
 
 def changed_export(export: Pipeline, names: Collection[str]) -> AskedChanges:

@@ -87,10 +87,13 @@ class LowerReport(Result):
 
     def _verdict(self) -> str:
         """Return how many nodes the target refuses, and of how many no source says."""
-        found = [file.blockers for file in self.files]
-        refused, unknown = sum(len(each.blockers) for each in found), sum(each.open_nodes for each in found)
+        files = [file.blockers for file in self.files]
+        refused, unknown = (
+            sum(len(blockers.blockers) for blockers in files),
+            sum(blockers.open_nodes for blockers in files),
+        )
         open_ = (
-            f"of {unknown:,} of {counted(sum(each.nodes for each in found), 'node(s)')} no source says"
+            f"of {unknown:,} of {counted(sum(blockers.nodes for blockers in files), 'node(s)')} no source says"
             if unknown
             else ""
         )
@@ -143,10 +146,10 @@ class LowerReport(Result):
 
 
 def _refused(file: LoweredFile, target: str) -> str:
-    found = file.blockers.blockers
-    counts = {option: sum(each.pass_name == name for each in found) for name, option in ASKED.items()}
+    refused = file.blockers.blockers
+    counts = {option: sum(obstacle.pass_name == name for obstacle in refused) for name, option in ASKED.items()}
     hints = [f"{count} of which {option} removes" for option, count in counts.items() if count]
-    return ", ".join([f"{target} refuses {counted(len(found), 'node(s)')}", *hints])
+    return ", ".join([f"{target} refuses {counted(len(refused), 'node(s)')}", *hints])
 
 
 def lowered_file(part: Lowered) -> LoweredFile:

@@ -130,8 +130,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
             flag = "--batch" if roles[name] == "batch" else "--src-len"
             raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give {flag} {size}")
     past, total = (
-        frozenset(name for name, role in roles.items() if role == wanted and name not in numbers)
-        for wanted in ("past", "total")
+        frozenset(name for name, role in roles.items() if role == growing and name not in numbers)
+        for growing in ("past", "total")
     )
     if has_cache and not past:
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")

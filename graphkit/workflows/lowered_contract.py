@@ -270,13 +270,13 @@ def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]
     entries = [entry for entry in step.roles.cache if not step.roles.is_cross(entry)] if step is not None else []
     grown = [state for part in parts for state in part.states if state.axis is not None]
     sizes = {tuple(dim for axis, dim in enumerate(s.shape) if axis not in (0, s.axis)) for s in grown}
-    found = sizes.pop() if len(sizes) == 1 else ()
+    per_layer = sizes.pop() if len(sizes) == 1 else ()
     outputs = [port for part in parts if part.method.when == "step" for port in part.method.outputs]
     logits = [port for port in outputs if not port.writes]
     return {
         "layers": len({entry.slot.index for entry in entries}),
-        "heads": found[0] if len(found) == 2 else 0,
-        "head_dim": found[1] if len(found) == 2 else 0,
+        "heads": per_layer[0] if len(per_layer) == 2 else 0,
+        "head_dim": per_layer[1] if len(per_layer) == 2 else 0,
         "vocabulary": logits[0].shape[-1] if logits else 0,
     }
 

@@ -293,10 +293,10 @@ class _Lowering:
 
     def _remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove the remaining blockers, without those that change results."""
-        found = blockers(self.model, self.sizes.target)
-        wanted = {obstacle.pass_name for obstacle in found.blockers}
+        remaining = blockers(self.model, self.sizes.target)
+        names = {obstacle.pass_name for obstacle in remaining.blockers}
         for kind in PASSES:
-            if kind.name() in wanted and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
+            if kind.name() in names and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
                 yield MaskedFillToAdd(self.sizes.floor) if kind is MaskedFillToAdd else kind()
 
     def result(self) -> Lowered:

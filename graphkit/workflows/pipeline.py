@@ -88,14 +88,14 @@ def find_pipeline(path: Path) -> Pipeline:
         ModelError: A file is broken.
     """
     if path.is_file() or not path.is_dir():
-        found = {_role(model): model for model in [load(path)]}
+        by_role = {_role(model): model for model in [load(path)]}
     else:
-        found = _of_folder(path)
-    merged = found.get("merged")
-    first, step = (merged, merged) if merged is not None else (found.get("first"), found.get("step"))
+        by_role = _of_folder(path)
+    merged = by_role.get("merged")
+    first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
     if first is not None and step is None:
         raise UsageError(f"{path}: it has a decoder of the first step and none of later steps - export both")
-    encoder = found.get("encoder")
+    encoder = by_role.get("encoder")
     if encoder is None and any(map(_reads_encoder, (first, step))):
         raise UsageError(f"{path}: it has a decoder that reads an encoder, and no encoder - export it too")
     tokens, ends = special_tokens(path, [encoder, step])
@@ -138,17 +138,17 @@ def _of_folder(folder: Path) -> dict[str, Model]:
         raise UsageError(f"{folder}: it holds no .onnx file - name the folder of an export, or a model")
     models = [load(path) for path in paths]
     started = [model for model in models if any(first_states(model, step) for step in models)]
-    found: dict[str, Model] = {}
+    by_role: dict[str, Model] = {}
     for model in models:
         if model in started:  # it reads a prompt at once, as a step of recurrent state does token by token
             continue
         role = _role(model)
-        if role in found:
+        if role in by_role:
             raise UsageError(
-                f"{folder}: {found[role].name} and {model.name} are both for the same step - move one elsewhere"
+                f"{folder}: {by_role[role].name} and {model.name} are both for the same step - move one elsewhere"
             )
-        found[role] = model
-    return found
+        by_role[role] = model
+    return by_role
 
 
 def _role(model: Model) -> str:
@@ -157,24 +157,24 @@ def _role(model: Model) -> str:
 
 def _tokens(configurations: list[Mapping[str, object]], models: list[Model | None]) -> dict[str, int | None]:
     """Return special tokens of the configurations beside the models; padding also by comparisons of ids in a model."""
-    found: dict[str, int | None] = {
-        key: next((ids[0] for each in configurations if (ids := _ids(each.get(entry)))), None)
+    tokens: dict[str, int | None] = {
+        key: next((ids[0] for configuration in configurations if (ids := _ids(configuration.get(entry)))), None)
         for key, entry in KEYS.items()
     }
     for model in models:
-        if found["pad"] is None and model is not None and model.roles.decoder is None:
-            found["pad"] = padding_token(model)
-    return found
+        if tokens["pad"] is None and model is not None and model.roles.decoder is None:
+            tokens["pad"] = padding_token(model)
+    return tokens
 
 
 def _ends(configurations: list[Mapping[str, object]]) -> tuple[int, ...]:
-    return next((ids for each in configurations if (ids := _ids(each.get(ENDS)))), ())
+    return next((ids for configuration in configurations if (ids := _ids(configuration.get(ENDS)))), ())
 
 
 def _ids(entry: object) -> tuple[int, ...]:
     """Return the tokens of an entry, which is one or a list of them."""
     listed = entry if isinstance(entry, list) else [entry]
-    ids = [each for each in listed if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+    ids = [token for token in listed if isinstance(token, int) and not isinstance(token, bool) and token >= 0]
     return tuple(dict.fromkeys(ids))
 
 

@@ -93,19 +93,21 @@ def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Mo
     Raises:
         UsageError: A row follows from the tokens by no rule that a host knows.
     """
-    found: list[Pooling] = []
+    pooled: list[Pooling] = []
     lengths = frozenset(name for name, role in symbol_roles(model).items() if role in LENGTHS)
     if not setting.is_padded or setting.capacity or not vocabulary:
-        return model, found
+        return model, pooled
     for name in [choice.out.name for choice in _choices(model, infer(model), setting, lengths)]:
         shapes = infer(model)
-        choice = next((each for each in _choices(model, shapes, setting, lengths) if each.out.name == name), None)
+        choice = next(
+            (candidate for candidate in _choices(model, shapes, setting, lengths) if candidate.out.name == name), None
+        )
         rule = _rule(model, shapes, choice, setting, lengths, vocabulary) if choice is not None else None
         if choice is not None and rule is not None:
-            made = _pooling(model, shapes, choice, rule, setting, found)
+            made = _pooling(model, shapes, choice, rule, setting, pooled)
             model = _with_product(model, shapes, choice, made)
-            found.append(made)
-    return model, found
+            pooled.append(made)
+    return model, pooled
 
 
 def _choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Iterator[_Choice]:
@@ -264,9 +266,12 @@ def _pooling(
     assert dims is not None
     batch = int(dims[0].evaluate(setting.dims))
     dtype = shapes[choice.states].dtype
-    same = next((each for each in before if (each.by, each.token, each.dtype) == (rule.by, rule.token, dtype)), None)
+    same = next(
+        (pooling for pooling in before if (pooling.by, pooling.token, pooling.dtype) == (rule.by, rule.token, dtype)),
+        None,
+    )
     name = same.name if same is not None else free_name("pooling", names_in(model.scopes))
-    if any(each.token not in (None, rule.token) for each in before if rule.token is not None):
+    if any(pooling.token not in (None, rule.token) for pooling in before if rule.token is not None):
         raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
     return Pooling(
         out=choice.out.name,

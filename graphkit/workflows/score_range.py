@@ -71,24 +71,24 @@ class _Runs:
         self.opened: dict[str, IsolatedSession] = {}
         for part in parts:
             shapes = infer(part.model)
-            found = masked_scores(part.model, part.method, shapes)
-            self.scores += len(found)
-            self.opened[part.method.name] = IsolatedSession(_with_scores(part.model, found, shapes))
+            scores = masked_scores(part.model, part.method, shapes)
+            self.scores += len(scores)
+            self.opened[part.method.name] = IsolatedSession(_with_scores(part.model, scores, shapes))
 
     def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        given = self.opened[method.name].run(feed)
+        outputs = self.opened[method.name].run(feed)
         known = {port.name for port in method.outputs}
-        for name, scores in given.items():
+        for name, scores in outputs.items():
             if name not in known:
                 finite = np.abs(scores[np.isfinite(scores)].astype(np.float64))
                 self.largest = max(self.largest, float(finite.max(initial=0.0)))
-        return given
+        return outputs
 
 
 def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, ...]:
     """Return the scores that masks are added to before a Softmax."""
     data = _data(model, method)
-    found = []
+    masked = []
     for node in model.graph.nodes:
         weighed = node.input(0)
         added = weighed.producer if weighed is not None and node.is_op("Softmax") else None
@@ -96,8 +96,8 @@ def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, 
             continue
         scores = [value for value in added.inputs if value is not None and value in data]
         if len(scores) == 1 and shapes[scores[0]].sizes() is not None:
-            found.append(scores[0])
-    return tuple(dict.fromkeys(found))
+            masked.append(scores[0])
+    return tuple(dict.fromkeys(masked))
 
 
 def _data(model: Model, method: Method) -> set[Value]:
@@ -111,6 +111,6 @@ def _data(model: Model, method: Method) -> set[Value]:
 
 
 def _with_scores(model: Model, scores: Sequence[Value], shapes: Shapes) -> Model:
-    given = dict.fromkeys((*model.graph.outputs, *scores))
-    outputs = [(value.name, NewInput(value.name, shapes[value].dtype, shapes[value].sizes() or ())) for value in given]
+    values = dict.fromkeys((*model.graph.outputs, *scores))
+    outputs = [(value.name, NewInput(value.name, shapes[value].dtype, shapes[value].sizes() or ())) for value in values]
     return with_outputs(model, outputs)

@@ -44,8 +44,10 @@ def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting)
         ModelError: onnxruntime cannot run what makes the mask.
     """
     mask = _sound_mask(model)
-    masks = [each for each in host_inputs if each.is_mask]
-    masks = [each for each in masks if mask is not None and mask.name in each.source.dependence.inputs]
+    masks = [host_input for host_input in host_inputs if host_input.is_mask]
+    masks = [
+        host_input for host_input in masks if mask is not None and mask.name in host_input.source.dependence.inputs
+    ]
     if mask is None or not masks:
         return setting
     shapes = infer(model)

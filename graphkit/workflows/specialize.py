@@ -197,9 +197,9 @@ class Specializer:
     def _known(self, wish: DimSpec) -> DimSpec:
         """Return the dims that a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
         solved, _ = solve(given_shapes(self._model, wish.shapes), wish.numbers)
-        given = Inputs(self._model, self._spec | DimSpec.of(solved, wish.shapes))
-        numbers = {name: size for name, size in sorted(given.numbers.items()) if name not in self._dynamic}
-        kinds = ((name, shape, given.declared[name]) for name, shape in wish.inputs)
+        inputs = Inputs(self._model, self._spec | DimSpec.of(solved, wish.shapes))
+        numbers = {name: size for name, size in sorted(inputs.numbers.items()) if name not in self._dynamic}
+        kinds = ((name, shape, inputs.declared[name]) for name, shape in wish.inputs)
         unranked = {name: shape for name, shape, kind in kinds if kind and kind.dims is None}
         return self._spec | DimSpec.of(numbers, unranked)
 

@@ -201,12 +201,12 @@ def _arrays(
     yield Array("Table", tables, tuple(map(_table, contract.tables)))
     yield Array("State", states, tuple(map(_state, contract.states)))
     records = []
-    for method, taken, given in zip(contract.methods, inputs, outputs, strict=True):
-        yield Array("Input", taken.name, tuple(_input(contract, port) for port in method.inputs))
-        yield Array("Output", given.name, tuple(_output(contract, port) for port in method.outputs))
+    for method, ins, outs in zip(contract.methods, inputs, outputs, strict=True):
+        yield Array("Input", ins.name, tuple(_input(contract, port) for port in method.inputs))
+        yield Array("Output", outs.name, tuple(_output(contract, port) for port in method.outputs))
         is_step = method.when == "step"
         names = {"name": method.name, "file": method.file}
-        records.append(Record({**names, "each_step": is_step, "inputs": taken, "outputs": given}))
+        records.append(Record({**names, "each_step": is_step, "inputs": ins, "outputs": outs}))
     yield Array("Method", methods, tuple(records))
 
 
@@ -307,7 +307,7 @@ def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
         ]
         return next((place, at) for name, place, at in outputs if name == source.of)
     named: Sequence[State | Table] = contract.states if source.kind == "state" else contract.tables
-    return [each.name for each in named].index(source.of), -1
+    return [thing.name for thing in named].index(source.of), -1
 
 
 def item_bytes(dtype: str) -> int:
