@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from graphkit.contract import Contract
 from graphkit.graph.names import counted
-from graphkit.render.blocks import Block, Column, Prose, Table
-from graphkit.render.result import Result
 from graphkit.runtime.isolation import isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.comparator import compare
 from graphkit.verify.decoding import greedy
 from graphkit.verify.lowering_causes import named
 from graphkit.verify.lowering_facts import facts_of
+from graphkit.verify.lowering_proof import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene, leaks
 from graphkit.verify.one_sequence import OneSequence, padding_note
 from graphkit.verify.originals import Originals
@@ -26,114 +25,11 @@ from graphkit.verify.session_adapters import numbered
 from graphkit.verify.special_tokens import placed, places, special_tokens
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
-__all__ = ["LoweringProof", "SourceRun", "verify_lowering", "vocabulary"]
+__all__ = ["deviation", "verify_lowering", "vocabulary"]
 
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
-
-
-@dataclass(frozen=True)
-class SourceRun:
-    """One source, or one prompt, through both pipelines.
-
-    Attributes:
-        length: Tokens of the source; 0 without one.
-        encoder: The largest difference of what runs once, at valid positions; None without it.
-        steps: Steps decoded with given tokens.
-        logits: The largest difference of logits over these, None without a decoder.
-        greedy: Steps decoded greedily.
-        tokens: Different tokens among those that the original chose greedily.
-        others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
-        failure: Why it fails, "" for nothing.
-        token: The special token that was tried at several places of the source, and of what is decoded; None for none.
-        is_sound: Whether the length counts samples or frames of a sound, behind which are zeros.
-    """
-
-    length: int
-    encoder: float | None
-    steps: int
-    logits: float | None
-    greedy: int
-    tokens: int
-    others: int
-    failure: str
-    token: int | None = None
-    is_sound: bool = False
-
-
-@dataclass(frozen=True)
-class LoweringProof(Result):
-    """The proof that host and lowered models give the results of the originals.
-
-    Attributes:
-        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1.
-        runs: The runs, by length of the source.
-        causes: What the differences look like, a sentence each.
-        notes: What to know of the proof, a sentence each.
-    """
-
-    title: ClassVar[str] = "Proof"
-    computed: ClassVar[tuple[str, ...]] = ("passed",)
-    tolerance: float
-    runs: tuple[SourceRun, ...]
-    causes: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether it ran, and nothing differs by more than the tolerance."""
-        return bool(self.runs) and not self.findings()
-
-    def findings(self) -> tuple[str, ...]:
-        """Return why the proof failed, a sentence each."""
-        failures = [_at(run) + run.failure for run in self.runs if run.failure]
-        return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
-
-    def proven(self) -> str:
-        """Return the proven statement, a sentence."""
-        return f"Proven in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the runs as a table, then their findings."""
-        yield Table(
-            (
-                Column("Source", "number"),
-                Column("Token", "number"),
-                Column("Encoder", "number"),
-                Column("Steps", "number"),
-                Column("Logits", "number"),
-                Column("Greedy", "number"),
-                Column("Result"),
-            ),
-            [
-                (
-                    r.length or None,
-                    r.token,
-                    _number(r.encoder),
-                    r.steps,
-                    _number(r.logits),
-                    r.greedy,
-                    r.failure or "equal",
-                )
-                for r in self.runs
-            ],
-        )
-        yield from (Prose(cause, "warning") for cause in self.causes)
-        yield from (Prose(note) for note in self.notes)
-        if self.passed:
-            within = (
-                f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
-            )
-            yield Prose(f"Host and lowered models give what the originals give, within {within}.")
-
-
-def _at(run: SourceRun) -> str:
-    if run.token is not None:
-        return f"token {run.token} "
-    if run.is_sound:
-        return f"sound of {run.length:,} places: "
-    return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
 
 
 def _places(where: Sequence[int]) -> str:
@@ -141,10 +37,6 @@ def _places(where: Sequence[int]) -> str:
     if not where:
         return "no place"
     return f"{'place' if len(where) == 1 else 'places'} {' and '.join(str(place + 1) for place in where)}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
 
 
 def verify_lowering(
@@ -407,14 +299,25 @@ def _distance(actual: np.ndarray, expected: np.ndarray) -> float:
     return compare(expected, actual, any_width=True).absolute
 
 
-def ties_note(ties: int) -> str:
-    """Return the note of steps at which a host chose another token than the original, and either is right."""
-    times = counted(ties, "step(s)")
-    return f"At {times} the two largest logits are as near as the tolerance: either token is right."
-
-
 def vocabulary(contract: Contract) -> int:
     """Return how many tokens all tables of embeddings have rows for."""
     sources = {port.source.of for method in contract.methods for port in method.inputs if port.source is not None}
     rows = [table.rows for table in contract.tables if table.name in sources and table.name.endswith("inputs_embeds")]
     return min(rows, default=2)
+
+
+def deviation(
+    originals: Originals,
+    folder: Path,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Deviation:
+    """Return how far host and lowered models are from the originals; see `verify_lowering`."""
+    runs = verify_lowering(originals, folder, tolerance=math.inf, limits=limits, progress=progress).runs
+    return Deviation(
+        max((run.encoder for run in runs if run.encoder is not None), default=None),
+        max((run.logits for run in runs if run.logits is not None), default=None),
+        sum(run.others for run in runs),
+        sum(run.greedy for run in runs),
+    )

@@ -24,7 +24,8 @@ from graphkit.passes.npu.split_cross_kv import SplitCrossKv
 from graphkit.runtime.isolation import isolation
 from graphkit.save import Placement, check_targets, fits_inline, save_models, unused_text
 from graphkit.targets import load_target
-from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
+from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.deploy_sizes import check_dtypes, check_output, size_request
 from graphkit.workflows.judge import Judgement, Judgements, judge, judge_words

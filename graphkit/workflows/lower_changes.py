@@ -10,7 +10,7 @@ from graphkit.options import LowerOptions
 from graphkit.passes.npu.gelu_to_tanh import GeluToTanh
 from graphkit.passes.quantization.dequantize import Dequantize
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.verify.approximation_error import deviation
+from graphkit.verify.lowering_verifier import deviation
 from graphkit.verify.originals import Originals
 from graphkit.workflows.pipeline import Pipeline, changed_by
 

@@ -14,7 +14,7 @@ from graphkit.render.blocks import Table as Rows
 from graphkit.render.result import Result
 from graphkit.shapes import infer
 from graphkit.verify.evidence import proof_outcome
-from graphkit.verify.lowering_verifier import LoweringProof
+from graphkit.verify.lowering_proof import LoweringProof
 from graphkit.workflows.judge import Judgements
 from graphkit.workflows.lowered_contract import Lowered
 

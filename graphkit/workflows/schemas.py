@@ -39,7 +39,7 @@ from graphkit.shapes.tensor import Ratio
 from graphkit.suggest import did_you_mean
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.layers.comparison import ModelComparison
-from graphkit.verify.lowering_verifier import LoweringProof
+from graphkit.verify.lowering_proof import LoweringProof
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.verify.split_proof import SplitProof
 from graphkit.workflows.bundle import BundleReport

@@ -17,7 +17,8 @@ from graphkit.options import FolderOptions
 from graphkit.verify.bundle_proof import BundleProof
 from graphkit.verify.bundle_verifier import equal_tokens, verify_bundle
 from graphkit.verify.chain_verifier import verify_methods
-from graphkit.verify.lowering_verifier import LoweringProof, ties_note, verify_lowering
+from graphkit.verify.lowering_proof import LoweringProof, ties_note
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 from graphkit.workflows.bundle_description import BUNDLE_TOML, method_chains

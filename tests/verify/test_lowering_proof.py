@@ -17,7 +17,8 @@ from real_models import unpacked
 
 from graphkit.host import Host, numpy_host
 from graphkit.runtime.isolation import isolation
-from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
+from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder
 from graphkit.workflows.pipeline import find_pipeline

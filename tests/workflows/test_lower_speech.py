@@ -19,7 +19,8 @@ from graphkit.contract.guide import guide
 from graphkit.errors import UsageError
 from graphkit.host import Host
 from graphkit.model import load
-from graphkit.verify.lowering_verifier import LoweringProof, verify_lowering
+from graphkit.verify.lowering_proof import LoweringProof
+from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.workflows.lower import LowerOptions, lower_folder

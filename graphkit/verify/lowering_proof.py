@@ -1,0 +1,154 @@
+"""The findings of the proof of a lowering, ready to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from graphkit.graph.names import counted
+from graphkit.render.blocks import Block, Column, Prose, Table
+from graphkit.render.result import Result
+
+__all__ = ["Deviation", "LoweringProof", "SourceRun", "ties_note"]
+
+
+@dataclass(frozen=True)
+class SourceRun:
+    """One source, or one prompt, through both pipelines.
+
+    Attributes:
+        length: Tokens of the source; 0 without one.
+        encoder: The largest difference of what runs once, at valid positions; None without it.
+        steps: Steps decoded with given tokens.
+        logits: The largest difference of logits over these, None without a decoder.
+        greedy: Steps decoded greedily.
+        tokens: Different tokens among those that the original chose greedily.
+        others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
+        failure: Why it fails, "" for nothing.
+        token: The special token that was tried at several places of the source, and of what is decoded; None for none.
+        is_sound: Whether the length counts samples or frames of a sound, behind which are zeros.
+    """
+
+    length: int
+    encoder: float | None
+    steps: int
+    logits: float | None
+    greedy: int
+    tokens: int
+    others: int
+    failure: str
+    token: int | None = None
+    is_sound: bool = False
+
+
+@dataclass(frozen=True)
+class LoweringProof(Result):
+    """The proof that host and lowered models give the results of the originals.
+
+    Attributes:
+        tolerance: The largest difference that counts as equal, times how far an output varies where that is above 1.
+        runs: The runs, by length of the source.
+        causes: What the differences look like, a sentence each.
+        notes: What to know of the proof, a sentence each.
+    """
+
+    title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
+    tolerance: float
+    runs: tuple[SourceRun, ...]
+    causes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran, and nothing differs by more than the tolerance."""
+        return bool(self.runs) and not self.findings()
+
+    def findings(self) -> tuple[str, ...]:
+        """Return why the proof failed, a sentence each."""
+        failures = [_at(run) + run.failure for run in self.runs if run.failure]
+        return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
+
+    def proven(self) -> str:
+        """Return the proven statement, a sentence."""
+        return f"Proven in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the runs as a table, then their findings."""
+        yield Table(
+            (
+                Column("Source", "number"),
+                Column("Token", "number"),
+                Column("Encoder", "number"),
+                Column("Steps", "number"),
+                Column("Logits", "number"),
+                Column("Greedy", "number"),
+                Column("Result"),
+            ),
+            [
+                (
+                    r.length or None,
+                    r.token,
+                    _number(r.encoder),
+                    r.steps,
+                    _number(r.logits),
+                    r.greedy,
+                    r.failure or "equal",
+                )
+                for r in self.runs
+            ],
+        )
+        yield from (Prose(cause, "warning") for cause in self.causes)
+        yield from (Prose(note) for note in self.notes)
+        if self.passed:
+            within = (
+                f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
+            )
+            yield Prose(f"Host and lowered models give what the originals give, within {within}.")
+
+
+def _at(run: SourceRun) -> str:
+    if run.token is not None:
+        return f"token {run.token} "
+    if run.is_sound:
+        return f"sound of {run.length:,} places: "
+    return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def ties_note(ties: int) -> str:
+    """Return the note of steps at which a host chose another token than the original, and either is right."""
+    times = counted(ties, "step(s)")
+    return f"At {times} the two largest logits are as near as the tolerance: either token is right."
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The largest differences over all runs of a proof.
+
+    Attributes:
+        once: Of what runs once for a source, None without it.
+        logits: Of logits, None without a decoder.
+        others: Greedy tokens that are others than those of the export.
+        tokens: Greedy tokens that were compared.
+    """
+
+    once: float | None
+    logits: float | None
+    others: int
+    tokens: int
+
+    def words(self) -> str:
+        """Return it as a clause."""
+        found = [
+            f"{what} by up to {size:.1e}"
+            for what, size in (("what runs once differs", self.once), ("logits differ", self.logits))
+            if size is not None
+        ]
+        if self.tokens:
+            found.append(f"{self.others} of {self.tokens} greedy tokens are others")
+        return ", and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
