@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphkit.analysis.baseline import read_baseline
 from graphkit.analysis.findings import KIND_NAMES
+from graphkit.analysis.gate import read_baseline
 from graphkit.analysis.report import Report, report
 from graphkit.analysis.sections import ReportOptions
 from graphkit.cli import main

@@ -59,7 +59,7 @@ def contract(path: Path, language: str | None, output: Path | None) -> None:
     """
     from graphkit.contract import read_contract
     from graphkit.contract.constants import SUFFIXES, WRITERS
-    from graphkit.io.write import write_text
+    from graphkit.io.transaction import write_text
 
     file = path / "contract.json" if path.is_dir() else path
     suffix = output.suffix.lower() if output is not None else ""

@@ -38,7 +38,7 @@ def show(result: Result, chosen: str) -> None:
     """
     context = click.get_current_context(silent=True)
     if context is not None and (file := context.meta.get(REPORT_FILE)) is not None:
-        from graphkit.io.write import write_text
+        from graphkit.io.transaction import write_text
 
         write_text(file, rendered(result, Format(chosen)), _named_files(context) if file.exists() else ())
         return
@@ -70,7 +70,7 @@ def put(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
     if output is None:
         sys.stdout.write(words)
         return
-    from graphkit.io.write import write_text
+    from graphkit.io.transaction import write_text
 
     write_text(output, words, sorted(read))
 

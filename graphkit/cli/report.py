@@ -189,7 +189,7 @@ def _gate(asked: ReportFlags) -> Gate:
 
     if asked.baseline is None:
         return Gate(asked.strict, read_kinds(asked.fail_on))
-    from graphkit.analysis.baseline import read_baseline
+    from graphkit.analysis.gate import read_baseline
 
     return Gate(asked.strict, read_kinds(asked.fail_on), read_baseline(asked.baseline))
 

@@ -14,11 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphkit.io.messages import CHILDREN, SINGULAR
 from graphkit.io.wire import (
     BYTES,
+    CHILDREN,
     MAX_DEPTH,
     MAX_PROTO,
+    SINGULAR,
     TOO_DEEP,
     VARINT,
     Buffer,

@@ -20,10 +20,9 @@ from google.protobuf.message import DecodeError
 
 from graphkit.errors import ModelError
 from graphkit.io.external import DataFile, map_file
-from graphkit.io.messages import validate
 from graphkit.io.payloads import Reference, lighten
 from graphkit.io.tensors import check_tensors
-from graphkit.io.wire import TOO_DEEP, Buffer, Fault
+from graphkit.io.wire import TOO_DEEP, Buffer, Fault, validate
 
 __all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
 

@@ -1,4 +1,4 @@
-"""Put several files in place together: all of them or none, whatever happens in between.
+"""Put several files, or one text file, in place: all of them or none, whatever happens in between.
 
 Files are written in a hidden folder beside their targets, and renamed at the end. Where files are replaced, the old
 ones go aside first, in reverse order; then the new ones come, in order. With the data first and the models after it, a
@@ -21,18 +21,19 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from graphkit.errors import OutputError
 from graphkit.io.signals import undisturbed
+
+__all__ = ["made_folder", "recover", "transaction", "write_text"]
 
 try:
     import fcntl
 except ImportError:  # Windows: there an open file cannot be removed, which serves as a lock
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["made_folder", "recover", "transaction"]
 
 MARK = ".graphkit-"
 MAX_NAME = 100  # bytes of the target's name in that of the hidden folder
@@ -304,3 +305,36 @@ def _naming(targets: Sequence[Path], hint: str) -> Iterator[None]:
         at_fault = Path(os.fsdecode(error.filename)).name if isinstance(error.filename, (str, bytes)) else ""
         target = next((target for target in targets if target.name == at_fault), targets[-1])
         raise OutputError(f"{target}: cannot be written: {error.strerror or error} - {hint}") from error
+
+
+def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
+    """Write a text file, and put it in place when it is whole.
+
+    Args:
+        path: The file to write; an earlier one of that name is replaced.
+        text: Its content, written as UTF-8.
+        inputs: Files that must not be replaced.
+
+    Raises:
+        OutputError: `path` is one of the inputs, or cannot be written; then nothing has changed.
+    """
+    target = Path(os.path.realpath(path))  # a link stays, what it leads to is replaced
+    try:
+        if target.exists():
+            _check_replaceable(path, target, inputs)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror} - check the folder") from error
+    with (
+        transaction([target], key=target, overwrite=True, hint="check the folder") as place,
+        place(target).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        file.write(text)
+
+
+def _check_replaceable(path: Path, target: Path, inputs: Iterable[Path]) -> None:
+    if any(source.exists() and target.samefile(source) for source in inputs):
+        raise OutputError(f"{path}: is an input, which is never overwritten - name another output")
+    if target.is_dir():
+        raise OutputError(f"{path}: is a folder - name a file in it")
+    if not target.is_file():  # a device such as /dev/null must not be replaced
+        raise OutputError(f"{path}: is not a regular file - name one, or leave the output out to print")

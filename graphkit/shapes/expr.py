@@ -5,23 +5,24 @@ An expression is a polynomial with integer coefficients over atoms; an atom is a
 `algebra` makes calls and simplifies them; `bounds` finds the bounds of expressions.
 Why not sympy: on all dim operations of one inference, sympy 1.14 takes 3 to 23 times as long (Marian, Gemma, DETR,
 Swin) and decides nothing by bounds; `import sympy` alone (0.25 s) takes longer than inferring any of these models.
+
+As text, sums begin with a positive term, and `//` and `%` stand in parentheses inside others.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
-from typing import Literal
+from typing import Literal, Protocol
 from weakref import WeakValueDictionary
 
 from graphkit.shapes.expr_limits import MAX_TERMS, TooComplexError, check_call, check_number, check_terms
-from graphkit.shapes.expr_text import call_text, sum_text
 from graphkit.shapes.symbols import INF, Bound, Symbol
 
-__all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "const", "symbol"]
+__all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "call_text", "const", "sum_text", "symbol"]
 
 Operation = Literal["//", "%", "min", "max"]
 FUNCTIONS: Mapping[Operation, Callable[..., int]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
@@ -298,3 +299,52 @@ def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:
     if lower is None:
         lower = 0 if name.startswith("past") else 1
     return Expr.from_atom(Symbol(name, lower, upper))
+
+
+INFIX = ("//", "%")
+
+
+class Argument(Protocol):
+    """An argument of a call: an expression."""
+
+    @property
+    def constant(self) -> int | None:
+        """Its value, None where it has symbols."""
+
+    @property
+    def atom(self) -> object | None:
+        """The symbol or call that it consists of, None where it has other terms or factors."""
+
+
+def sum_text(terms: Sequence[tuple[Sequence[object], int]]) -> str:
+    """Return a sum of terms as text."""
+    if not terms:
+        return "0"
+    first = next((index for index, (_, factor) in enumerate(terms) if factor > 0), 0)
+    text = _term_text(*terms[first])
+    for monomial, factor in (*terms[:first], *terms[first + 1 :]):
+        text += f" - {_term_text(monomial, -factor)}" if factor < 0 else f" + {_term_text(monomial, factor)}"
+    return text
+
+
+def call_text(op: str, args: Sequence[Argument]) -> str:
+    """Return a call as text."""
+    if op not in INFIX:
+        return f"{op}({', '.join(map(str, args))})"
+    plain = [arg.constant is not None or (arg.atom is not None and not _is_infix(arg.atom)) for arg in args]
+    left, right = (str(arg) if is_plain else f"({arg})" for arg, is_plain in zip(args, plain, strict=True))
+    return f"{left} {op} {right}"
+
+
+def _term_text(monomial: Sequence[object], factor: int) -> str:
+    if not monomial:
+        return str(factor)
+    if len(monomial) == 1 and factor == 1:
+        return repr(monomial[0])
+    parts = [f"({atom!r})" if _is_infix(atom) else repr(atom) for atom in monomial]
+    sign = "-" if factor < 0 else ""
+    return sign + "*".join(parts if abs(factor) == 1 else [str(abs(factor)), *parts])
+
+
+def _is_infix(atom: object) -> bool:
+    return getattr(atom, "op", "") in INFIX

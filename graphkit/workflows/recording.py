@@ -11,7 +11,7 @@ from graphkit import __version__
 from graphkit.contract.bundle import BundleContract
 from graphkit.contract.contract import Contract
 from graphkit.contract.record import NOT_RUN, ProofRecord, record_files
-from graphkit.io.write import write_text
+from graphkit.io.transaction import write_text
 
 __all__ = ["AnyContract", "Outcome", "proof_record", "record", "record_stage"]
 

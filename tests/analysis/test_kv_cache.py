@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from onnx import TensorProto, helper
 
-from graphkit.analysis.cache_layout import Layout, cache_layout
-from graphkit.analysis.kv_cache import Feed, KVCache, StateFeed, kv_cache
+from graphkit.analysis.kv_cache import Feed, KVCache, Layout, StateFeed, cache_layout, kv_cache
 from graphkit.graph.kv import CacheEntry, Slot
 from graphkit.graph.types import Dim, TensorType
 from graphkit.model import Model

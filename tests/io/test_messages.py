@@ -7,8 +7,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from protos import field, initializer, model, node
 
-from graphkit.io.messages import validate
-from graphkit.io.wire import Fault
+from graphkit.io.wire import Fault, validate
 
 # Faults in small messages are left to protobuf by `lighten`; `validate` finds the place.
 DEEP_FAULTS = {

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from protos import field, model, varint
 
-from graphkit.io.messages import validate
 from graphkit.io.payloads import lighten
-from graphkit.io.wire import Fault
+from graphkit.io.wire import Fault, validate
 
 FAULTS = {
     "length past the end": (field(1, 10) + b"\x3a\x7f", 2, "a field of 127 bytes runs 127 bytes past its end"),

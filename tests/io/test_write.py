@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import OutputError
-from graphkit.io.write import write_text
+from graphkit.io.transaction import write_text
 
 
 @pytest.fixture
