@@ -1,0 +1,133 @@
+"""A node applied to terms: what an axiom is asked about."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import onnx
+from onnx import AttributeProto
+
+from graphkit.graph.attributes import T
+from graphkit.graph.view import Node
+from graphkit.shapes import Expr
+from graphkit.shapes.tensor import MAX_ELEMENTS, Dims
+from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.movement import Movement
+from graphkit.verify.equivalence.terms import Key, Term, Terms
+
+__all__ = ["Application", "Tools", "attributes_of", "version_of"]
+
+GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+FIELDS = {
+    AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What axioms make terms with."""
+
+    terms: Terms
+    constants: Constants
+    movement: Movement
+
+
+@dataclass(frozen=True, eq=False)
+class Application:
+    """One output of a node, with terms as its inputs.
+
+    Attributes:
+        attributes: The canonical ones, defaults left out.
+        dims: Of the output; None if some are not known.
+    """
+
+    node: Node
+    attributes: Key
+    args: Sequence[Term | None]
+    index: int
+    dtype: int
+    dims: Dims | None
+    tools: Tools
+
+    def attr(self, name: str, default: T | type[T]) -> T | None:
+        """Return the value of an attribute, None if it is not known."""
+        return self.node.attr(name, default)
+
+    def arg(self, index: int) -> Term | None:
+        """Return an argument, None if it is left out."""
+        return self.args[index] if index < len(self.args) else None
+
+    @staticmethod
+    def axis(axis: int | None, rank: int) -> int | None:
+        """Return an axis counted from the front, None if it is out of range."""
+        return None if axis is None or not -rank <= axis < rank else axis % rank
+
+    def elements(self, index: int) -> tuple[Expr, ...] | None:
+        """Return the elements of a small integer argument, None if they are not known."""
+        term = self.arg(index)
+        return None if term is None else self.elements_of(term)
+
+    def elements_of(self, term: Term) -> tuple[Expr, ...] | None:
+        """Return the elements of a small integer term, None if they are not known."""
+        if term.op == "Elements":
+            return term.attributes[2]  # type: ignore[return-value]
+        if not term.is_constant or (array := self.tools.constants.array(term)) is None:
+            return None
+        is_small = array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS
+        return tuple(Expr.of(int(each)) for each in array.ravel()) if is_small else None
+
+    def numbers(self, index: int) -> list[int] | None:
+        """Return the elements of a small integer argument where all are numbers."""
+        found = self.elements(index)
+        listed = [each.constant for each in found or ()]
+        return None if found is None or None in listed else [each for each in listed if each is not None]
+
+
+@lru_cache(maxsize=4096)
+def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def version_of(node: Node) -> tuple[int, onnx.defs.OpSchema | None]:
+    """Return since which version its operator is as it is, that of its domain where onnx does not know it."""
+    version = node.scope.opset(node.domain)
+    schema = _schema(node.op_type, version, node.domain)
+    return (version, None) if schema is None else (schema.since_version, schema)
+
+
+def attributes_of(node: Node) -> Key:
+    """Return the attributes of a node in one order, without those that have their default value."""
+    version, schema = version_of(node)
+    found: list[tuple[str, int, object]] = [("", 0, version)]
+    for name, attribute in node.attributes.items():
+        if attribute.type in GRAPHS:
+            continue
+        content = _content(attribute)
+        declared = schema.attributes.get(name) if schema is not None else None
+        default = None if declared is None else declared.default_value
+        if default is not None and default.type == attribute.type and content == _content(default):
+            continue
+        found.append((name, attribute.type, content))
+    return tuple(sorted(found, key=lambda each: each[0]))
+
+
+def _content(attribute: AttributeProto) -> object:
+    if attribute.ref_attr_name:
+        return "reference", attribute.ref_attr_name
+    if attribute.type == AttributeProto.FLOAT:
+        return struct.pack("<f", attribute.f)
+    if attribute.type == AttributeProto.FLOATS:
+        return struct.pack(f"<{len(attribute.floats)}f", *attribute.floats)
+    if attribute.type in FIELDS:
+        value = getattr(attribute, FIELDS[attribute.type])
+        return value if isinstance(value, (int, bytes)) else tuple(value)
+    bare = AttributeProto()
+    bare.CopyFrom(attribute)
+    bare.ClearField("doc_string")
+    return bare.SerializeToString(deterministic=True)

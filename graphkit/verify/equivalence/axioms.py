@@ -1,0 +1,416 @@
+"""The table of axioms: when a node is equal to something plainer, and how exactly.
+
+Each is a function of a node that is applied to terms. It returns the term in normal form; a text where it nearly held,
+which says what was missing; or None where it has nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from graphkit.dtypes import INTEGERS
+from graphkit.errors import ModelError
+from graphkit.graph.operators import BROADCASTING, DIVIDING, RANDOM, UNARY
+from graphkit.model import Model
+from graphkit.runtime.session import RunError, Session
+from graphkit.shapes import Expr, const, lower, upper
+from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.tensor import Dims
+from graphkit.verify.equivalence import flat
+from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.constants import MAX_ARRAY
+from graphkit.verify.equivalence.movement import is_within
+from graphkit.verify.equivalence.terms import Term
+
+__all__ = ["AXIOMS", "Axiom", "Exactness", "is_all"]
+
+Exactness = Literal["bit for bit", "up to the sign of zeros", "up to rounding", "assuming finite values"]
+Result = Term | str | None
+UNKNOWN = "some dims are not known"
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """An equality that holds wherever its function returns a term.
+
+    Attributes:
+        statement: The equality, as a sentence.
+        operators: The nodes that it is about; None for all.
+    """
+
+    name: str
+    statement: str
+    operators: frozenset[str] | None
+    function: Callable[[Application], Result]
+    exactness: Exactness = "bit for bit"
+
+
+def identity(app: Application) -> Result:
+    return app.arg(0)
+
+
+def constant_of_shape(app: Application) -> Result:
+    if app.dims is None:
+        return UNKNOWN
+    value = app.attr("value", TensorProto)
+    array = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    if array.size != 1 or (value is not None and value.data_type > TensorProto.COMPLEX128):
+        return None
+    number = app.tools.constants.of_array(array.reshape(()), app.dtype)
+    return app.tools.movement.expand(number, app.dims)
+
+
+def constants_run_once(app: Application) -> Result:
+    if not app.args or app.node.bodies or app.node.operator in RANDOM or app.node.domain not in ("", "com.microsoft"):
+        return None
+    found = [
+        None if term is None else app.tools.constants.array(term)
+        for term in app.args
+        if term is None or term.is_constant
+    ]
+    if len(found) != len(app.args) or any(a is None and t is not None for a, t in zip(found, app.args, strict=True)):
+        return None
+    arrays = [array for array in found if array is not None]
+    if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
+        return "its constants are too large to run it"
+    if app.node.operator in DIVIDING and arrays[-1].dtype.kind in "iu" and not arrays[-1].all():
+        return "it divides by 0"
+    result = _run(app, found)
+    return None if result is None else app.tools.constants.of_array(result, app.dtype)
+
+
+def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Return what onnxruntime computes for a node of constants."""
+    node = onnx.NodeProto()
+    node.CopyFrom(app.node.proto)
+    del node.input[:]
+    node.input.extend("" if array is None else f"i{index}" for index, array in enumerate(arrays))
+    del node.output[:]
+    node.output.extend(f"o{index}" if value else "" for index, value in enumerate(app.node.outputs))
+    tensors = [numpy_helper.from_array(a, f"i{index}") for index, a in enumerate(arrays) if a is not None]
+    output = onnx.helper.make_empty_tensor_value_info(f"o{app.index}")
+    graph = onnx.helper.make_graph([node], "constants", [], [output], tensors)
+    scope = app.node.scope
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    try:
+        result = Session(Model.from_proto(proto), threads=1).run({})[f"o{app.index}"]
+    except (ModelError, RunError):
+        return None
+    if not isinstance(result, np.ndarray) or result.dtype == object or result.nbytes > MAX_ARRAY:
+        return None
+    return result if onnx.helper.np_dtype_to_tensor_dtype(result.dtype) == app.dtype else None
+
+
+def reshape(app: Application) -> Result:
+    source = app.arg(0)
+    if source is None or app.dims is None or source.dims is None:
+        return UNKNOWN
+    if app.node.op_type == "Reshape" and not _copies_zeros(app, source.dims):
+        return "a dim of 0 in its target would copy another one"
+    return app.tools.movement.reshape(source, app.dims)
+
+
+def _copies_zeros(app: Application, dims: Dims) -> bool:
+    """Whether a Reshape gives its target's dims where they are 0 too, which copies the dim at that place."""
+    target = app.elements(1)
+    if target is None or app.attr("allowzero", 0):
+        return True
+    may_be_zero = [(axis, dim) for axis, dim in enumerate(target) if dim.constant is None and lower(dim) < 1]
+    return all(axis < len(dims) and _is_zero_with(dims[axis], dim) for axis, dim in may_be_zero)
+
+
+def _is_zero_with(dim: Expr, other: Expr) -> bool:
+    """Whether a dim is 0 where another one is."""
+    atom = other.atom
+    return dim == other or (isinstance(atom, Symbol) and dim.substitute({atom.name: 0}) == 0)
+
+
+def transpose(app: Application) -> Result:
+    source = app.arg(0)
+    if source is None or source.dims is None:
+        return UNKNOWN
+    perm = app.attr("perm", ()) or tuple(range(len(source.dims)))[::-1]
+    if sorted(perm) != list(range(len(source.dims))):
+        return None
+    return app.tools.movement.transpose(source, perm)
+
+
+def expand(app: Application) -> Result:
+    source = app.arg(0)
+    if source is None or source.dims is None or app.dims is None:
+        return UNKNOWN
+    return app.tools.movement.expand(source, app.dims)
+
+
+def tile(app: Application) -> Result:
+    """A Tile of axes of 1 alone is an Expand."""
+    source, counts = app.arg(0), app.elements(1)
+    if source is None or source.dims is None or app.dims is None or counts is None or len(counts) != len(source.dims):
+        return UNKNOWN
+    if any(dim != 1 and count != 1 for dim, count in zip(source.dims, counts, strict=True)):
+        return "it repeats an axis that is not 1"
+    return app.tools.movement.expand(source, app.dims)
+
+
+def cut(app: Application) -> Result:
+    """Read starts, ends, axes and steps; a cut by steps of 1 is known by its first element and its length."""
+    source = app.arg(0)
+    if source is None or source.dims is None or app.dims is None:
+        return UNKNOWN
+    starts, ends, axes, steps = _slices(app)
+    if starts is None or ends is None:
+        return "where it starts or ends is not known"
+    rank = len(source.dims)
+    listed = [app.axis(axis, rank) for axis in (range(len(starts)) if axes is None else axes)]
+    chosen = [axis for axis in listed if axis is not None]
+    if len(chosen) < len(starts):
+        return "its axes are not known"
+    if any(step != 1 for step in steps or ()) or len(set(chosen)) < len(chosen):
+        return "it has steps other than 1"
+    term = source
+    for axis, start in zip(chosen, starts, strict=True):
+        dim, length = source.dims[axis], app.dims[axis]
+        first = _counted(start, dim)
+        if length == dim:
+            first = const(0)
+        if first is None or not is_within(first, length, dim):
+            return f"whether it starts in {dim} depends on sizes"
+        term = app.tools.movement.slice(term, axis, first, length)
+    return term
+
+
+def _slices(
+    app: Application,
+) -> tuple[Sequence[Expr] | None, Sequence[Expr] | None, list[int] | None, list[int] | None]:
+    if app.node.scope.opset() < 10:
+        starts, ends, axes = (app.attr(name, tuple) for name in ("starts", "ends", "axes"))
+        as_exprs = [None if each is None else [const(number) for number in each] for each in (starts, ends)]
+        return as_exprs[0], as_exprs[1], None if axes is None else list(axes), None
+    known = [app.numbers(index) for index in (3, 4)]
+    if any(app.arg(index) is not None and known[index - 3] is None for index in (3, 4)):
+        return None, None, None, None
+    return app.elements(1), app.elements(2), known[0], known[1]
+
+
+def _counted(start: Expr, dim: Expr) -> Expr | None:
+    """Return an index counted from the front, None if its sign is not known; one before the first is the first."""
+    if lower(start) >= 0:
+        return start if upper(start - dim) <= 0 else dim if lower(start - dim) >= 0 else None
+    if upper(start) >= 0:
+        return None
+    counted = dim + start
+    return counted if lower(counted) >= 0 else const(0) if upper(counted) <= 0 else None
+
+
+def split(app: Application) -> Result:
+    source = app.arg(0)
+    if source is None or source.dims is None or app.dims is None:
+        return UNKNOWN
+    axis = app.axis(app.attr("axis", 0), len(source.dims))
+    if axis is None:
+        return None
+    listed = app.numbers(1) if app.arg(1) is not None else app.attr("split", tuple)
+    if listed is None:
+        size, count = source.dims[axis].constant, len(app.node.outputs)
+        if app.arg(1) is not None or size is None or size % count:
+            return "its parts are not known"
+        listed = [size // count] * count
+    start = const(sum(listed[: app.index]))
+    if app.index >= len(listed) or not is_within(start, const(listed[app.index]), source.dims[axis]):
+        return "its parts may not lie in the axis"
+    return app.tools.movement.slice(source, axis, start, const(listed[app.index]))
+
+
+def gather_one(app: Application) -> Result:
+    """Gather by one index is a Slice; by a Range, one too."""
+    source, indices = app.arg(0), app.arg(1)
+    if source is None or indices is None or source.dims is None or app.dims is None:
+        return UNKNOWN
+    axis = app.axis(app.attr("axis", 0), len(source.dims))
+    if axis is None:
+        return None
+    found = app.elements(1)
+    start, length = None, const(1)
+    if found is not None and len(found) == 1:
+        start = _counted(found[0], source.dims[axis])
+    elif (
+        found
+        and indices.dims is not None
+        and len(indices.dims) == 1
+        and all(each == found[0] + at for at, each in enumerate(found))
+    ):
+        start, length = _counted(found[0], source.dims[axis]), const(len(found))
+    elif indices.op == "Range":
+        start, length = _range(app, indices)
+    if start is None or not is_within(start, length, source.dims[axis]) or lower(source.dims[axis] - start) < 1:
+        return None
+    return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
+
+
+def _range(app: Application, term: Term) -> tuple[Expr | None, Expr]:
+    """Return where a Range by steps of 1 starts, and its length."""
+    found = [None if arg is None else app.elements_of(arg) for arg in term.args]
+    if term.dims is None or len(found) != 3 or found[0] is None or found[2] is None or found[2][0] != 1:
+        return None, const(0)
+    return found[0][0], term.dims[0]
+
+
+def concat(app: Application) -> Result:
+    parts = [term for term in app.args if term is not None]
+    ranks = {None if part.dims is None else len(part.dims) for part in parts}
+    rank = ranks.pop() if len(ranks) == 1 else None
+    axis = app.attr("axis", int) if app.node.scope.opset() >= 4 else app.attr("axis", 1)
+    position = None if rank is None else app.axis(axis, rank)
+    return UNKNOWN if position is None else app.tools.movement.concat(parts, position, app.dims)
+
+
+def sequence_at(app: Application) -> Result:
+    """An element of a SplitToSequence is a Slice."""
+    sequence, index = app.arg(0), app.numbers(1)
+    if sequence is None or sequence.op != "SplitToSequence" or index is None or len(index) != 1 or app.dims is None:
+        return None
+    source, attributes = sequence.args[0], {each[0]: each[2] for each in sequence.attributes[:-1]}  # type: ignore[index]
+    if source is None or source.dims is None or not attributes.keys() <= {"", "axis", "keepdims"}:
+        return UNKNOWN
+    axis = app.axis(attributes.get("axis", 0), len(source.dims))
+    sizes = (
+        app.elements_of(sequence.args[1]) if len(sequence.args) > 1 and sequence.args[1] is not None else (const(1),)
+    )
+    if axis is None or sizes is None or index[0] < 0:
+        return "its parts are not known"
+    is_one_size = len(sequence.args) < 2 or sequence.args[1] is None or sequence.args[1].dims == ()
+    if not is_one_size and index[0] >= len(sizes):
+        return "it has fewer parts"
+    start = sizes[0] * index[0] if is_one_size else sum(sizes[: index[0]], const(0))
+    length = sizes[0] if is_one_size else sizes[index[0]]
+    if not is_within(start, length, source.dims[axis]) or lower(length) < 1:
+        return "its parts may not lie in the axis"
+    return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.dims)
+
+
+def pad(app: Application) -> Result:
+    """A Pad by nothing gives its input."""
+    source, pads = app.arg(0), app.numbers(1) if app.node.scope.opset() >= 11 else app.attr("pads", tuple)
+    if source is None or pads is None or any(pads):
+        return None
+    return source
+
+
+def zero_states(app: Application) -> Result:
+    """An initial state of zeros may be left out."""
+    args = list(app.args)
+    for index in (5, 6):
+        if (term := app.arg(index)) is not None and is_all(app, term, 0.0):
+            args[index] = None
+    if args == list(app.args):
+        return None
+    key = (*app.attributes, app.index)
+    return app.tools.terms.make(app.node.operator, key, args, app.dtype, app.dims)
+
+
+def scatter_all(app: Application) -> Result:
+    """Each element of the indices must be the place where it stands: a Range along each axis, or 0 where that is 1."""
+    data, indices, updates = app.arg(0), app.arg(1), app.arg(2)
+    if data is None or indices is None or updates is None or not data.dims or indices.dims is None:
+        return UNKNOWN
+    rank = len(data.dims)
+    if indices.dims != (*data.dims, rank) or updates.dims != data.dims or app.attr("reduction", "none") != "none":
+        return "it writes only a part"
+    parts = indices.args if indices.op == "Concat" and indices.attributes == (rank,) else (indices,)
+    if len(parts) != rank or any(part is None or part.dims != (*data.dims, 1) for part in parts):
+        return "its indices are not joined of one for each axis"
+    for axis, part in enumerate(parts):
+        assert part is not None
+        if not _counts_along(app, app.tools.movement.reshape(part, data.dims), axis):
+            return f"its indices along axis {axis} are not a Range"
+    return updates
+
+
+def _counts_along(app: Application, term: Term, axis: int) -> bool:
+    """Whether each element is its own position along an axis."""
+    assert term.dims is not None
+    if term.dims[axis] == 1:
+        return is_all(app, term, 0.0)
+    source = app.tools.movement.unexpanded(term)
+    dims = source.dims
+    if dims is None or any(dim != (term.dims[axis] if each == axis else 1) for each, dim in enumerate(dims)):
+        return False
+    line = app.tools.movement.reshape(source, (term.dims[axis],))
+    return line.op == "Range" and _range(app, line)[0] == 0
+
+
+def cast(app: Application) -> Result:
+    source = app.arg(0)
+    if source is None or source.dtype != app.dtype or not app.dtype:
+        return None
+    return source
+
+
+# What leaves a number as it is, -0 and NaN included: x + 0 would turn -0 into 0, so that only -0 is neutral.
+RIGHT = {"Mul": 1.0, "Div": 1.0, "Add": -0.0, "Sub": 0.0, "And": 1.0, "Or": 0.0}
+
+
+def neutral(app: Application) -> Result:
+    left, right, op = app.arg(0), app.arg(1), app.node.op_type
+    if left is None or right is None or app.dtype not in (*INTEGERS, 1, 10, 11):
+        return None
+    for kept, gone in ((left, right), (right, left)) if op not in ("Div", "Sub") else ((left, right),):
+        if is_all(app, gone, RIGHT[op]):
+            if kept.dims is None or app.dims is None or not flat.expands_to(kept.dims, app.dims):
+                return "its dims are not known"
+            return app.tools.movement.expand(kept, app.dims)
+    return None
+
+
+def is_all(app: Application, term: Term, number: float) -> bool:
+    """Whether a constant has nothing but a number, its sign included."""
+    while term.op in ("Expand", "Reshape") and term.args[0] is not None:
+        term = term.args[0]
+    if not term.is_constant:
+        return False
+    array = app.tools.constants.array(term)
+    if array is None or not array.size or not (array == number).all():
+        return False
+    return array.dtype.kind in "iub" or bool((np.signbit(array) == np.signbit(number)).all())
+
+
+def _ops(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BY_ELEMENT = frozenset({*UNARY, *BROADCASTING})
+AXIOMS: tuple[Axiom, ...] = (
+    Axiom("identity", "Identity gives its input.", _ops("Identity"), identity),
+    Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None, constants_run_once),
+    Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), constant_of_shape),
+    Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"), reshape),
+    Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), transpose),
+    Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), expand),
+    Axiom("tile", "A Tile of axes of 1 is an Expand.", _ops("Tile"), tile),
+    Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"), cut),
+    Axiom("split", "A part of a Split is a Slice.", _ops("Split"), split),
+    Axiom("gather one", "A Gather by one index, or by a Range, is a Slice.", _ops("Gather"), gather_one),
+    Axiom("lookup", "A lookup of many indices is one of a list of them.", _ops("Gather"), flat.lookup),
+    Axiom("concat", "Nested Concats are one, and empty parts have nothing.", _ops("Concat"), concat),
+    Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), cast),
+    Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x.", _ops("Add Sub Mul Div And Or"), neutral),
+    Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.elementwise),
+    Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.matmul),
+    Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), sequence_at),
+    Axiom("pad", "A Pad by nothing gives its input.", _ops("Pad"), pad),
+    Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), zero_states),
+    Axiom("scatter all", "A ScatterND that writes every element gives its updates.", _ops("ScatterND"), scatter_all),
+    Axiom("quantize", "Quantizing with one scale works on a list of elements.",
+          _ops("DynamicQuantizeLinear QuantizeLinear DequantizeLinear"), flat.whole),
+    Axiom("rows", "Softmax and normalisations over the last axis work on rows.",
+          _ops("Softmax LogSoftmax LayerNormalization RMSNormalization"), flat.over_last_axis),
+    Axiom("row sums", "A reduction of the last axis works on rows.",
+          _ops("ReduceSum ReduceMean ReduceMax ReduceMin ReduceL2 ReduceProd"), flat.sum_over_last_axis),
+)  # fmt: skip

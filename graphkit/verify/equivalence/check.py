@@ -1,0 +1,171 @@
+"""Check that a rewritten model is equal to its original at every legal size and for every input.
+
+Both models are read into one table of terms, over the same inputs, and brought to one normal form by the axioms. An
+output is proven where both have the same term. What that trusts: the shape engine, the axioms, the hash of constants,
+and that both models load. It shares nothing with the passes that rewrite models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.inliner
+
+from graphkit.graph.soundness import check_scopes
+from graphkit.graph.types import shape_text
+from graphkit.graph.view import all_scopes
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.shapes import Expr, Shapes, symbol
+from graphkit.shapes.infer import infer_from
+from graphkit.shapes.inputs import Inputs
+from graphkit.verify.equivalence.application import Tools
+from graphkit.verify.equivalence.axioms import AXIOMS, Axiom, Exactness
+from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.difference import difference
+from graphkit.verify.equivalence.failing import new_failures
+from graphkit.verify.equivalence.interface import declared_faults, input_faults, odd_flags, output_fault, output_faults
+from graphkit.verify.equivalence.movement import Movement
+from graphkit.verify.equivalence.reading import Reading, read
+from graphkit.verify.equivalence.result import Equivalence, OutputProof
+from graphkit.verify.equivalence.terms import Terms
+
+__all__ = ["check_equivalence"]
+
+
+def check_equivalence(
+    original: ModelLike,
+    rewritten: ModelLike,
+    *,
+    narrower: bool = False,
+    values: Mapping[str, object] | None = None,
+    renamed: Mapping[str, str] | None = None,
+    unread: Sequence[str] = (),
+    axioms: Sequence[Axiom] = AXIOMS,
+) -> Equivalence:
+    """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
+
+    Args:
+        original: The original, or its path.
+        rewritten: What was made of it, or its path.
+        narrower: Whether the rewritten model may take fewer sizes, and the proof is about those that it declares.
+        values: Elements of inputs of the original, such as `{"use_cache_branch": True}`, which the rewritten model may
+            lack.
+        renamed: What inputs and outputs of the rewritten model are called in the original.
+        unread: Inputs of the original that the rewritten model may lack.
+        axioms: The equalities that may be used.
+
+    Returns:
+        For each output whether it is proven, or why it is unknown.
+
+    Raises:
+        ModelError: The meaning of a model is not certain: see `Model.check_soundness`.
+
+    Example:
+        >>> model = graphkit.load("example:causal-attention")
+        >>> check_equivalence(model, graphkit.fold(model).model).is_proven
+        True
+    """
+    before, after = _inlined(as_model(original)), _inlined(as_model(rewritten))
+    names = renamed or {}
+    terms = Terms()
+    constants = Constants(terms)
+    tools = Tools(terms, constants, Movement(terms, constants))
+    fixed = {*(values or {}), *unread}
+    faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower))
+    faults += output_faults(before, after, names)
+    if faults:
+        return _unknown(after, faults[0])
+    shapes = _shapes(before, after, names, values, narrower=narrower)
+    if isinstance(shapes, str):
+        return _unknown(after, shapes)
+    first = read(before, shapes[0], tools, None, {}, axioms)
+    second = read(after, shapes[1], tools, first, names, axioms)
+    fault = _fault(first.result, second.result, *shapes)
+    proofs = _proofs(first.result, second.result, shapes[0], names, fault)
+    return Equivalence(proofs, dict(sorted(terms.used.items())), _conditions(shapes[1]), len(terms.known))
+
+
+def _inlined(model: Model) -> Model:
+    """Return a sound model without functions."""
+    check_scopes(model.scopes, model.file)  # also of a rewritten model, which takes over that its original is sound
+    if not model.proto.functions:
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return model.with_proto(onnx.inliner.inline_local_functions(proto))
+
+
+def _unknown(rewritten: Model, reason: str) -> Equivalence:
+    outputs = [OutputProof(value.name, "unknown", reason=reason) for value in rewritten.graph.outputs]
+    return Equivalence(tuple(outputs), {}, (), 0)
+
+
+def _shapes(
+    before: Model, after: Model, names: Mapping[str, str], values: Mapping[str, object] | None, *, narrower: bool
+) -> tuple[Shapes, Shapes] | str:
+    """Return the shapes of both models over the same dims of inputs, or why there are none."""
+    first, second = Inputs(before, values=values), Inputs(after)
+    theirs = {names.get(name, name): dims for name, dims in second.symbolic.items()}
+    if narrower:
+        for name, dims in first.symbolic.items():
+            first.symbolic[name] = theirs[name] if name in theirs else _own(name, dims)
+        first.ranges, first.names, first.numbers = second.ranges, second.names, second.numbers
+    else:
+        for name, dims in theirs.items():
+            if first.symbolic.get(name) != dims:
+                shown = shape_text(dims), shape_text(first.symbolic.get(name))
+                return f"input {name} is declared {shown[0]}, {shown[1]} in the original"
+    return infer_from(before, first), infer_from(after, second)
+
+
+def _own(name: str, dims: tuple[Expr, ...] | None) -> tuple[Expr, ...] | None:
+    """Return dims of their own for an input that only the original has."""
+    if dims is None:
+        return None
+    return tuple(dim if dim.constant is not None else symbol(f"{name}.{axis}", 0) for axis, dim in enumerate(dims))
+
+
+def _fault(original: Reading, rewritten: Reading, before: Shapes, after: Shapes) -> str:
+    """Return what keeps every output from being proven, "" if nothing does."""
+    if before.contradictions:
+        return f"the original cannot run: {before.contradictions[0].message}"
+    if after.contradictions:
+        return f"the rewritten model cannot run: {after.contradictions[0].message}"
+    if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
+        return "a node of the rewritten model stands before one that it reads"
+    if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
+        return odd
+    if failures := new_failures(original, rewritten):
+        return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
+    return next(declared_faults(original.model, rewritten.model, after), "")
+
+
+def _proofs(
+    original: Reading, rewritten: Reading, shapes: Shapes, names: Mapping[str, str], fault: str
+) -> tuple[OutputProof, ...]:
+    theirs = {value.name: value for value in original.model.graph.outputs}
+    found = []
+    for value in rewritten.model.graph.outputs:
+        other = theirs[names.get(value.name, value.name)]
+        terms = original.values[other], rewritten.values[value]
+        declared = output_fault(other, value, shapes[other].dims)
+        exactness: Exactness = "bit for bit"
+        if terms[0] is not terms[1]:
+            exactness = "up to the sign of zeros"
+            terms = original.loose.get(other, terms[0]), rewritten.loose.get(value, terms[1])
+        if terms[0] is not terms[1]:
+            found.append(OutputProof(value.name, "unknown", reason=difference(*terms)))
+        elif fault or declared:
+            found.append(OutputProof(value.name, "unknown", reason=fault or declared))
+        else:
+            axioms = sorted(original.axioms[other] | rewritten.axioms[value])
+            found.append(OutputProof(value.name, "proven", exactness, tuple(axioms)))
+    return tuple(found)
+
+
+def _conditions(shapes: Shapes) -> tuple[str, ...]:
+    """Return the sizes that a proof is about."""
+    inputs = [shapes.first[value] for value in shapes.model.graph.inputs if value in shapes.first]
+    found = {each.name: each for tensor in inputs for dim in tensor.dims or () for each in dim.walk_symbols()}
+    return tuple(f"{name} >= {each.lower}" for name, each in sorted(found.items()))

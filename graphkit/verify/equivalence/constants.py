@@ -1,0 +1,145 @@
+"""Constants by their bytes: equal where they lie at one place of one file, else by hash, block by block."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.errors import ModelError
+from graphkit.io import external
+from graphkit.io.tensors import payload_size
+from graphkit.model import Model
+from graphkit.shapes.tensor import Dims, sizes_of
+from graphkit.verify.equivalence.terms import Term, Terms
+
+__all__ = ["MAX_ARRAY", "Constants"]
+
+BLOCK = 1 << 20
+MAX_HASHED = 1 << 16  # bytes of a tensor in a file that is read at once
+MAX_COMPARED = 1 << 18  # elements of a constant that is searched for repeats
+MAX_ARRAY = 1 << 24  # bytes of a constant that nodes are run on
+Place = tuple[Path, int, int]
+
+
+class Constants:
+    """The constants of both models as terms.
+
+    Large tensors of the original are known by their place alone, and are read only where the rewritten model has a
+    tensor of their size at another place.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.places: dict[Place, bytes] = {}  # the identity of what lies there
+        self.unread: dict[int, list[Place]] = {}  # by length
+        self.hashes: dict[bytes, bytes] = {}  # the identity of what has this hash
+        self.bare: dict[Term, Term] = {}  # without repeats
+        self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
+        self.sources: dict[Term, tuple[Model, TensorProto]] = {}
+
+    def of_tensor(self, model: Model, tensor: TensorProto, *, is_original: bool) -> Term:
+        """Return the term of a tensor."""
+        if tensor.data_location == TensorProto.EXTERNAL:
+            identity = self._placed(model, tensor, is_original=is_original)
+        elif tensor.data_type == TensorProto.STRING:
+            identity = self._known(_hashed(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data)))
+        else:
+            identity = self._known(_hashed(model.payload(tensor)))
+        term = self._term(tensor.data_type, tuple(tensor.dims), identity)
+        self.sources.setdefault(term, (model, tensor))
+        return term
+
+    def of_array(self, array: np.ndarray, dtype: int) -> Term:
+        """Return the term of an array."""
+        term = self._term(dtype, array.shape, self._known(_hashed(np.ascontiguousarray(array).tobytes())))
+        self.terms.arrays[term] = array
+        return term
+
+    def reshaped(self, term: Term, dims: Dims) -> Term | None:
+        """Return a constant with other dims; None where they are not numbers."""
+        sizes = sizes_of(dims)
+        if sizes is None or math.prod(sizes) != math.prod(sizes_of(term.dims or ()) or ()):
+            return None
+        made = self._term(term.dtype, sizes, term.attributes[2])  # type: ignore[arg-type]
+        self.bases.setdefault(made, term)
+        return made
+
+    def unrepeated(self, term: Term) -> Term:
+        """Return a constant with dims of 1 along the axes along which it repeats, bit by bit."""
+        if term not in self.bare:
+            self.bare[term] = term
+            size = math.prod(sizes_of(term.dims or ()) or (0,))
+            array = self.array(term) if 1 < size <= MAX_COMPARED else None
+            if array is not None and array.dtype.kind in "fiub":
+                bits = array.view(f"u{array.dtype.itemsize}")
+                for axis in range(bits.ndim):
+                    first = bits[(slice(None),) * axis + (slice(0, 1),)]
+                    bits = first if bits.shape[axis] > 1 and (bits == first).all() else bits
+                if bits.shape != array.shape:
+                    self.bare[term] = self.of_array(np.ascontiguousarray(bits).view(array.dtype), term.dtype)
+        return self.bare[term]
+
+    def array(self, term: Term) -> np.ndarray | None:
+        """Return the elements of a constant, None if they are too many or numpy has no such dtype."""
+        if term not in self.terms.arrays and term in self.sources:
+            model, tensor = self.sources[term]
+            size = payload_size(tensor)
+            if size is not None and size <= MAX_ARRAY and _is_plain(tensor.data_type):
+                with suppress(ModelError):  # its file is missing
+                    self.terms.arrays[term] = model.array(tensor)
+        elif term not in self.terms.arrays and (base := self.bases.get(term, term)) is not term:
+            array = self.array(base)
+            if array is not None:
+                self.terms.arrays[term] = array.reshape(sizes_of(term.dims or ()))
+        return self.terms.arrays.get(term)
+
+    def _term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
+        return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
+
+    def _known(self, digest: bytes) -> bytes:
+        return self.hashes.setdefault(digest, digest)
+
+    def _placed(self, model: Model, tensor: TensorProto, *, is_original: bool) -> bytes:
+        try:
+            path, offset, length = model.piece(tensor)
+        except ModelError:  # the file is missing: where it should be is all that is known of it
+            named = external.extent(tensor)
+            return repr((str(model.path), named.location, named.offset, named.length)).encode()
+        place = Path(os.path.realpath(path)), offset, length
+        if place in self.places:
+            return self.places[place]
+        if length <= MAX_HASHED:
+            identity = self._known(_hashed_file(place))
+        elif is_original:
+            identity = repr(place).encode()
+            self.unread.setdefault(length, []).append(place)
+        else:
+            for candidate in self.unread.pop(length, ()):
+                self.hashes.setdefault(_hashed_file(candidate), self.places[candidate])
+            identity = self._known(_hashed_file(place))
+        self.places[place] = identity
+        return identity
+
+
+def _is_plain(dtype: int) -> bool:
+    return dtype in helper.get_all_tensor_dtypes() and dtype != TensorProto.STRING and dtype <= TensorProto.COMPLEX128
+
+
+def _hashed(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=32).digest()
+
+
+def _hashed_file(place: Place) -> bytes:
+    path, offset, length = place
+    found = hashlib.blake2b(digest_size=32)
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        for at in range(0, length, BLOCK):
+            found.update(file.read(min(BLOCK, length - at)))
+    return found.digest()

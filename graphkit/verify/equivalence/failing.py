@@ -1,0 +1,282 @@
+"""Nodes of a rewritten model that may fail where the original does not: a proof of equal terms says nothing of them.
+
+A node that runs in the original too, on the same terms, fails only where the original does. Any other one must be of a
+kind that cannot fail on what is known of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from onnx import TensorProto
+
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.graph.operators import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
+from graphkit.shapes import Expr, lower, upper
+from graphkit.shapes.bounds import is_nonzero
+from graphkit.shapes.tensor import Dims
+from graphkit.verify.equivalence.application import Application, version_of
+from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.reading import Reading, Run
+
+__all__ = ["new_failures"]
+
+MAX_NAMED = 4
+RECURRENT = names("LSTM GRU RNN")
+LOOKUP = "Gather of rows"  # fails by its indices, however they are shaped
+
+
+def new_failures(original: Reading, rewritten: Reading) -> list[str]:
+    """Return the nodes of the rewritten model that may fail where the original runs, at most a few."""
+    known: set[tuple[object, object]] = {(run.context, run.raw) for run in original.runs}
+    known |= {(run.context, run.core) for run in original.runs if _looks_up(run)}
+    known |= {(run.context, _without_states(run)) for run in original.runs if run.application.node.op_type in RECURRENT}
+    known |= {(run.context, key) for run in original.runs if (key := _kind(run.application)) is not None}
+    found: list[str] = []
+    for run in rewritten.runs:
+        if not _is_known(run, known) and not cannot_fail(run.application):
+            found.append(f"{run.application.node.path} ({run.application.node.operator})")
+            if len(found) == MAX_NAMED:
+                break
+    return found
+
+
+def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
+    keys = [run.raw, _kind(run.application), run.core if _looks_up(run) else None]
+    return any((run.context[:count], key) in known for count in range(len(run.context) + 1) for key in keys if key)
+
+
+def _without_states(run: Run) -> object:
+    """Return what the failures of a recurrent node depend on when its initial states are left out."""
+    return _kind(replace(run.application, args=run.application.args[:5]))
+
+
+def _looks_up(run: Run) -> bool:
+    return run.application.node.op_type == "Gather" and run.core.op == LOOKUP
+
+
+def _kind(app: Application) -> object:
+    """Return all that the failures of a node depend on, None where elements of its inputs matter."""
+    op = app.node.operator
+    is_by_dims = op in BY_DIMS or op in UNARY or broadcasts(app.node)
+    if not is_by_dims and op not in BY_FIRST_DIMS and op not in REDUCTIONS:
+        return None
+    if op in DIVIDING and app.dtype not in FLOATS:
+        return None
+    args: list[object] = []
+    for index, term in enumerate(app.args):
+        if term is None or (index and not is_by_dims):
+            args.append(term)
+        elif term.dims is None or not term.dtype:
+            return None
+        else:
+            args.append((term.dtype, term.dims))
+    while args and args[-1] is None:
+        args.pop()
+    return op, app.attributes, tuple(args)
+
+
+def cannot_fail(app: Application) -> bool:
+    """Whether a node runs at every size and for every input."""
+    op = app.node.operator
+    if app.dims is None or not _types_fit(app):
+        return False
+    if op in ALWAYS:
+        return True
+    if op in UNARY and op not in ("Cast", "CastLike", "Clip", "RegexFullMatch", "BitCast"):
+        return len(app.args) == 1
+    if broadcasts(app.node):
+        return _broadcasts(app)
+    rule = RULES.get(op)
+    return rule is not None and rule(app)
+
+
+def _types_fit(app: Application) -> bool:
+    """Whether the dtypes of a node's inputs are such as its operator takes, and those equal that have to be."""
+    schema = version_of(app.node)[1]
+    if schema is None:
+        return False
+    bound: dict[str, int] = {}
+    for index, term in enumerate(app.args):
+        if term is None:
+            continue
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        name = TensorProto.DataType.Name(term.dtype).lower()
+        if f"tensor({name})" not in formal.types or bound.setdefault(formal.type_str, term.dtype) != term.dtype:
+            return False
+    return True
+
+
+def _dims(app: Application, index: int) -> Dims | None:
+    term = app.arg(index)
+    return None if term is None else term.dims
+
+
+def _broadcasts(app: Application) -> bool:
+    shapes = [None if term is None else term.dims for term in app.args]
+    known = [shape for shape in shapes if shape is not None]
+    kinds = {term.dtype for term in app.args[app.node.op_type == "Where" :] if term is not None}
+    if len(known) < len(shapes) or (len(kinds) > 1 and app.node.op_type != "Pow"):
+        return False
+    if app.node.op_type in ("Div", "Mod", "Pow", "BitShift") and not kinds <= FLOATS.keys():
+        divisors = app.elements(1)
+        if app.node.op_type in ("Pow", "BitShift") or divisors is None or not all(map(is_nonzero, divisors)):
+            return False
+    rank = max(map(len, known))
+    for axis in range(1, rank + 1):
+        if len({shape[-axis] for shape in known if len(shape) >= axis and shape[-axis] != 1}) > 1:
+            return False
+    return True
+
+
+def _reshapes(app: Application) -> bool:
+    source, target = _dims(app, 0), app.elements(1)
+    if source is None or target is None or app.dims is None or product(source) != product(app.dims):
+        return False
+    free = [index for index, element in enumerate(target) if element == -1]
+    others = [dim for index, dim in enumerate(app.dims) if index not in free]
+    return len(free) < 2 and (not free or all(is_nonzero(dim) for dim in others))
+
+
+def _squeezes(app: Application) -> bool:
+    source = _dims(app, 0)
+    return source is not None and app.dims is not None and product(source) == product(app.dims)
+
+
+def _expands(app: Application) -> bool:
+    source = _dims(app, 0)
+    if source is None or app.dims is None or len(source) > len(app.dims):
+        return False
+    return all(dim in (1, other) for dim, other in zip(source[::-1], app.dims[::-1], strict=False))
+
+
+def _slices(app: Application) -> bool:
+    steps = app.numbers(4)
+    given = [app.arg(index) for index in (1, 2)]
+    return (
+        app.node.scope.opset() >= 10
+        and None not in given
+        and (app.arg(4) is None or (steps is not None and 0 not in steps))
+    )
+
+
+def _gathers(app: Application) -> bool:
+    source, indices = _dims(app, 0), app.elements(1)
+    axis = None if source is None else app.axis(app.attr("axis", 0), len(source))
+    if source is None or axis is None or indices is None:
+        return False
+    return all(_is_index(index, source[axis]) for index in indices)
+
+
+def _is_index(index: Expr, dim: Expr) -> bool:
+    return lower(index + dim) >= 0 and upper(index - dim) < 0
+
+
+def _concatenates(app: Application) -> bool:
+    shapes = [None if term is None else term.dims for term in app.args]
+    kinds = {term.dtype for term in app.args if term is not None}
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or not known or len(kinds) > 1 or len({len(shape) for shape in known}) > 1:
+        return False
+    axis = app.axis(app.attr("axis", int), len(known[0]))
+    if axis is None:
+        return False
+    return len({(*shape[:axis], *shape[axis + 1 :]) for shape in known}) == 1
+
+
+def _multiplies(app: Application) -> bool:
+    left, right = _dims(app, 0), _dims(app, 1)
+    if left is None or right is None or len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
+        return False
+    pairs = zip(left[-3::-1], right[-3::-1], strict=False)
+    return all(one == other or 1 in (one, other) for one, other in pairs)
+
+
+def _splits(app: Application) -> bool:
+    source, sizes = _dims(app, 0), app.numbers(1)
+    axis = None if source is None else app.axis(app.attr("axis", 0), len(source))
+    if source is None or axis is None or sizes is None:
+        return False
+    return min(sizes) >= 0 and source[axis] == sum(sizes) and len(sizes) == len(app.node.outputs)
+
+
+def _casts(app: Application) -> bool:
+    term = app.arg(0)
+    plain = {*INTEGERS, *FLOATS}
+    return term is not None and term.dtype in plain and app.dtype in plain
+
+
+def _ranges(app: Application) -> bool:
+    step = app.elements(2)
+    return step is not None and is_nonzero(step[0])
+
+
+def _fills(app: Application) -> bool:
+    return app.dims is not None and all(lower(dim) >= 0 for dim in app.dims)
+
+
+# Operators that fail by dtypes and dims alone, never by elements.
+BY_DIMS = names(
+    """
+    MatMul MatMulInteger Gemm Conv Softmax LogSoftmax LayerNormalization RMSNormalization InstanceNormalization
+    GroupNormalization BatchNormalization GlobalAveragePool MaxPool AveragePool Concat Transpose Trilu
+    LSTM GRU RNN DynamicQuantizeLinear DequantizeLinear QuantizeLinear ConvTranspose ConvInteger NonZero
+    """
+)
+# Operators that fail by the dtype and dims of their first input, and by the elements of the others.
+BY_FIRST_DIMS = names(
+    """
+    Reshape Expand Slice Split Squeeze Unsqueeze Flatten Gather GatherElements GatherND Pad Tile Resize TopK
+    CumSum
+    """
+)
+
+
+def _clips(app: Application) -> bool:
+    kinds = {term.dtype for term in app.args if term is not None}
+    return len(kinds) == 1 and all(term is None or term.dims == () for term in app.args[1:])
+
+
+def _is_float(app: Application) -> bool:
+    term = app.arg(0)
+    return term is not None and term.dtype in FLOATS
+
+
+def _reduces(app: Application) -> bool:
+    term, given = app.arg(0), app.attr("axes", tuple)
+    axes = app.numbers(1) if app.arg(1) is not None else given
+    if term is None or term.dims is None or term.dtype not in FLOATS or axes is None:
+        return False
+    return all(app.axis(axis, len(term.dims)) is not None for axis in axes)
+
+
+def _normalizes(app: Application) -> bool:
+    term, axis = app.arg(0), app.attr("axis", -1)
+    if term is None or not term.dims or axis not in (-1, len(term.dims) - 1) or term.dtype not in FLOATS:
+        return False
+    return all(arg is None or (arg.dtype == term.dtype and arg.dims == term.dims[-1:]) for arg in app.args[1:])
+
+
+ALWAYS = frozenset({"Identity", "Shape", "Size", "Transpose", "Constant", "Unsqueeze", "Flatten"})
+RULES: Mapping[str, Callable[[Application], bool]] = {
+    "Clip": _clips,
+    "Softmax": _is_float,
+    "DynamicQuantizeLinear": _is_float,
+    "LogSoftmax": _is_float,
+    "ReduceSum": _reduces,
+    "ReduceMean": _reduces,
+    "ReduceL2": _reduces,
+    "LayerNormalization": _normalizes,
+    "Reshape": _reshapes,
+    "Squeeze": _squeezes,
+    "Expand": _expands,
+    "Slice": _slices,
+    "Gather": _gathers,
+    "Concat": _concatenates,
+    "MatMul": _multiplies,
+    "Split": _splits,
+    "Cast": _casts,
+    "Range": _ranges,
+    "ConstantOfShape": _fills,
+}

@@ -1,0 +1,178 @@
+"""Axioms of operators that work row by row: axes that all arguments share are one, and what broadcasting makes goes.
+
+An elementwise node on [batch, sequence, width] is one on [batch*sequence*width], shaped back afterwards; beside a bias
+of [width] it is one on [batch*sequence, width]. So is a product with a matrix, a Softmax or a normalisation over the
+last axis, a sum over it, and a lookup. onnxruntime computes them in just this way: bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphkit.graph.operators import UNARY, broadcasts
+from graphkit.shapes import Expr, const
+from graphkit.shapes.tensor import Dims
+from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.movement import grouped, kept, product
+from graphkit.verify.equivalence.terms import Term
+
+__all__ = ["elementwise", "expands_to", "lookup", "matmul", "over_last_axis", "sum_over_last_axis", "whole"]
+
+Result = Term | str | None
+ONE = const(1)
+ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
+COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+
+
+def elementwise(app: Application) -> Result:
+    """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
+    op = app.node.operator
+    is_unary = op in UNARY and op not in ODD
+    if not is_unary and not broadcasts(app.node):
+        return None
+    count = 1 if is_unary else len(app.args)
+    move = app.tools.movement
+    args = [None if term is None or term.dims is None else move.unexpanded(term) for term in app.args[:count]]
+    if app.dims is None or any(term is None or term.dims is None for term in args):
+        return "some dims are not known"
+    terms = [term for term in args if term is not None]
+    natural = _broadcast([term.dims for term in terms if term.dims is not None])
+    if natural is None:
+        return "which dims broadcast depends on sizes"
+    if _stripped(natural) != _stripped(app.dims) and not expands_to(natural, app.dims):
+        return f"its dims are {_text(app.dims)}, and those of its inputs make {_text(natural)}"
+    parts, merged = _merged(app, terms, natural)
+    if op in COMMUTATIVE:
+        parts.sort(key=lambda term: term.number)
+    made = _applied(app, [*parts, *app.args[count:]], merged)
+    if _stripped(natural) == _stripped(app.dims):
+        return move.reshape(made, app.dims)
+    return move.expand(move.reshape(made, natural), app.dims)
+
+
+def _text(dims: Sequence[Expr]) -> str:
+    return f"[{', '.join(map(str, dims))}]"
+
+
+def _stripped(dims: Dims) -> Dims:
+    first = next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
+    return dims[first:]
+
+
+def expands_to(dims: Dims, target: Dims) -> bool:
+    """Whether dims broadcast to others at every size."""
+    if len(dims) > len(target):
+        return False
+    return all(dim in (1, other) for dim, other in zip(dims[::-1], target[::-1], strict=False))
+
+
+def _broadcast(shapes: Sequence[Dims]) -> Dims | None:
+    """Return what dims broadcast to where each is the same or 1, at every size."""
+    rank = max(map(len, shapes))
+    found = [ONE] * rank
+    for shape in shapes:
+        for axis, dim in enumerate(shape, rank - len(shape)):
+            if found[axis] == 1:
+                found[axis] = dim
+            elif dim not in (1, found[axis]):
+                return None
+    return tuple(found)
+
+
+def _merged(app: Application, terms: Sequence[Term], natural: Dims) -> tuple[list[Term], Dims]:
+    """Return the arguments with as few axes as broadcasting allows, and the dims of the result."""
+    groups = grouped([term.dims or () for term in terms], natural)
+    move = app.tools.movement
+    parts = [move.without_leading_ones(move.reshape(term, kept(term.dims or (), natural, groups))) for term in terms]
+    return parts, tuple(product([natural[axis] for axis in axes]) for _, axes in groups)
+
+
+def _applied(app: Application, args: Sequence[Term | None], dims: Dims) -> Term:
+    key = (*app.attributes, app.index)
+    return app.tools.terms.make(app.node.operator, key, args, app.dtype, dims)
+
+
+def matmul(app: Application) -> Result:
+    """Multiply [rows, inner] with a matrix, and [batches, rows, inner] with as many."""
+    left, right = app.arg(0), app.arg(1)
+    if left is None or right is None or app.dims is None or left.dims is None or right.dims is None:
+        return "some dims are not known"
+    if len(left.dims) < 2 or len(right.dims) < 2:
+        return None
+    rows, inner, columns = *left.dims[-2:], right.dims[-1]
+    move = app.tools.movement
+    if any(term is not None and term.dims != () for term in app.args[2:]):
+        return None
+    if len(right.dims) == 2:
+        total = product(left.dims[:-1])
+        flat = move.reshape(left, (total, inner))
+        return move.reshape(_applied(app, [flat, right, *app.args[2:]], (total, columns)), app.dims)
+    batches = left.dims[:-2]
+    if batches != right.dims[:-2] or app.dims[:-2] != batches:
+        return "its batches broadcast"
+    total = product(batches)
+    flats = [move.reshape(left, (total, rows, inner)), move.reshape(right, (total, *right.dims[-2:])), *app.args[2:]]
+    return move.reshape(_applied(app, flats, (total, rows, columns)), app.dims)
+
+
+def _last(app: Application, axis: int | None) -> bool:
+    first = app.arg(0)
+    rank = len(first.dims) if first is not None and first.dims is not None else 0
+    return bool(rank) and axis in (-1, rank - 1)
+
+
+def over_last_axis(app: Application) -> Result:
+    """Take a Softmax or a normalisation over the last axis row by row."""
+    default = -1 if app.node.op_type == "LayerNormalization" or app.node.scope.opset() >= 13 else 1
+    first = app.arg(0)
+    if first is None or first.dims is None or app.dims != first.dims:
+        return "some dims are not known"
+    if not _last(app, app.attr("axis", default)) or any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
+        return "it is over another axis than the last"
+    rows = (product(first.dims[:-1]), first.dims[-1])
+    key = tuple(each for each in app.attributes if each[0] != "axis")  # type: ignore[index]
+    flat = app.tools.movement.reshape(first, rows)
+    op = f"{app.node.operator} of rows"
+    made = app.tools.terms.make(op, (*key, app.index), (flat, *app.args[1:]), app.dtype, rows)
+    return app.tools.movement.reshape(made, app.dims)
+
+
+def sum_over_last_axis(app: Application) -> Result:
+    """Reduce the last axis row by row, and shape the result afterwards."""
+    first, given = app.arg(0), app.attr("axes", tuple)
+    axes = app.numbers(1) if app.arg(1) is not None else None if given is None else list(given)
+    if first is None or first.dims is None or app.dims is None or axes is None or len(axes) != 1:
+        return "its axes, or some dims, are not known"
+    if not _last(app, axes[0]):
+        return "it is over another axis than the last"
+    rows = product(first.dims[:-1])
+    flat = app.tools.movement.reshape(first, (rows, first.dims[-1]))
+    made = app.tools.terms.make(f"{app.node.operator} of rows", (app.index,), (flat,), app.dtype, (rows,))
+    return app.tools.movement.reshape(made, app.dims)
+
+
+def whole(app: Application) -> Result:
+    """Quantize a tensor as one list of elements, with one scale."""
+    first = app.arg(0)
+    if first is None or first.dims is None or app.dims is None:
+        return "some dims are not known"
+    if any(term is not None and term.dims != () for term in app.args[1:]):
+        return None
+    flat = app.tools.movement.reshape(first, (product(first.dims),))
+    dims = app.dims if app.dims != first.dims else flat.dims
+    made = app.tools.terms.make(app.node.operator, (*app.attributes, app.index), (flat, *app.args[1:]), app.dtype, dims)
+    return made if app.index else app.tools.movement.reshape(made, app.dims)
+
+
+def lookup(app: Application) -> Result:
+    """Look rows up by a list of indices: a Gather from the first axis, whose other axes are one."""
+    table, indices = app.arg(0), app.arg(1)
+    if table is None or indices is None or app.dims is None or table.dims is None or indices.dims is None:
+        return "some dims are not known"
+    if app.attr("axis", 0) != 0 or not table.dims or not indices.dims:
+        return None
+    move = app.tools.movement
+    count, width = product(indices.dims), product(table.dims[1:])
+    flat = move.reshape(table, (table.dims[0], width)), move.reshape(indices, (count,))
+    made = app.tools.terms.make("Gather of rows", (), flat, app.dtype, (count, width))
+    return move.reshape(made, app.dims)

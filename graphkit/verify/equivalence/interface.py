@@ -1,0 +1,149 @@
+"""What callers see of two models, and must not differ: inputs, outputs, their order, dtypes, dims and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from graphkit.graph.operators import names as listed
+from graphkit.graph.types import declared_dims, declared_type, shape_text
+from graphkit.graph.view import Value, all_nodes, all_scopes
+from graphkit.model import Model
+from graphkit.shapes import Expr, Shapes
+from graphkit.verify.equivalence.constants import Constants
+
+__all__ = ["callable_inputs", "declared_faults", "input_faults", "odd_flags", "output_fault", "output_faults"]
+
+FLAGS = listed(
+    """
+    allowzero ceil_mode exclusive keepdims noop_with_empty_axes reverse transA transB upper
+    """
+)
+
+
+def callable_inputs(model: Model) -> list[Value]:
+    """Return the inputs that a caller may give; before IR version 4 an initializer is none."""
+    return [value for value in model.graph.inputs if value.tensor is None or model.proto.ir_version >= 4]
+
+
+def input_faults(
+    original: Model,
+    rewritten: Model,
+    names: Mapping[str, str],
+    fixed: set[str],
+    constants: Constants,
+    *,
+    narrower: bool,
+) -> Iterator[str]:
+    """Yield what differs of the inputs; `fixed` ones may be gone, and with `narrower`, the rewritten may take less."""
+    theirs = {value.name: value for value in callable_inputs(original)}
+    mine = {names.get(value.name, value.name): value for value in callable_inputs(rewritten)}
+    missing = [name for name in theirs if name not in mine and name not in fixed]
+    if missing:
+        yield f"input {missing[0]} is missing"
+    if new := [name for name in mine if name not in theirs]:
+        yield f"input {new[0]} is none of the original's"
+    kept = [name for name in theirs if name in mine]
+    if not new and kept != list(mine):
+        yield "the inputs come in another order"
+    for name in kept:
+        yield from _input_fault(original, theirs[name], rewritten, mine[name], constants, narrower=narrower)
+
+
+def _input_fault(
+    original: Model, value: Value, rewritten: Model, other: Value, constants: Constants, *, narrower: bool
+) -> Iterator[str]:
+    types = [each.scope.infos[each.name].type for each in (value, other)]
+    dims = [declared_dims(each) for each in (value, other)]
+    kinds = [declared_type(each) for each in (value, other)]
+    if None in kinds:
+        if types[0].SerializeToString(deterministic=True) != types[1].SerializeToString(deterministic=True):
+            yield f"input {value.name} has another type"
+    elif [each.dtype for each in kinds if each] != [kinds[0].dtype] * 2:  # type: ignore[union-attr]
+        yield f"input {value.name} has another dtype"
+    elif narrower and not _is_narrower(dims[0], dims[1]):
+        yield f"input {value.name} is declared {shape_text(dims[1])}, {shape_text(dims[0])} in the original"
+    tensors = value.tensor, other.tensor
+    if tensors == (None, None) and value.sparse is None and other.sparse is None:
+        return
+    if tensors[0] is None or tensors[1] is None:
+        yield f"the default of input {value.name} is gone, or new"
+    elif constants.of_tensor(original, tensors[0], is_original=True) is not constants.of_tensor(
+        rewritten, tensors[1], is_original=False
+    ):
+        yield f"the default of input {value.name} differs"
+
+
+def _is_narrower(wide: tuple[object, ...] | None, narrow: tuple[object, ...] | None) -> bool:
+    if wide is None or narrow is None:
+        return wide is None
+    if len(wide) != len(narrow):
+        return False
+    return all(not isinstance(each, int) or each == other for each, other in zip(wide, narrow, strict=True))
+
+
+def output_faults(original: Model, rewritten: Model, names: Mapping[str, str]) -> Iterator[str]:
+    """Yield what differs of the list of outputs."""
+    theirs = [value.name for value in original.graph.outputs]
+    mine = [names.get(value.name, value.name) for value in rewritten.graph.outputs]
+    if missing := [name for name in theirs if name not in mine]:
+        yield f"output {missing[0]} is missing"
+    elif new := [name for name in mine if name not in theirs]:
+        yield f"output {new[0]} is none of the original's"
+    elif theirs != mine:
+        yield "the outputs come in another order"
+
+
+def output_fault(value: Value, other: Value, dims: tuple[Expr, ...] | None) -> str:
+    """Return what differs between the declarations of an output, "" if nothing does.
+
+    The rewritten model may declare what the nodes compute, or what the original declares.
+    """
+    types = [each.scope.infos.get(each.name) for each in (value, other)]
+    if types[0] is None or types[1] is None:
+        return "it is not declared"
+    if types[0].type == types[1].type:
+        return ""
+    kinds = [declared_type(each) for each in (value, other)]
+    if kinds[0] is None or kinds[1] is None or kinds[0].dtype != kinds[1].dtype:
+        return "it has another dtype"
+    before, after = kinds[0].dims, kinds[1].dims
+    if after is None:
+        return ""
+    for axis, dim in enumerate(after):
+        is_same = before is not None and len(before) == len(after) and before[axis] == dim
+        is_right = dims is not None and len(dims) == len(after) and str(dims[axis]) == str(dim)
+        if dim is not None and not is_same and not is_right:
+            return f"it is declared {shape_text(after)}, {shape_text(before)} in the original"
+    return "" if dims is None or len(dims) == len(after) else "it is declared with another rank"
+
+
+def odd_flags(model: Model) -> Iterator[str]:
+    """Yield attributes that are flags and neither 0 nor 1: what runtimes take them for, no specification says."""
+    for node in all_nodes(model.scopes):
+        for name in FLAGS & node.attributes.keys():
+            if node.attributes[name].i not in (0, 1):
+                yield f"{name} of {node.path} is neither 0 nor 1"
+
+
+def declared_faults(original: Model, rewritten: Model, shapes: Shapes) -> Iterator[str]:
+    """Yield values inside the rewritten model whose declared numbers are not those that its nodes compute.
+
+    onnxruntime plans its memory by them. A wrong one that the original has too is its own.
+    """
+    before = {
+        value.name: declared_dims(value) for scope in all_scopes(original.scopes) for value in scope.values.values()
+    }
+    for scope in all_scopes(rewritten.scopes):
+        for name, info in scope.infos.items():
+            value = scope.values.get(name)
+            if value is None or value.kind != "node" or not info.type.HasField("tensor_type"):
+                continue
+            declared, dims = declared_dims(value), shapes[value].dims
+            if declared is None or declared == before.get(name):
+                continue
+            if dims is not None and len(dims) != len(declared):
+                yield f"{name} is declared {shape_text(declared)}, and its node computes {shape_text(dims)}"
+            for axis, dim in enumerate(declared):
+                if isinstance(dim, int) and (dims is None or dims[axis] != dim):
+                    yield f"{name} is declared {shape_text(declared)}, and its node computes {shape_text(dims)}"
+                    break

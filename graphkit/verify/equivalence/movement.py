@@ -1,0 +1,236 @@
+"""Normal forms of what only moves elements: Reshape, Transpose, Expand, Slice and Concat, each as one.
+
+A Reshape is known by its output dims alone, so that nested ones are one, and so are Squeeze, Unsqueeze and Flatten. A
+Transpose moves the longest runs of axes that stay together, dims of 1 left out, so that one that moves only 1s is a
+Reshape, and merged batch dims make no difference. All of this is exact: bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from graphkit.shapes import Expr, const, lower, upper
+from graphkit.shapes.tensor import Dims, sizes_of
+from graphkit.verify.equivalence.constants import Constants
+from graphkit.verify.equivalence.terms import Term, Terms
+
+__all__ = ["Movement", "grouped", "is_within", "kept", "product", "refinement"]
+
+
+def product(dims: Sequence[Expr]) -> Expr:
+    """Return the number of elements."""
+    return math.prod(dims, start=const(1))
+
+
+class Movement:
+    """Makes terms that only move elements."""
+
+    def __init__(self, terms: Terms, constants: Constants) -> None:
+        self.terms, self.constants = terms, constants
+
+    def reshape(self, term: Term, dims: Dims) -> Term:
+        """Return a term with other dims and the same elements in the same order."""
+        if term.dims == dims:
+            self.terms.note("a Reshape to the dims that are there")
+            return term
+        if term.op == "Reshape":
+            self.terms.note("nested Reshapes")
+            return self.reshape(term.args[0], dims)  # type: ignore[arg-type]
+        if term.is_constant and (made := self.constants.reshaped(term, dims)) is not None:
+            return made
+        if term.op == "Elements" and (sizes := sizes_of(dims)) is not None:
+            elements = term.attributes[2]
+            return self.terms.make("Elements", (term.dtype, sizes, elements), (), term.dtype, sizes)
+        return self.terms.make("Reshape", dims, (term,), term.dtype, dims)
+
+    def transpose(self, term: Term, perm: Sequence[int]) -> Term:
+        """Return a term with its axes in another order; its dims must be known."""
+        assert term.dims is not None
+        if list(perm) == sorted(perm):
+            self.terms.note("a Transpose that moves nothing")
+            return term
+        if (composed := self._composed(term, perm)) is not None:
+            return composed
+        dims = tuple(term.dims[axis] for axis in perm)
+        long = [axis for axis in perm if term.dims[axis] != 1]
+        if long == sorted(long):
+            self.terms.note("a Transpose that moves only 1s")
+            return self.reshape(term, dims)
+        runs: list[list[int]] = []
+        for axis in long:
+            if runs and _follows(runs[-1][-1], axis, term.dims):
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+        order = sorted(range(len(runs)), key=lambda index: runs[index][0])
+        merged = tuple(product([term.dims[axis] for axis in runs[index]]) for index in order)
+        moved = tuple(order.index(index) for index in range(len(runs)))
+        inner = self.reshape(term, merged)
+        made = self.terms.make("Transpose", moved, (inner,), term.dtype, [merged[axis] for axis in moved])
+        return self.reshape(made, dims)
+
+    def _composed(self, term: Term, perm: Sequence[int]) -> Term | None:
+        """Return a Transpose of a Transpose, with Reshapes between them that only merge or split axes, as one."""
+        inner = term.args[0] if term.op == "Reshape" else term
+        if inner is None or inner.op != "Transpose" or term.dims is None or inner.dims is None:
+            return None
+        aligned = alignment(inner.dims, term.dims)
+        source = inner.args[0]
+        if aligned is None or source is None:
+            return None
+        self.terms.note("nested Transposes")
+        fine, runs, others = aligned
+        order: Sequence[int] = inner.attributes  # type: ignore[assignment]
+        by_source = {axis: runs[index] for index, axis in enumerate(order)}
+        listed = [axis for index in range(len(order)) for axis in by_source[index]]  # fine axes in the source's order
+        split = self.reshape(source, tuple(fine[axis] for axis in listed))
+        moved = self.transpose(split, [listed.index(axis) for old in perm for axis in others[old]])
+        return self.reshape(moved, tuple(term.dims[axis] for axis in perm))
+
+    def expand(self, term: Term, dims: Dims) -> Term:
+        """Return a term repeated along dims of 1, leading ones included."""
+        if term.dims == dims:
+            self.terms.note("an Expand to the dims that are there")
+            return term
+        bare = self.unexpanded(term)
+        if bare is not term and bare.dims is not None:
+            self.terms.note("nested Expands")
+            term = bare
+        assert term.dims is not None
+        groups = grouped([term.dims], dims)
+        merged = tuple(product([dims[axis] for axis in axes]) for _, axes in groups)
+        source = self.without_leading_ones(self.reshape(term, kept(term.dims, dims, groups)))
+        if source.dims == merged:
+            return self.reshape(source, dims)
+        return self.reshape(self.terms.make("Expand", merged, (source,), term.dtype, merged), dims)
+
+    def unexpanded(self, term: Term) -> Term:
+        """Return a term without the Expand in it: with dims of 1 where that repeats it."""
+        if term.is_constant:
+            return self.constants.unrepeated(term)
+        inner = term.args[0] if term.op == "Reshape" else term
+        if inner is None or inner.op != "Expand" or inner.dims is None or term.dims is None:
+            return term
+        source, runs = inner.args[0], refinement(inner.dims, term.dims)
+        if runs is None or source is None or source.dims is None:
+            return term
+        padded = (const(1),) * (len(inner.dims) - len(source.dims)) + source.dims
+        dims = list(term.dims)
+        for run, dim, whole in zip(runs, padded, inner.dims, strict=True):
+            if dim != whole:
+                for axis in run:
+                    dims[axis] = const(1)
+        return self.reshape(source, tuple(dims))
+
+    def without_leading_ones(self, term: Term) -> Term:
+        """Return a term without the leading dims of 1 that broadcasting makes anyway."""
+        assert term.dims is not None
+        first = next((axis for axis, dim in enumerate(term.dims) if dim != 1), len(term.dims))
+        return self.reshape(term, term.dims[first:]) if first else term
+
+    def slice(self, term: Term, axis: int, start: Expr, length: Expr) -> Term:
+        """Return the elements from a start on along an axis; both must lie in it."""
+        assert term.dims is not None
+        if length == term.dims[axis]:
+            self.terms.note("a Slice that cuts nothing")
+            return term
+        if term.op == "Slice" and term.attributes[0] == axis:
+            self.terms.note("nested Slices")
+            return self.slice(term.args[0], axis, term.attributes[1] + start, length)  # type: ignore[arg-type]
+        dims = (*term.dims[:axis], length, *term.dims[axis + 1 :])
+        return self.terms.make("Slice", (axis, start, length), (term,), term.dtype, dims)
+
+    def concat(self, parts: Sequence[Term], axis: int, dims: Dims | None) -> Term:
+        """Return parts joined along an axis, nested ones as one, without those that are empty."""
+        listed: list[Term] = []
+        for part in parts:
+            if part.op == "Concat" and part.attributes == (axis,):
+                self.terms.note("nested Concats")
+                listed += part.args  # type: ignore[arg-type]
+            elif part.dims is not None and axis < len(part.dims) and part.dims[axis] == 0:
+                self.terms.note("an empty part of a Concat")
+            else:
+                listed.append(part)
+        if len(listed) == 1:
+            self.terms.note("a Concat of one part")
+            return listed[0]
+        return self.terms.make("Concat", (axis,), listed or parts, parts[0].dtype, dims)
+
+
+def alignment(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], list[list[int]]] | None:
+    """Return axes that each axis of both is made of, and which ones; None where they do not come out even."""
+    long = [[axis for axis, dim in enumerate(dims) if dim != 1] for dims in (left, right)]
+    fine: list[Expr] = []
+    found: list[list[list[int]]] = [[[] for _ in left], [[] for _ in right]]
+    at = [0, 0]
+    while at[0] < len(long[0]) and at[1] < len(long[1]):
+        for side, (one, many) in enumerate(((left, right), (right, left))):
+            axis, rest = long[side][at[side]], long[1 - side][at[1 - side] :]
+            count = next((n for n in range(1, len(rest) + 1) if product([many[a] for a in rest[:n]]) == one[axis]), 0)
+            if count:
+                for other in rest[:count]:
+                    found[side][axis].append(len(fine))
+                    found[1 - side][other].append(len(fine))
+                    fine.append(many[other])
+                at[side], at[1 - side] = at[side] + 1, at[1 - side] + count
+                break
+        else:
+            return None
+    return None if at != [len(long[0]), len(long[1])] else (fine, found[0], found[1])
+
+
+def grouped(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:
+    """Return the axes that may be one, as the same shapes broadcast along them; dims of 1 are left out."""
+    found: list[tuple[tuple[bool, ...], list[int]]] = []
+    for axis, dim in enumerate(whole):
+        if dim == 1:
+            continue
+        pattern = tuple(_dim(shape, axis - len(whole)) != 1 for shape in shapes)
+        if found and found[-1][0] == pattern:
+            found[-1][1].append(axis)
+        else:
+            found.append((pattern, [axis]))
+    return found
+
+
+def kept(dims: Dims, whole: Dims, groups: Sequence[tuple[tuple[bool, ...], list[int]]]) -> Dims:
+    """Return dims with the axes of each group as one."""
+    return tuple(product([_dim(dims, axis - len(whole)) for axis in axes]) for _, axes in groups)
+
+
+def _dim(dims: Dims, axis: int) -> Expr:
+    """Return a dim counted from the back, 1 in front of the first."""
+    return dims[axis] if -axis <= len(dims) else const(1)
+
+
+def _follows(before: int, axis: int, dims: Dims) -> bool:
+    """Whether nothing but dims of 1 lies between two axes."""
+    return axis > before and all(dims[between] == 1 for between in range(before + 1, axis))
+
+
+def refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
+    """Return which axes of `split` each axis of `merged` is the product of; None where it does not come out even."""
+    found: list[list[int]] = []
+    axis = 0
+    for dim in merged:
+        run: list[int] = []
+        total = const(1)
+        while total != dim or not run:
+            if axis == len(split):
+                return None
+            run.append(axis)
+            total = total * split[axis]
+            axis += 1
+        found.append(run)
+    if any(split[rest] != 1 for rest in range(axis, len(split))):
+        return None
+    if not found:
+        return None
+    found[-1] += range(axis, len(split))
+    return found
+
+
+def is_within(start: Expr, length: Expr, dim: Expr) -> bool:
+    """Whether a cut lies in a dim at every size."""
+    return lower(start) >= 0 and lower(length) >= 0 and upper(start + length - dim) <= 0

@@ -1,0 +1,381 @@
+"""Read a model into terms: each node applied to the terms of its inputs, brought to normal form by the axioms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.graph.operators import RANDOM
+from graphkit.graph.topological_order import in_order
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.shapes import Expr, Shapes, symbol
+from graphkit.shapes.equalities import Rewriter, rewriter_of
+from graphkit.shapes.symbols import Symbol
+from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
+from graphkit.verify.equivalence.axioms import Axiom
+from graphkit.verify.equivalence.terms import Key, Term
+from graphkit.verify.equivalence.zeros import is_blind, is_faithful, without_zero
+
+__all__ = ["Context", "Facts", "Reading", "Run", "read"]
+
+Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs, outermost first
+NO_AXIOMS: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of an output of a node.
+
+    Attributes:
+        elements: Those of a small integer tensor, with its sizes.
+    """
+
+    dtype: int
+    dims: Dims | None
+    elements: tuple[tuple[int, ...], tuple[Expr, ...]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A node that runs under conditions.
+
+    Attributes:
+        raw: Its term before any axiom.
+        normal: Its term in normal form.
+    """
+
+    context: Context
+    raw: Term
+    application: Application
+    normal: Term
+
+    @property
+    def core(self) -> Term:
+        """The normal form without the Reshape around it."""
+        inner = self.normal.args[0] if self.normal.op == "Reshape" else None
+        return self.normal if inner is None else inner
+
+
+@dataclass
+class Reading:
+    """A model as terms.
+
+    Attributes:
+        outputs: The terms of the graph's outputs, by name.
+        runs: Each node that runs.
+        axioms: The names of the axioms that each value's normal form took.
+        loose: The terms of values up to the sign of their zeros, where these are other terms.
+    """
+
+    model: Model
+    outputs: dict[str, Term] = field(default_factory=dict)
+    values: dict[Value, Term] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    axioms: dict[Value, frozenset[str]] = field(default_factory=dict)
+    loose: dict[Value, Term] = field(default_factory=dict)
+
+
+def read(
+    model: Model,
+    shapes: Shapes,
+    tools: Tools,
+    original: _Reader | None,
+    names: Mapping[str, str],
+    axioms: Sequence[Axiom],
+) -> _Reader:
+    """Read the main graph; `original` is the reading of the original where this is the rewritten model."""
+    reader = _Reader(model, shapes, tools, original, names, axioms)
+    reader.read_graph()
+    return reader
+
+
+class _Reader:
+    def __init__(
+        self,
+        model: Model,
+        shapes: Shapes,
+        tools: Tools,
+        original: _Reader | None,
+        names: Mapping[str, str],
+        axioms: Sequence[Axiom],
+    ) -> None:
+        self.model, self.shapes, self.tools, self.original, self.names = model, shapes, tools, original, names
+        self.result = Reading(model)
+        self.side = 0 if original is None else 1
+        self.facts: dict[Term, Facts] = {}
+        self.symbols: dict[str, Expr] = {}
+        main = [(each.left, each.right) for each in shapes.equalities if each.scope is model.graph]
+        self.rewriter: Rewriter = rewriter_of(main) if original is None else original.rewriter
+        self.by_operator: dict[str, list[Axiom]] = {}
+        self.axioms = axioms
+
+    # Facts
+
+    def expr(self, expr: Expr) -> Expr:
+        """Return an expression in the words of the original."""
+        if expr.constant is not None:
+            return expr
+        if self.original is not None:
+            for name in expr.symbols:
+                if name[:1] == "?" and name not in self.symbols:
+                    found = next(each for each in expr.walk_symbols() if each.name == name)
+                    self.symbols[name] = symbol(f"?rewritten:{name[1:]}", found.lower, found.upper)
+            if self.symbols:
+                expr = expr.substitute(self.symbols)
+        return self.rewriter.expr(expr)
+
+    def known(self, value: Value, raw: Term) -> Facts:
+        """Return what is known of a value; what is unknown has the name that it has for the original."""
+        tensor = self.shapes.first.get(value) or Tensor(0, None)
+        data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
+        listed = None if data is None else data.ravel().tolist()
+        if self.original is not None and (before := self.original.facts.get(raw)) is not None:
+            self.match(tensor.dims or (), before.dims or ())
+            if listed is not None and before.elements is not None:
+                self.match(listed, before.elements[1])
+        dims = None if tensor.dims is None else tuple(self.expr(dim) for dim in tensor.dims)
+        elements = None
+        if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
+            elements = data.shape, tuple(self.expr(Expr.of(each)) for each in listed)
+        found = self.facts[raw] = Facts(tensor.dtype, dims, elements)
+        return found
+
+    def match(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
+        """Take the original's expressions for what is unknown by itself."""
+        for each, other in zip(mine, theirs, strict=False):
+            atom = each.atom if isinstance(each, Expr) else None
+            if isinstance(atom, Symbol) and atom.name[:1] == "?" and atom.name not in self.symbols:
+                self.symbols[atom.name] = other
+
+    # Walking
+
+    def read_graph(self) -> None:
+        graph = self.model.graph
+        for value in graph.inputs:
+            if value.tensor is not None and self.model.proto.ir_version < 4:
+                self.define(value, self.constant(value))
+                continue
+            name = self.names.get(value.name, value.name)
+            raw = self.tools.terms.make("Input", (name,), (), 0, None)
+            facts = self.known(value, raw)
+            raw.dtype, raw.dims = facts.dtype, facts.dims
+            self.define(value, self.as_elements(facts) or raw)
+        self.read_scope(graph, ())
+        for value in graph.outputs:
+            self.result.outputs[value.name] = self.term(value)
+
+    def constant(self, value: Value) -> Term:
+        assert value.tensor is not None
+        return self.tools.constants.of_tensor(self.model, value.tensor, is_original=self.original is None)
+
+    def define(self, value: Value, term: Term, axioms: frozenset[str] = NO_AXIOMS) -> None:
+        self.result.values[value] = term
+        self.result.axioms[value] = axioms
+
+    def term(self, value: Value) -> Term:
+        return self.result.values[value]
+
+    def read_scope(self, scope: Scope, context: Context) -> None:
+        for value in scope.initializers:
+            if value.kind != "initializer":
+                continue
+            if value.tensor is not None:
+                self.define(value, self.constant(value))
+            elif value.sparse is not None:
+                content = value.sparse.SerializeToString(deterministic=True)
+                self.define(value, self.tools.terms.make("Sparse", (content,), (), 0, None))
+        for node in in_order(scope) if scope.problems else scope.nodes:
+            self.read_node(node, context)
+
+    def read_node(self, node: Node, context: Context) -> None:
+        if node.constant is not None and node.outputs[0] is not None:
+            term = self.tools.constants.of_tensor(self.model, node.constant, is_original=self.original is None)
+            self.define(node.outputs[0], term)
+            return
+        args = [None if value is None else self.term(value) for value in node.inputs]
+        before = frozenset().union(*(self.result.axioms[value] for value in node.inputs if value is not None))
+        if node.is_op("If") and args and args[0] is not None:
+            self.read_if(node, args[0], context, before)
+            return
+        node = _as_cast(node, args)
+        args = args[: len(node.inputs)]
+        attributes, operands = self.with_bodies(node, args, context)
+        for index, value in enumerate(node.outputs):
+            if value is None:
+                continue
+            self.read_output(node, (attributes, operands, args), index, value, context, before)
+
+    def read_output(
+        self,
+        node: Node,
+        applied: tuple[Key, list[Term | None], list[Term | None]],
+        index: int,
+        value: Value,
+        context: Context,
+        before: frozenset[str],
+    ) -> None:
+        terms = self.tools.terms
+        attributes, operands, args = applied
+        raw = terms.make(node.operator, (*attributes, index), operands, 0, None)
+        facts = self.known(value, raw)
+        raw.dtype = raw.dtype or facts.dtype
+        raw.dims = raw.dims if raw.dims is not None else facts.dims
+        raw.origins[self.side] = raw.origins[self.side] or f"{node.path} ({node.operator})"
+        app = Application(
+            node=node,
+            attributes=attributes,
+            args=args,
+            index=index,
+            dtype=facts.dtype,
+            dims=facts.dims,
+            tools=self.tools,
+        )
+        terms.recent.clear()
+        term = self.as_elements(facts)
+        if term is not None:
+            terms.note("elements")
+        elif self.has_loose(node) or (app.dtype in FLOATS and node.is_op("Add", "Sub")):
+            term = self.with_loose(app, raw, value)
+        else:
+            term = self.normal(app, raw)
+        self.result.runs.append(Run(context, raw, app, term))
+        for each in (term, *term.args):
+            if each is not None and each.op not in ("Input", "Constant", "Elements"):
+                each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
+        self.define(value, term, before | terms.recent if terms.recent else before)
+
+    def has_loose(self, node: Node) -> bool:
+        return bool(self.result.loose) and any(value in self.result.loose for value in node.inputs if value is not None)
+
+    def with_loose(self, app: Application, raw: Term, value: Value) -> Term:
+        """Return the exact term of an output, and remember its term up to the sign of zeros where that is another."""
+        blind, loose = list(app.args), list(app.args)
+        for index, source in enumerate(app.node.inputs):
+            found = self.result.loose.get(source) if source is not None else None
+            if found is None or app.node.bodies:
+                continue
+            if is_blind(app, index):
+                blind[index] = loose[index] = found
+            elif is_faithful(app, index):
+                loose[index] = found
+        term = self.applied(app, raw, blind)
+        up_to_zeros = replace(app, args=loose)
+        other = without_zero(up_to_zeros)
+        if other is not None:
+            self.tools.terms.note("zeros added")
+        elif loose != blind:
+            other = self.applied(app, raw, loose)
+        if other is not None and other is not term:
+            self.result.loose[value] = other
+        return term
+
+    def applied(self, app: Application, raw: Term, args: Sequence[Term | None]) -> Term:
+        """Return the normal form of a node with other arguments."""
+        if list(args) == list(app.args):
+            return self.normal(app, raw)
+        made = self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
+        return self.normal(replace(app, args=args), made)
+
+    def normal(self, app: Application, raw: Term) -> Term:
+        op = app.node.operator
+        if op not in self.by_operator:
+            self.by_operator[op] = [each for each in self.axioms if each.operators is None or op in each.operators]
+        for axiom in self.by_operator[op]:
+            found = axiom.function(app)
+            if isinstance(found, Term):
+                self.tools.terms.note(axiom.name)
+                return found
+            if found:
+                raw.nearly = f"{axiom.name}: {found}"
+        return raw
+
+    def as_elements(self, facts: Facts) -> Term | None:
+        """Return the term of a small integer tensor whose elements are all known."""
+        if facts.elements is None:
+            return None
+        shape, elements = facts.elements
+        if all(each.constant is not None for each in elements):
+            try:
+                array = np.array([int(each) for each in elements], helper.tensor_dtype_to_np_dtype(facts.dtype))
+            except OverflowError:
+                return None
+            return self.tools.constants.of_array(array.reshape(shape), facts.dtype)
+        return self.tools.terms.make("Elements", (facts.dtype, shape, elements), (), facts.dtype, shape)
+
+    # Bodies
+
+    def read_if(self, node: Node, condition: Term, context: Context, before: frozenset[str]) -> None:
+        array = self.tools.constants.array(condition) if condition.is_constant else None
+        branches = [node.bodies.get(name) for name in ("then_branch", "else_branch")]
+        if array is not None and array.size == 1:
+            body = branches[0] if array.ravel()[0] else branches[1]
+            assert body is not None
+            self.read_scope(body, context)
+            self.tools.terms.note("a known condition")
+            for value, inner in zip(node.outputs, body.outputs, strict=False):
+                if value is not None:
+                    self.define(value, self.term(inner), before | self.result.axioms[inner] | {"a known condition"})
+                    if inner in self.result.loose:
+                        self.result.loose[value] = self.result.loose[inner]
+            return
+        for body, name in zip(branches, ("then", "else"), strict=True):
+            assert body is not None
+            self.read_scope(body, (*context, (condition, name)))
+        then, otherwise = branches
+        assert then is not None
+        assert otherwise is not None
+        for value, one, other in zip(node.outputs, then.outputs, otherwise.outputs, strict=False):
+            if value is None:
+                continue
+            raw = self.tools.terms.make("If", (), (condition, self.term(one), self.term(other)), 0, None)
+            facts = self.known(value, raw)
+            raw.dtype, raw.dims = facts.dtype, raw.dims if raw.dims is not None else facts.dims
+            raw.origins[self.side] = raw.origins[self.side] or f"{node.path} (If)"
+            self.define(value, raw, before | self.result.axioms[one] | self.result.axioms[other])
+            if one in self.result.loose or other in self.result.loose:
+                pair = [self.result.loose.get(each, self.term(each)) for each in (one, other)]
+                made = self.tools.terms.make("If", (), (condition, *pair), facts.dtype, facts.dims)
+                self.result.loose[value] = made
+
+    def with_bodies(self, node: Node, args: list[Term | None], context: Context) -> tuple[Key, list[Term | None]]:
+        """Return what determines a node besides its inputs, and its operands, which outputs of its bodies belong to."""
+        attributes = attributes_of(node)
+        schema = version_of(node)[1]
+        if schema is None or (schema.outputs and schema.max_output > 64):  # its number of outputs may mean something
+            attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
+        if node.operator in RANDOM or node.op_type.startswith("Random"):
+            attributes = (*attributes, ("random", node.proto.output[0]))
+        if not node.bodies:
+            return attributes, args
+        terms = self.tools.terms
+        signature = terms.make(f"{node.operator} around", attributes, args, 0, None)
+        operands = list(args)
+        for name, body in sorted(node.bodies.items()):
+            for index, value in enumerate(body.inputs):
+                place = terms.make("Place in a body", (name, index), (signature,), 0, None)
+                facts = self.known(value, place)  # equal where the bodies are: by induction over the iterations
+                key = (name, index, facts.dtype, facts.dims)
+                self.define(value, terms.make("Input of a body", key, (signature,), facts.dtype, facts.dims))
+            self.read_scope(body, (*context, (signature, name)))
+            attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
+            operands += [self.term(value) for value in body.outputs]
+        return (*attributes, len(args)), operands
+
+
+def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:
+    """Return a CastLike as the Cast that it is."""
+    like = args[1] if node.is_op("CastLike") and len(args) == 2 else None
+    if like is None or not like.dtype:
+        return node
+    proto = NodeProto(op_type="Cast", name=node.proto.name, input=node.proto.input[:1], output=node.proto.output)
+    proto.attribute.append(helper.make_attribute("to", like.dtype))
+    proto.attribute.extend(attribute for attribute in node.proto.attribute)
+    cast = Node(proto, node.scope, node.index)
+    cast.inputs, cast.outputs = node.inputs[:1], node.outputs
+    return cast

@@ -1,0 +1,61 @@
+"""The result of a check for equivalence: of each output whether it is proven, and what the proof took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from graphkit.verify.equivalence.axioms import Exactness
+
+__all__ = ["Equivalence", "OutputProof"]
+
+
+@dataclass(frozen=True)
+class OutputProof:
+    """What is known of one output.
+
+    Attributes:
+        exactness: How exactly it is equal, "" where that is unknown.
+        axioms: The axioms that either normal form took.
+        reason: Why it is unknown, "" where it is proven.
+    """
+
+    name: str
+    verdict: Literal["proven", "unknown"]
+    exactness: Exactness | Literal[""] = ""
+    axioms: tuple[str, ...] = ()
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: proven {self.exactness}" if self.verdict == "proven" else f"{self.name}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Whether a rewritten model gives the outputs of an original, wherever that runs.
+
+    Attributes:
+        outputs: One entry for each output of the rewritten model.
+        used: How often each axiom was used, in both models together.
+        conditions: The sizes that the proof is about, such as `batch >= 1`.
+        terms: How many distinct terms both models have.
+    """
+
+    outputs: tuple[OutputProof, ...]
+    used: Mapping[str, int]
+    conditions: tuple[str, ...]
+    terms: int
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all outputs are proven."""
+        return bool(self.outputs) and all(output.verdict == "proven" for output in self.outputs)
+
+    @property
+    def proven(self) -> tuple[OutputProof, ...]:
+        """The outputs that are proven."""
+        return tuple(output for output in self.outputs if output.verdict == "proven")
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.outputs))

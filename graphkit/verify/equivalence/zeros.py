@@ -1,0 +1,68 @@
+"""The sign of zeros: where `x + 0` may be taken for x, though it turns -0 into 0.
+
+-0 and 0 compare equal, but 1 / x tells them apart. A loose term stands for a value up to the sign of its zeros. An
+operator that is blind to that sign gives the same bits for loose arguments; a faithful one gives at most zeros of
+another sign; any other operator gets the exact arguments.
+"""
+
+from __future__ import annotations
+
+from graphkit.dtypes import FLOATS
+from graphkit.graph.operators import names
+from graphkit.verify.equivalence.application import Application
+from graphkit.verify.equivalence.axioms import is_all
+from graphkit.verify.equivalence.flat import expands_to
+from graphkit.verify.equivalence.terms import Term
+
+__all__ = ["BLIND", "FAITHFUL", "is_blind", "is_faithful", "without_zero"]
+
+BLIND = names(
+    """
+    Abs Cos Cosh DynamicQuantizeLinear Equal Exp Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual
+    QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid Size Softmax Softplus
+    """
+)
+# All of whose inputs may be loose; of others, the first may be.
+EVERY = names(
+    """
+    Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm
+    """
+)
+FAITHFUL = EVERY | names(
+    """
+    AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
+    LayerNormalization LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sin
+    Slice Split Sqrt Squeeze Tanh Tile Transpose Unsqueeze
+    """
+)
+
+
+def is_blind(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes no difference."""
+    op = app.node.operator
+    if op == "Pow" and index == 0 and (exponent := app.arg(1)) is not None:
+        return is_all(app, exponent, 2.0)
+    if op == "Cast" and app.dtype not in FLOATS:
+        return app.dtype in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
+    return op in BLIND and (index == 0 or op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
+
+
+def is_faithful(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes a difference for the sign of zeros alone."""
+    op = app.node.operator
+    return op in EVERY or (index == 0 and (op in FAITHFUL or (op == "Cast" and app.dtype in FLOATS)))
+
+
+def without_zero(app: Application) -> Term | None:
+    """Return what zeros are added to, or taken from, None for any other node."""
+    if app.node.operator not in ("Add", "Sub") or app.dtype not in FLOATS or app.node.scope.opset() < 7:
+        return None
+    left, right = app.arg(0), app.arg(1)
+    if left is None or right is None or app.dims is None:
+        return None
+    pairs = ((left, right), (right, left)) if app.node.operator == "Add" else ((left, right),)
+    for kept, gone in pairs:
+        is_zero = is_all(app, gone, 0.0) or is_all(app, gone, -0.0)
+        if is_zero and kept.dims is not None and expands_to(kept.dims, app.dims):
+            return app.tools.movement.expand(kept, app.dims)
+    return None

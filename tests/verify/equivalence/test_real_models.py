@@ -1,0 +1,100 @@
+"""Folds and splits of real exports are proven, and single edits of them that make a difference never are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from edits import edited
+from feeds import feed
+from real_models import MODEL_NAMES, params
+
+import graphkit
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.runtime.isolated import IsolatedSession
+from graphkit.runtime.session import Session
+from graphkit.verify.equivalence import check_equivalence
+
+QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "gpt2-tiny/decoder_model_merged", "patchtst/model")
+EDITED = ("t5-tiny/decoder_model_merged", "qwen2-tiny/model", "gpt2-tiny/decoder_model_merged", "cache-styles/stacked")
+
+
+@pytest.mark.parametrize("name", params(MODEL_NAMES, slow=[name for name in MODEL_NAMES if name not in QUICK]))
+def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
+    model = graphkit.load(model_file(name))
+    found = check_equivalence(model, graphkit.fold(model).model)
+    assert found.is_proven, str(found)
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_edits_that_make_a_difference_are_not_proven(name: str, model_file: Callable[[str], Path]) -> None:
+    assert differing(model_file(name), range(8)) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*EDITED, "marian-tiny/decoder_model_merged", "whisper-tiny/decoder_model_merged"])
+def test_many_edits_that_make_a_difference_are_not_proven(name: str, model_file: Callable[[str], Path]) -> None:
+    assert differing(model_file(name), range(1000, 1300)) >= 170
+
+
+def differing(path: Path, seeds: range) -> int:
+    """Return how many edits of a model and its fold make a difference in a run; none of these is proven."""
+    model = graphkit.load(path, threshold=1 << 30)
+    folded = graphkit.fold(model).model
+    feeds = [feed(model, seed) for seed in range(4)]
+    right = outputs(Session(model, threads=1).run, feeds)
+    assert any(right)
+    count = 0
+    for seed in seeds:
+        source = folded if seed % 2 else model
+        made = edited(source.proto, seed)
+        if made is None:
+            continue
+        other = source.with_proto(made[0])
+        wrong = differences(right, other, feeds)
+        count += bool(wrong)
+        assert not wrong & proven(model, other), f"{seed}: {made[1]}"
+    return count
+
+
+def proven(model: Model, other: Model) -> set[str]:
+    try:
+        return {output.name for output in check_equivalence(model, other).proven}
+    except ModelError:
+        return set()
+
+
+def outputs(
+    run: Callable[..., dict[str, np.ndarray]], feeds: list[dict[str, np.ndarray]]
+) -> list[dict[str, np.ndarray]]:
+    found = []
+    for each in feeds:
+        try:
+            found.append(run(each))
+        except ModelError:
+            found.append({})
+    return found
+
+
+def differences(right: list[dict[str, np.ndarray]], other: Model, feeds: list[dict[str, np.ndarray]]) -> set[str]:
+    """Return the outputs that differ in a run, all of them where it fails."""
+    try:
+        with IsolatedSession(other) as session:
+            made = outputs(session.run, feeds)
+    except ModelError:
+        made = [{} for _ in feeds]
+    return {
+        name
+        for before, after in zip(right, made, strict=True)
+        for name, array in before.items()
+        if name not in after or not is_same(array, after[name])
+    }
+
+
+def is_same(left: np.ndarray, right: np.ndarray) -> bool:
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return bool(((left == right) | ((left != left) & (right != right))).all())

@@ -1,0 +1,96 @@
+"""Wrong models are never proven: those that runs nearly miss, and those whose interface differs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_models import model
+from wrong_rewrites import PAIRS, Pair
+
+from graphkit.verify import equivalence
+from graphkit.verify.equivalence import check_equivalence
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=[pair.name for pair in PAIRS])
+def test_a_wrong_rewrite_is_not_proven(pair: Pair) -> None:
+    before, after = (model(text, **pair.constants) for text in (pair.before, pair.after))
+    assert not check_equivalence(before, after).is_proven
+    assert check_equivalence(before, model(pair.before, **pair.constants)).is_proven
+
+
+ONE = "g (float[b, s] x) => (float[b, s] y) {{ {} }}"
+FAULTS = {
+    "a dtype of an input": (ONE.format("y = Neg (x)"), ONE.format("y = Neg (x)").replace("float[", "double["), "dtype"),
+    "a node that fails and is not read": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Reshape (x, seven) y = Neg (x)"), "may fail"),
+    "a -1 beside a dim of 0": (
+        ONE.format("a = Shape (x) y = Reshape (x, a)"),
+        "g (float[b, s] x) => (float[b, s] y) { a = Slice (x, i0, i0, i1) c = Reshape (a, minus) y = Identity (x) }",
+        "may fail"),
+    "an index that may not be there": (
+        ONE.format("y = Neg (x)"), ONE.format("z = Gather <axis = 1> (x, seven) y = Neg (x)"), "may fail"),
+    "an operator of another domain": (
+        ONE.format("y = Neg (x)"), ONE.format("y = com.microsoft.Gelu (x)"), "differ"),
+    "a condition with a float": (
+        "g (float[n] x, bool[n] c) => (float[n] y) { y = Neg (x) }",
+        "g (float[n] x, bool[n] c) => (float[n] y) { f = Cast <to = 1> (c) z = Where (f, x, x) y = Neg (x) }",
+        "may fail"),
+    "an integer division by what may be 0": (
+        "g (int64[n, m] x) => (int64[n, m] y) { y = Neg (x) }",
+        "g (int64[n, m] x) => (int64[n, m] y) { z = Div (x, x) y = Neg (x) }", "may fail"),
+    "random numbers": (
+        ONE.format("r = RandomNormalLike (x) y = Add (x, r)"), ONE.format("q = RandomNormalLike (x) y = Add (x, q)"),
+        "differ"),
+    "an inner declaration": (
+        "g (float[b, s] x) => (float[b, s] y) { z = Neg (x) y = Neg (z) }",
+        "g (float[b, s] x) => (float[b, s] y) <float[1, 7] z> { z = Neg (x) y = Neg (z) }", "declared [1, 7]"),
+    "a branch": (
+        "g (bool c, float[n] x) => (float[n] y) { y = If (c) <then_branch = t () => (float[n] a) { a = Neg (x) }, "
+        "else_branch = e () => (float[n] a) { a = Abs (x) }> }",
+        "g (bool c, float[n] x) => (float[n] y) { y = If (c) <then_branch = t () => (float[n] a) { a = Abs (x) }, "
+        "else_branch = e () => (float[n] a) { a = Neg (x) }> }", "differ"),
+}  # fmt: skip
+NUMBERS = {"seven": [7], "i0": [0], "i1": [1], "minus": [-1, 0]}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named(name: str) -> None:
+    before, after, words = FAULTS[name]
+    constants = {key: np.array(numbers) for key, numbers in NUMBERS.items()}
+    found = check_equivalence(*(model(text, **constants) for text in (before, after)))
+    assert not found.proven
+    assert words in str(found)
+
+
+def test_a_dim_that_is_fixed_has_to_be_allowed() -> None:
+    before, after = model(ONE.format("y = Neg (x)")), model(ONE.format("y = Neg (x)").replace("[b, s]", "[2, s]"))
+    assert not check_equivalence(before, after).is_proven
+    narrower = check_equivalence(before, after, narrower=True)
+    assert narrower.is_proven
+    assert narrower.conditions == ("s >= 1",)
+    assert not check_equivalence(after, before, narrower=True).is_proven
+
+
+def test_what_is_renamed_has_to_be_said() -> None:
+    before, after = model(ONE.format("y = Neg (x)")), model("g (float[b, s] u) => (float[b, s] v) { v = Neg (u) }")
+    assert not check_equivalence(before, after).is_proven
+    assert check_equivalence(before, after, renamed={"u": "x", "v": "y"}).is_proven
+
+
+def test_a_known_condition_chooses_its_branch() -> None:
+    before = model(str(FAULTS["a branch"][0]))
+    then, otherwise = (model(f"g (float[n] x) => (float[n] y) {{ y = {op} (x) }}") for op in ("Neg", "Abs"))
+    assert check_equivalence(before, then, values={"c": True}, narrower=True).is_proven
+    assert not check_equivalence(before, otherwise, values={"c": True}, narrower=True).is_proven
+    assert check_equivalence(before, otherwise, values={"c": False}, narrower=True).is_proven
+
+
+def test_it_shares_nothing_with_what_it_checks() -> None:
+    for path in Path(equivalence.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in modules if name.startswith(("graphkit.passes", "graphkit.rewrite"))]
