@@ -101,7 +101,7 @@ def bundle_folder(
     Args:
         path: The folder of an export, or a model file.
         output: The folder to write to.
-        options: How.
+        options: Sizes, proof and files.
         progress: Called with the name of each step before it starts.
 
     Returns:

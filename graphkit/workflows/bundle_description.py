@@ -214,7 +214,7 @@ def _prefixed(made: MethodModel, method: Chain) -> MethodModel:
     )
 
 
-CACHE = "kv"  # what the KV cache beside recurrent state is called
+CACHE = "kv"  # the name of the KV cache beside recurrent state
 
 
 def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:

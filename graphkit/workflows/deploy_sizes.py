@@ -55,7 +55,7 @@ class SizeRequest:
     Attributes:
         batch, slots, source, dims: The sizes; None for the default number of slots.
         slots_flag, source_flag: The options that ask for them.
-        default_slots, default_source: What they are by default, where the model has as many positions.
+        default_slots, default_source: The default numbers, where the model has as many positions.
         most: The most slots and positions of the source; None for any number.
     """
 

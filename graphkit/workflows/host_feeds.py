@@ -73,7 +73,7 @@ class HostPart:
         """Return the values after so many tokens, or where so many positions of the source are valid.
 
         Args:
-            by: What the number counts.
+            by: Whether the number counts tokens or valid positions.
             number: The tokens, or the valid positions.
             tokens: One id for all tokens, or ids that repeat.
             least: Whether to take the shortest sound of so many positions, not the longest.

@@ -1,6 +1,6 @@
 """The tables and rules by which a host makes values, found by running the part of the model that computed them.
 
-A mask is told by the formula that it follows, where it follows one: a host then needs no table for it.
+A mask that follows a formula is recorded as that formula: a host needs no table for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphkit.workflows.lower_sizes import Setting
 __all__ = ["HostTable", "host_tables", "is_bias_and_mask"]
 
 Kind = Literal["mask", "rows", "constant"]
-MASKED = -1e4  # what is added to scores that do not count is at most this, in any export
+MASKED = -1e4  # the largest addend of masked scores, in any export
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,11 @@ class HostTable:
     Attributes:
         input: The input, and the value of the model that it takes the place of.
         kind: `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`.
-        by: What chooses the row or says what counts.
+        by: The number that chooses the row, or how far a mask is open.
         window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
         array: The rows, or the mask, for each position or length, of one sequence; the constant, of all of them.
         shape: Of the input, for all sequences.
-        bias: What the model adds to a mask by itself, such as T5's biases of relative positions; None for nothing.
+        bias: The constant that the model adds to a mask, such as T5's biases of relative positions; None for nothing.
     """
 
     input: HostInput
@@ -120,7 +120,7 @@ def _runs(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
 def _biased(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
     """Return the masks over the source that are one array plus a mask of the length alone, by name.
 
-    As rows for each length, which is what other masks become, they would be as large as the length to the power of 3.
+    As rows for each length, which other masks become, they would be as large as the length to the power of 3.
     """
     setting = part.setting
     if not masks or not setting.is_padded or setting.source < 2:

@@ -23,12 +23,12 @@ class _Stack:
 
     Attributes:
         name: Of the one.
-        what: What it holds.
+        meaning: Its contents.
         members: The states, by layer; each `[batch, heads, slots, head_dim]`.
     """
 
     name: str
-    what: str
+    meaning: str
     members: tuple[State, ...]
 
     @property
@@ -51,7 +51,7 @@ def stack_caches(
         parts: The lowered models.
         contract: Their contract.
         step: The decoder that was lowered, whose inputs say which layer a cache belongs to.
-        target: What is to take the models.
+        target: The compiler to lower for.
 
     Raises:
         UsageError: The caches are of different dims, or not `[batch, heads, slots, head_dim]`.
@@ -119,7 +119,7 @@ def _method(method: Method, model: Model, stacks: Sequence[_Stack]) -> Method:
     for stack in stacks:
         state, out = stack.state, f"{stack.name}_new"
         meaning = f"{'becomes' if state.axis is None else 'goes into the next slot of'} '{stack.name}'"
-        inputs[stack.name] = Port(stack.name, state.dtype, state.shape, stack.what, Source("state", stack.name))
+        inputs[stack.name] = Port(stack.name, state.dtype, state.shape, stack.meaning, Source("state", stack.name))
         outputs[out] = Port(out, state.dtype, dims.get(out, ()), meaning, writes=stack.name)
     return replace(
         method,

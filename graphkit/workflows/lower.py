@@ -59,7 +59,7 @@ def lower_folder(
     Args:
         path: The folder of an export, or a model file.
         output: The folder to write to.
-        options: How.
+        options: Target, sizes, proof and files.
         progress: Called with the name of each step before it starts.
 
     Returns:

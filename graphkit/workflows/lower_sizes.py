@@ -26,7 +26,7 @@ class Sound:
     Attributes:
         length: Samples or frames of the padded sound.
         stride: How many of them make a position.
-        offset: What is added to the valid ones.
+        offset: Added to the valid ones.
     """
 
     length: int
@@ -43,10 +43,10 @@ class LowerSizes(DeploySizes):
     """The sizes for which models are lowered, whose source is padded.
 
     Attributes:
-        floor: What is added to scores that do not count.
+        floor: The addend of masked scores.
         pad: The token that pads.
-        target: What is to take the models.
-        sound: What the valid positions of the source follow from, where it is a sound with a mask.
+        target: The compiler to lower for.
+        sound: The rule for the valid positions of a source that is a sound with a mask.
     """
 
     floor: float = -1e9
@@ -62,13 +62,13 @@ class Setting:
     Attributes:
         dims: Numbers for symbols that stay what they are: batch, new tokens, source.
         batch: The symbols of these that count sequences.
-        growing: The symbols of the length of the past, and of what is past and new tokens together.
+        growing: The symbols of the length of the past, and of past and new tokens together.
         capacity: Slots of the cache; 0 where there is none.
         source: Positions of the source; 0 where there is none.
         is_padded: Whether some of these may be padding: tokens may, and sounds with a mask; parts of an image may not.
-        floor: What is added to scores that do not count.
+        floor: The addend of masked scores.
         pad: The token that pads.
-        sound: What the valid positions follow from, where the source is a sound with a mask.
+        sound: The rule for the valid positions of a source that is a sound with a mask.
     """
 
     dims: Mapping[str, int]

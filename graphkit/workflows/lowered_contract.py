@@ -39,12 +39,12 @@ class Lowered:
         method: Its place in the contract.
         model: The model.
         tables: Rows that the host looks up, by the name of the table.
-        states: What the host keeps.
-        changes: What was done, a sentence each.
-        declined: What was not, and why.
-        blockers: What the target still refuses.
-        tokens: Tokens that the host treats as no others, by what for.
-        sound: What the valid positions of its source follow from, where that is a sound with a mask.
+        states: The tensors that the host keeps between steps.
+        changes: The changes, a sentence each.
+        declined: The places that passes declined, and why.
+        blockers: The nodes that the target still refuses.
+        tokens: Tokens that the host treats specially, by purpose.
+        sound: The rule for the valid positions of a source that is a sound with a mask.
     """
 
     method: Method
@@ -213,7 +213,7 @@ def build_contract(
 
     Args:
         parts: The models, in the order in which they run.
-        pipeline: What was lowered.
+        pipeline: The models as they were exported.
         tables: Those of `collect_tables`.
         sizes: The sizes that were fixed.
         pad: The token that pads, where the user names it; None for what the pipeline says.

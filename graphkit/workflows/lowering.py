@@ -53,13 +53,13 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     """Lower one model: a decoder with a cache, which runs at each step, or any other, which runs once.
 
     Args:
-        name: What it is for, such as `encoder` or `step`.
+        name: Its purpose, such as `encoder` or `step`.
         model: The model, as it was exported.
         sizes: The sizes to fix.
 
     Raises:
         UsageError: A dim has no number, or the cache cannot be fixed, with the reason.
-        ModelError: onnxruntime cannot compute what the host needs.
+        ModelError: onnxruntime cannot compute the tables of the host.
     """
     check_recurrence(model)
     lowering = _Lowering(name, model, sizes)

@@ -45,7 +45,7 @@ class Pipeline:
     """The models that run together.
 
     Attributes:
-        encoder: What runs once for a source; None for a decoder-only model.
+        encoder: The model that runs once for a source; None for a decoder-only model.
         first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
         step: The decoder of later steps, None without a decoder.
         merged: Whether the decoder is a merged one, both `first` and `step`.
@@ -208,7 +208,7 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
     The runtime of an export passes the encoder's mask on as it is, so that its length is that of the encoder's input.
 
     Args:
-        encoder: What runs before it.
+        encoder: The encoder.
         decoder: The decoder; the same is returned where the encoder's output is as long as its mask.
 
     Raises:

@@ -46,9 +46,9 @@ class Pooling:
     """A row that stands for a source.
 
     Attributes:
-        out: What the row was called.
+        out: The name that the row had.
         name: The input that says which it is.
-        by: What the host finds its place by.
+        by: The rule by which the host finds its place.
         token: The token at whose first place it is; None where another rule holds.
         shape: Of the input.
         dtype: Of its elements.
@@ -78,7 +78,7 @@ class _Choice:
 
     Attributes:
         node: The node.
-        out: What it gives.
+        out: Its output.
         states: [batch, source, hidden].
     """
 

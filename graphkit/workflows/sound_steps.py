@@ -41,7 +41,7 @@ def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting)
 
     Raises:
         UsageError: Valid positions follow from the length by no such rule.
-        ModelError: onnxruntime cannot run what makes the mask.
+        ModelError: onnxruntime cannot run the nodes that make the mask.
     """
     mask = _sound_mask(model)
     masks = [host_input for host_input in host_inputs if host_input.is_mask]

@@ -49,7 +49,7 @@ class Number:
     Attributes:
         name: Its words in lower case, joined by underscores.
         value: Its value.
-        comment: What it means.
+        comment: Its meaning.
     """
 
     name: str

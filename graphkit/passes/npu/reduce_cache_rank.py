@@ -29,7 +29,7 @@ class ReducedCache:
     Attributes:
         past: The input.
         axis: The axis of its slots now.
-        outputs: The outputs that are written to it, and what they are called now.
+        outputs: The new name of each output that is written to it.
     """
 
     past: str
@@ -39,7 +39,7 @@ class ReducedCache:
 
 @dataclass(frozen=True)
 class ReduceCacheRank(Pass):
-    """Declare stacked caches with as few axes as an NPU takes; what is written to a slot of one has the same axes.
+    """Declare stacked caches, and the outputs that are written to their slots, with as few axes as an NPU takes.
 
     Where `reduce-interface-rank` chooses the axes of each input and output by itself, an output of new keys and values
     follows its past here: it has the past's axes with one slot. The bytes and their order stay the same.

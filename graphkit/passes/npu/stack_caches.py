@@ -26,8 +26,8 @@ __all__ = ["StackCaches"]
 class StackCaches(Pass):
     """Stack caches `[batch, heads, slots, head_dim]` of several layers: one `[layers, batch, slots, heads * head_dim]`.
 
-    Inside, each layer takes its slice, and heads become an axis again. What the layers give for a slot, or for all of
-    them, is one output, called as its stack is with `_new`.
+    Inside, each layer takes its slice, and heads become an axis again. The outputs of the layers, for one slot or for
+    all of them, become one, named after its stack with `_new`.
 
     Legality: the dims are numbers, those of one stack alike, and the outputs of a stack are none or one for each layer.
 
@@ -152,7 +152,7 @@ def _split(graph: GraphProto, name: str, stack: _Stack) -> list[onnx.NodeProto]:
 
 
 def _join(graph: GraphProto, name: str, stack: _Stack) -> None:
-    """Add the nodes that stack what the layers give."""
+    """Add the nodes that stack the outputs of the layers."""
     batch, heads, slots, size = stack.dims
     dims = _integers(graph, f"{name}_join", [1, batch, slots, heads * size])
     out, parts = f"{name}_new", []

@@ -39,7 +39,7 @@ class JoinEncoder(Pass):
 
     Attributes:
         encoder: The encoder.
-        reads: What later steps read: the role of each input, by name.
+        reads: The inputs of later steps that come from the encoder: the role of each, by name.
     """
 
     changes_interface: ClassVar[bool] = True
