@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -138,8 +138,20 @@ def verify_rewrite(
     """
     with isolation(limits):
         spec |= DimSpec.of(dims, inputs, ranges)
-        told = names or {}, symbols
-        return _proof(original, rewritten, spec, values, *told, tolerance, of_magnitude, seed, runs, progress)
+        request = _Request(
+            original=original,
+            rewritten=rewritten,
+            spec=spec,
+            values=values,
+            names=names or {},
+            symbols=symbols,
+            tolerance=tolerance,
+            of_magnitude=of_magnitude,
+            seed=seed,
+            runs=runs,
+            progress=progress,
+        )
+        return request.prove()
 
 
 def verify_extract(
@@ -184,79 +196,96 @@ def verify_extract(
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
-        return _proof(exposed, extracted, spec, None, {}, {}, tolerance, False, seed, runs, progress, part)
+        request = _Request(
+            original=exposed,
+            rewritten=extracted,
+            spec=spec,
+            tolerance=tolerance,
+            seed=seed,
+            runs=runs,
+            progress=progress,
+            part=part,
+        )
+        return request.prove()
 
 
-def _proof(
-    original: ModelLike,
-    rewritten: ModelLike,
-    spec: DimSpec,
-    values: Mapping[str, object] | None,
-    names: Mapping[str, str],
-    symbols: Mapping[str, str],
-    tolerance: float | None,
-    of_magnitude: bool,
-    seed: int,
-    runs: int,
-    progress: Callable[[str], None],
-    part: Part | None = None,
-) -> RewriteProof:
-    before, after = _loaded(original), _loaded(rewritten)
-    source, target = _source(original, before), _source(rewritten, after)
-    after = with_names(after, names) if names else after
-    contradictions = declarations(before).notes
-    before, after = declarations(before).model, declarations(after).model
-    source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
-    given = {name: np.asarray(value) for name, value in (values or {}).items()}
-    spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | spec
-    asked, fixed = given_shapes(before, spec.shapes), [] if part is not None else fixed_by(before, after)
-    numbers, relations = solve([*fixed, *asked], spec.numbers)
-    titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-    by_dtype = tolerance is None and has_float16(before)
-    allowed = default_tolerance(before) if tolerance is None else tolerance
-    proof = RewriteProof(*titles, tolerance=allowed, fixed=numbers, of_magnitude=of_magnitude or by_dtype)
-    if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
-        return replace(proof, failures=(reason,))
-    legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
-    kinds: Sequence[Kind] = KINDS if not allowed else ("edges",)
-    feeder = Feeder(before, legal, given, seed, others=(after,) if part is None else (), kinds=kinds)
-    wanted = frozenset(value.name for value in after.graph.inputs)
-    two = TwoModels((source, target), (before, after), feeder, wanted, names, part)
-    progress("proving: loading the original")
-    total = runs * len(feeder.flags())
-    session = Counted(two.whole(), "proving: the original, plain level", total, progress)
-    found = run_original(session, feeder, runs)
-    changes = [] if part is not None else input_changes(before, after, list(given), symbols)
-    if part is None and (open_pairs := _narrowing(session, feeder, fixed, spec)):
-        changes.append(narrowed(open_pairs, before, after))
-    notes = [*contradictions, *([FLOAT16_NOTE] if by_dtype else []), *found.notes]
-    proof = replace(
-        proof,
-        skipped=tuple(found.skipped),
-        notes=tuple(notes),
-        coverage=coverage(feeder, found.runs),
-        caveats=caveats(feeder, found, is_exact=not allowed),
-    )
-    if not found.runs:
-        return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
-    progress("proving: loading the rewritten model")
-    handed = [two.handed_over(run) for run in found.runs]
-    rounding = Rounding(two, progress) if allowed and part is None and has_float16(before) else None
-    terms = _Terms(_hollow(before, spec), rounding, progress)
-    proof, steady = _plain(proof, two, handed, terms)
-    if by_dtype and not proof.passed:
-        proof, steady = _as_own_levels(proof, two, handed, terms)
-    run_again = partial(_run_rewritten, proof, runs=steady, terms=terms)
-    proof = prove_inlined(proof, two, run_again, progress)
-    if part is None:
-        changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
-    proof = _with_interface(proof, changes)
-    progress("comparing the weights")
-    proof = with_weights(proof, changed_weights(before, after), is_exact=not tolerance)
-    proof = _at_default(proof, two, steady, tolerance, terms) if proof.passed else proof
-    if rounding is None or not rounding.explained:
-        return proof
-    return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Request:
+    """A proof to run: the arguments of `verify_rewrite` or `verify_extract`."""
+
+    original: ModelLike
+    rewritten: ModelLike
+    spec: DimSpec
+    values: Mapping[str, object] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float | None
+    of_magnitude: bool = False
+    seed: int
+    runs: int
+    progress: Callable[[str], None]
+    part: Part | None = None
+
+    def prove(self) -> RewriteProof:
+        """Run both models, and compare."""
+        before, after = _loaded(self.original), _loaded(self.rewritten)
+        source, target = _source(self.original, before), _source(self.rewritten, after)
+        after = with_names(after, self.names) if self.names else after
+        contradictions = declarations(before).notes
+        before, after = declarations(before).model, declarations(after).model
+        source = before if contradictions else source  # onnxruntime plans its memory by symbols that are equal
+        given = {name: np.asarray(value) for name, value in (self.values or {}).items()}
+        spec = DimSpec.of(inputs={name: array.shape for name, array in given.items()}) | self.spec
+        asked, fixed = given_shapes(before, spec.shapes), [] if self.part is not None else fixed_by(before, after)
+        numbers, relations = solve([*fixed, *asked], spec.numbers)
+        titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
+        by_dtype = self.tolerance is None and has_float16(before)
+        allowed = default_tolerance(before) if self.tolerance is None else self.tolerance
+        proof = RewriteProof(*titles, tolerance=allowed, fixed=numbers, of_magnitude=self.of_magnitude or by_dtype)
+        part = self.part
+        if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
+            return replace(proof, failures=(reason,))
+        legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
+        kinds: Sequence[Kind] = KINDS if not allowed else ("edges",)
+        feeder = Feeder(before, legal, given, self.seed, others=(after,) if self.part is None else (), kinds=kinds)
+        wanted = frozenset(value.name for value in after.graph.inputs)
+        two = TwoModels((source, target), (before, after), feeder, wanted, self.names, self.part)
+        self.progress("proving: loading the original")
+        total = self.runs * len(feeder.flags())
+        session = Counted(two.whole(), "proving: the original, plain level", total, self.progress)
+        found = run_original(session, feeder, self.runs)
+        changes = [] if self.part is not None else input_changes(before, after, list(given), self.symbols)
+        if self.part is None and (open_pairs := _narrowing(session, feeder, fixed, spec)):
+            changes.append(narrowed(open_pairs, before, after))
+        notes = [*contradictions, *([FLOAT16_NOTE] if by_dtype else []), *found.notes]
+        proof = replace(
+            proof,
+            skipped=tuple(found.skipped),
+            notes=tuple(notes),
+            coverage=coverage(feeder, found.runs),
+            caveats=caveats(feeder, found, is_exact=not allowed),
+        )
+        if not found.runs:
+            failure = "the original runs at no sizes that were tried, so nothing is proven"
+            return replace(proof, failures=(failure,))
+        self.progress("proving: loading the rewritten model")
+        handed = [two.handed_over(run) for run in found.runs]
+        rounding = Rounding(two, self.progress) if allowed and self.part is None and has_float16(before) else None
+        terms = _Terms(_hollow(before, spec), rounding, self.progress)
+        proof, steady = _plain(proof, two, handed, terms)
+        if by_dtype and not proof.passed:
+            proof, steady = _as_own_levels(proof, two, handed, terms)
+        run_again = partial(_run_rewritten, proof, runs=steady, terms=terms)
+        proof = prove_inlined(proof, two, run_again, self.progress)
+        if self.part is None:
+            changes += output_changes(before, after, steady, [feeder.shapes(run) for run in steady])
+        proof = _with_interface(proof, changes)
+        self.progress("comparing the weights")
+        proof = with_weights(proof, changed_weights(before, after), is_exact=not self.tolerance)
+        proof = _at_default(proof, two, steady, self.tolerance, terms) if proof.passed else proof
+        if rounding is None or not rounding.explained:
+            return proof
+        return replace(proof, caveats=(*proof.caveats, rounding.caveat()), notes=(*proof.notes, rounding.note()))
 
 
 def _hollow(model: Model, spec: DimSpec) -> frozenset[str]:
