@@ -41,6 +41,7 @@ def check_equivalence(
     values: Mapping[str, object] | None = None,
     renamed: Mapping[str, str] | None = None,
     unread: Sequence[str] = (),
+    unwritten: Sequence[str] = (),
     axioms: Sequence[Axiom] = AXIOMS,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
@@ -53,6 +54,7 @@ def check_equivalence(
             lack.
         renamed: What inputs and outputs of the rewritten model are called in the original.
         unread: Inputs of the original that the rewritten model may lack.
+        unwritten: Outputs of the original that the rewritten model may lack.
         axioms: The equalities that may be used.
 
     Returns:
@@ -73,7 +75,7 @@ def check_equivalence(
     tools = Tools(terms, constants, Movement(terms, constants))
     fixed = {*(values or {}), *unread}
     faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower))
-    faults += output_faults(before, after, names)
+    faults += output_faults(before, after, names, unwritten)
     if faults:
         return _unknown(after, faults[0])
     shapes = _shapes(before, after, names, values, narrower=narrower)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from graphkit.graph.operators import names as listed
 from graphkit.graph.types import declared_dims, declared_type, shape_text
@@ -81,10 +81,12 @@ def _is_narrower(wide: tuple[object, ...] | None, narrow: tuple[object, ...] | N
     return all(not isinstance(each, int) or each == other for each, other in zip(wide, narrow, strict=True))
 
 
-def output_faults(original: Model, rewritten: Model, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield what differs of the list of outputs."""
-    theirs = [value.name for value in original.graph.outputs]
+def output_faults(
+    original: Model, rewritten: Model, names: Mapping[str, str], unwritten: Container[str]
+) -> Iterator[str]:
+    """Yield what differs of the list of outputs; `unwritten` ones may be gone."""
     mine = [names.get(value.name, value.name) for value in rewritten.graph.outputs]
+    theirs = [value.name for value in original.graph.outputs if value.name in mine or value.name not in unwritten]
     if missing := [name for name in theirs if name not in mine]:
         yield f"output {missing[0]} is missing"
     elif new := [name for name in mine if name not in theirs]:

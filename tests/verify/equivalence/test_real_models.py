@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,16 @@ from real_models import MODEL_NAMES, params
 
 import graphkit
 from graphkit.errors import ModelError
+from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolated import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "gpt2-tiny/decoder_model_merged", "patchtst/model")
+MERGED = [name for name in MODEL_NAMES if name.endswith("decoder_model_merged")]
+MERGED.sort(key=lambda name: not name.startswith("t5"))
+ENDS = ("inputs", "outputs")
 EDITED = ("t5-tiny/decoder_model_merged", "qwen2-tiny/model", "gpt2-tiny/decoder_model_merged", "cache-styles/stacked")
 
 
@@ -27,6 +31,37 @@ def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     found = check_equivalence(model, graphkit.fold(model).model)
     assert found.is_proven, str(found)
+
+
+@pytest.mark.parametrize("name", params(MERGED, slow=MERGED[1:]))
+def test_both_branches_of_a_split_are_proven(name: str, model_file: Callable[[str], Path]) -> None:
+    merged = graphkit.load(model_file(name))
+    split = graphkit.split_merged(merged)
+    for branch, condition in ((split.first, False), (split.with_past, True)):
+        inputs, outputs = (_missing(getattr(merged.graph, ends), getattr(branch.graph, ends)) for ends in ENDS)
+        found = check_equivalence(
+            merged,
+            branch,
+            narrower=True,
+            values={"use_cache_branch": [condition]},
+            unread=inputs,
+            unwritten=outputs,
+        )
+        assert found.is_proven, str(found)
+        other = check_equivalence(
+            merged,
+            branch,
+            narrower=True,
+            values={"use_cache_branch": [not condition]},
+            unread=inputs,
+            unwritten=outputs,
+        )
+        assert not other.is_proven
+
+
+def _missing(before: Sequence[Value], after: Sequence[Value]) -> list[str]:
+    names = {value.name for value in after}
+    return [value.name for value in before if value.name not in names]
 
 
 @pytest.mark.parametrize("name", EDITED)
