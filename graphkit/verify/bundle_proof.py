@@ -78,7 +78,7 @@ class BundleProof(Result):
         return f"Proven in {how}: the bundle gives what the originals give."
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the runs and the checks as tables, then what to know."""
+        """Yield the runs and the checks as tables, then causes and notes."""
         yield Table(
             (
                 Column("onnxruntime"),

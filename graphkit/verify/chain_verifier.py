@@ -249,7 +249,7 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
 
 
 def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
-    """Run what was run once more: after a reset, and in two forks in turn."""
+    """Repeat the runs after a reset, and in two forks in turn."""
 
     def results(*users: Bundle) -> list[list[bytes]]:
         feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
