@@ -68,7 +68,7 @@ def _kind(app: Application) -> object:
     for index, term in enumerate(app.args):
         if term is None or (index and not is_by_dims):
             args.append(term)
-        elif term.dims is None or not term.dtype:
+        elif term.dims is None or term.dtype in (0, TensorProto.STRING):
             return None
         else:
             args.append((term.dtype, term.dims))

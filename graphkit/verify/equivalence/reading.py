@@ -13,7 +13,7 @@ from graphkit.graph.operators import RANDOM
 from graphkit.graph.topological_order import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.shapes import Expr, Shapes, symbol
+from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.equalities import Rewriter, rewriter_of
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Dims, Tensor
@@ -142,7 +142,9 @@ class _Reader:
         dims = None if tensor.dims is None else tuple(self.expr(dim) for dim in tensor.dims)
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
-            elements = data.shape, tuple(self.expr(Expr.of(each)) for each in listed)
+            exprs = tuple(self.expr(Expr.of(each)) for each in listed)
+            if all(is_known(each) for each in exprs):  # dims are small; an element of an input may overflow
+                elements = data.shape, exprs
         found = self.facts[raw] = Facts(tensor.dtype, dims, elements)
         return found
 

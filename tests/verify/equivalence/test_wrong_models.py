@@ -46,6 +46,9 @@ FAULTS = {
         "a = Neg (b) }, else_branch = e () => (float[n] a) { a = Abs (x) }> }",
         "g (bool c, float[n] x) => (float[n] y) { y = If (c) <then_branch = t () => (float[n] a) { a = Neg (b) "
         "b = Neg (x) }, else_branch = e () => (float[n] a) { a = Abs (x) }> }", "stands before"),
+    "an overflow of few elements": (
+        "g (int64[2] x) => (int64[2] y) { y = Identity (x) }",
+        "g (int64[2] x) => (int64[2] y) { t = Add (x, x) s = Add (t, t) u = Sub (s, t) y = Div (u, two) }", "differ"),
     "random numbers": (
         ONE.format("r = RandomNormalLike (x) y = Add (x, r)"), ONE.format("q = RandomNormalLike (x) y = Add (x, q)"),
         "differ"),
@@ -58,7 +61,7 @@ FAULTS = {
         "g (bool c, float[n] x) => (float[n] y) { y = If (c) <then_branch = t () => (float[n] a) { a = Abs (x) }, "
         "else_branch = e () => (float[n] a) { a = Neg (x) }> }", "differ"),
 }  # fmt: skip
-NUMBERS = {"seven": [7], "i0": [0], "i1": [1], "minus": [-1, 0]}
+NUMBERS = {"seven": [7], "i0": [0], "i1": [1], "minus": [-1, 0], "two": [2]}
 
 
 @pytest.mark.parametrize("name", FAULTS)
