@@ -89,6 +89,8 @@ def cannot_fail(app: Application) -> bool:
     if broadcasts(app.node):
         return _broadcasts(app)
     rule = RULES.get(op)
+    if any((dims := _dims(app, index)) is None or len(dims) != 1 for index in LISTS.get(op, ())):
+        return False  # what has to be a list is none
     return rule is not None and rule(app)
 
 
@@ -259,6 +261,9 @@ def _normalizes(app: Application) -> bool:
 
 
 ALWAYS = frozenset({"Identity", "Shape", "Size", "Transpose", "Constant", "Unsqueeze", "Flatten"})
+LISTS: Mapping[str, tuple[int, ...]] = {
+    "Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Split": (1,), "Slice": (1, 2),
+}  # fmt: skip
 RULES: Mapping[str, Callable[[Application], bool]] = {
     "Clip": _clips,
     "Softmax": _is_float,

@@ -49,6 +49,8 @@ FAULTS = {
     "an overflow of few elements": (
         "g (int64[2] x) => (int64[2] y) { y = Identity (x) }",
         "g (int64[2] x) => (int64[2] y) { t = Add (x, x) s = Add (t, t) u = Sub (s, t) y = Div (u, two) }", "differ"),
+    "a shape that is no list": (
+        ONE.format("y = Neg (x)"), ONE.format("s = Size (x) z = ConstantOfShape (s) y = Neg (x)"), "may fail"),
     "random numbers": (
         ONE.format("r = RandomNormalLike (x) y = Add (x, r)"), ONE.format("q = RandomNormalLike (x) y = Add (x, q)"),
         "differ"),
