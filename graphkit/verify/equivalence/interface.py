@@ -138,7 +138,8 @@ def declared_faults(original: Model, rewritten: Model, shapes: Shapes) -> Iterat
     for scope in all_scopes(rewritten.scopes):
         for name, info in scope.infos.items():
             value = scope.values.get(name)
-            if value is None or value.kind != "node" or not info.type.HasField("tensor_type"):
+            is_inner = value is not None and (value.kind == "node" or scope.parent is not None)
+            if value is None or not is_inner or not info.type.HasField("tensor_type"):
                 continue
             declared, dims = declared_dims(value), shapes[value].dims
             if declared is None or declared == before.get(name):
